@@ -111,6 +111,8 @@ class TransitionEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """Time of the next attempt of what blocks the saga here. It is the end of the year 9999 if a pause, a limit or an
     open breaker delays it: that is retried each minute, without a report.
     """
+    postponed_by: str | None = None
+    """Class of what postponed the run that this transition parked without a counted attempt, such as `BreakerOpen`."""
     due: str | None = None
     """Time of the nearest deadline; the end of the year 9999 as in `parked_until`."""
     result: Result | None = None

@@ -5,7 +5,7 @@ A **retry storm** is a handler that in the last five minutes had at least `STORM
 retried, and more of these than finished runs.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil
 
@@ -218,6 +218,13 @@ class RecentCounts:
         newest = self.newest_ms // MINUTE_MS
         return range(newest - RECENT, newest + 1)
 
+    def list_minutes_until(self, now_ms: int, count: int) -> range:
+        """Return this number of minutes, up to that of `now_ms`, or of the newest transition if a service's clock is
+        ahead.
+        """
+        newest = max(now_ms, self.newest_ms) // MINUTE_MS
+        return range(newest + 1 - count, newest + 1)
+
     def _get_failures(self, key: tuple[str, str, str]) -> FailureCounts:
         found = self.failures.get(key)
         if found is None:
@@ -253,10 +260,10 @@ class RecentCounts:
         self.failures = {key: failures for key, failures in self.failures.items() if failures.minutes}
 
 
-def add_up_minutes(minutes: Mapping[int, MinuteCounts]) -> MinuteCounts:
+def add_up_minutes(minutes: Iterable[MinuteCounts]) -> MinuteCounts:
     """Return the sum of all these minutes."""
     whole = MinuteCounts()
-    for each in minutes.values():
+    for each in minutes:
         whole.merge(each)
     return whole
 

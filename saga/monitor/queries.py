@@ -1,13 +1,16 @@
 """Queries on the read model. Each examines the sagas that it returns, and a bounded number of others."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import nlargest
 from itertools import islice
 from typing import Protocol
 
+from saga.errors import BreakerOpen
 from saga.monitor.counters import (
     MINUTE_MS,
     MINUTES,
+    RECENT,
     MinuteCounts,
     RecentCounts,
     TimeHistogram,
@@ -35,12 +38,15 @@ from saga.monitor.views import (
     HotPartition,
     HotSaga,
     HotSpots,
+    MinuteActivity,
     MinuteRate,
+    MonitorActivity,
     PageRequest,
     SagaFilter,
     SagaPage,
     SagaRow,
     SagaWait,
+    ServiceActivity,
     StuckSaga,
     StuckSagas,
     Timeline,
@@ -228,10 +234,12 @@ class Queries:
         """Describe the event, time or person that the saga waits for because of this reason."""
         names = self.folds.intern_table.services_and_workers
         if reason[0] == "dead":
-            return next(self._list_waits(known))
+            blocked = [each for each in find_dead(known, self.folds.intern_table) if names[each.service] == reason[1]]
+            return _wait_for_person(reason[1], min(blocked, key=lambda each: (each.since_ms, each.handler)))
         if reason[0] == "failing":
             each = min(
-                find_failing(known, self.folds.intern_table), key=lambda each: (each.since_ms, names[each.service])
+                (each for each in find_failing(known, self.folds.intern_table) if names[each.service] == reason[1]),
+                key=lambda each: each.since_ms,
             )
             ends = f"a release that fixes {each.handler}, or a rollback: its own code fails on {each.type}"
             service = names[each.service]
@@ -242,8 +250,8 @@ class Queries:
             )
         if reason[0] == "overdue":
             late = min(
-                (each for each in known.service_states if each.due_ms),
-                key=lambda each: (each.due_ms, names[each.service]),
+                (each for each in known.service_states if each.due_ms and names[each.service] == reason[1]),
+                key=lambda each: each.due_ms,
             )
             service = names[late.service]
             at = (
@@ -277,6 +285,34 @@ class Queries:
             folds.counts, sagas=len(folds.sagas), in_flight=len(folds.without_outcome), taken=folds.taken
         )
 
+    def activity(self, now_ms: int) -> MonitorActivity:
+        """Return what happens now in each service. It examines one stuck saga for each reason."""
+        folds, stuck, silent = self.folds, dict[str, Counter[Why]](), 0
+        oldest: dict[str, tuple[int, Reason, TrackedSaga]] = {}
+        for reason, index in folds.stuck_candidates.items():
+            until_ms = now_ms - self._get_allowed_ms(reason)
+            since_ms, known = next(index.iterate_oldest(until_ms), (0, None))
+            if known is None:
+                continue
+            count, why, service = (
+                index.count_until(until_ms),
+                _WHYS[reason[0]],
+                "" if reason[0] == "silent" else reason[1],
+            )
+            silent += count if why == "silent" else 0
+            stuck.setdefault(service, Counter())[why] += count
+            if service not in oldest or since_ms < oldest[service][0]:
+                oldest[service] = since_ms, reason, known
+        found = {service: self._build_stuck(known, reason, ms) for service, (ms, reason, known) in oldest.items()}
+        return MonitorActivity(
+            newest_ms=folds.counts.newest_ms,
+            sagas=len(folds.sagas),
+            in_flight=len(folds.without_outcome),
+            services=compute_activity(folds.counts, folds.parked, stuck, found, now_ms),
+            silent=silent,
+            oldest_silent=found.get(""),
+        )
+
     def errors(self) -> tuple[ErrorClass, ...]:
         """Return failures by class, most frequent first."""
         return list_errors(self.folds.counts)
@@ -298,6 +334,58 @@ def compute_rates(counts: RecentCounts, *, sagas: int, in_flight: int, taken: in
         taken=taken,
         handlers=tuple(sorted(handlers, key=lambda each: (-each.transitions, each.service, each.handler))),
     )
+
+
+def compute_activity(
+    counts: RecentCounts,
+    parked: Mapping[tuple[str, str], int],
+    stuck: Mapping[str, Mapping[Why, int]],
+    oldest: Mapping[str, StuckSaga],
+    now_ms: int,
+) -> tuple[ServiceActivity, ...]:
+    """Compute what happens now in each service, by name.
+
+    Args:
+        parked: Numbers of sagas with parked runs, by service and by what postpones the run.
+        stuck: Numbers of stuck sagas, by service and reason.
+        oldest: Saga that has been stuck for the longest time, by service.
+    """
+    recent, newest = counts.list_minutes_until(now_ms, RECENT + 1), counts.list_minutes_until(now_ms, MINUTES)
+    handlers: dict[str, list[tuple[str, dict[int, MinuteCounts]]]] = {}
+    for (service, handler), minutes in counts.handlers.items():
+        handlers.setdefault(service, []).append((handler, minutes))
+    found = []
+    for service in sorted({*handlers, *stuck, *(service for service, _ in parked)} - {""}):
+        mine = handlers.get(service, ())
+        lately = add_up_minutes([minutes[each] for _, minutes in mine for each in recent if each in minutes])
+        summed = [
+            (minute, add_up_minutes(parts))
+            for minute in newest
+            if (parts := [minutes[minute] for _, minutes in mine if minute in minutes])
+        ]
+        found.append(
+            ServiceActivity(
+                service=service,
+                minutes=tuple(
+                    MinuteActivity(
+                        minute_ms=minute * MINUTE_MS,
+                        transitions=each.transitions,
+                        failures=each.failures,
+                        p95_ms=each.handler.percentile(0.95),
+                    )
+                    for minute, each in summed
+                ),
+                per_s=round(sum(compute_rate_per_s(minutes, recent) for _, minutes in mine), 3),
+                p95_ms=lately.handler.percentile(0.95),
+                failures=lately.failures,
+                storms=tuple(sorted(handler for handler, minutes in mine if is_storm(minutes, recent))),
+                parked=sum(count for (of, _), count in parked.items() if of == service),
+                behind_breaker=parked.get((service, BreakerOpen.__name__), 0),
+                stuck=dict(stuck.get(service, {})),
+                oldest=oldest.get(service),
+            )
+        )
+    return tuple(found)
 
 
 def list_errors(counts: RecentCounts) -> tuple[ErrorClass, ...]:
@@ -343,7 +431,7 @@ _WHYS: dict[str, Why] = {
 
 
 def _compute_rate(key: tuple[str, str], minutes: dict[int, MinuteCounts], recent: range) -> HandlerRate:
-    whole = add_up_minutes(minutes)
+    whole = add_up_minutes(minutes.values())
     return HandlerRate(
         service=key[0],
         handler=key[1],

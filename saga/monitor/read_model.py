@@ -6,6 +6,7 @@ saga. Everything is bounded: if there are too many sagas, those that ended and h
 dropped.
 """
 
+from collections import Counter
 from itertools import islice
 
 from saga.messaging.transition_events import TransitionEvent
@@ -62,6 +63,8 @@ class ReadModel:
         """Histograms of waiting times, by service and handler."""
         self.lives: dict[str, TimeHistogram] = {}
         """Histograms of the times from start to outcome, by kind of saga, because kinds differ in speed."""
+        self.parked: Counter[tuple[str, str]] = Counter()
+        """Numbers of sagas with a parked run, by service and by what postpones the run."""
         self.busy: dict[str, int] = {}
         """Sagas with very many transitions, and how many they have."""
         self._sagas_max = sagas_max
@@ -80,7 +83,9 @@ class ReadModel:
             known = TrackedSaga(told.saga)
         service, time_ms = self.intern_table.intern_name(truncate(told.service)), bound_time(told.time, appended_ms)
         if told.rebuilt_at is not None and told.number == 0:
+            self._count_parked(known, -1)
             known.forget_service(service)
+            self._count_parked(known, 1)
         was_told, before = known.find(service, told.number)
         if was_told:
             self._apply_repeated(known, before, told, service)
@@ -147,7 +152,9 @@ class ReadModel:
             others = [each for each in known.service_states if each.service != service]
             old = next((each for each in known.service_states if each.service == service), None)
             if old is None or old.number < new.number or old < new:
+                self._count_parked(known, -1)
                 known.set_service_state(new, others)
+                self._count_parked(known, 1)
         places = find_stuck_candidates(known, self.intern_table)
         if places == known.stuck_candidates:
             return
@@ -155,6 +162,15 @@ class ReadModel:
         for reason, since_ms in places:
             self.stuck_candidates.setdefault(reason, TimeIndex()).add(known, since_ms)
         known.stuck_candidates = places
+
+    def _count_parked(self, known: TrackedSaga, by: int) -> None:
+        """Change the numbers of sagas with parked runs by those of this saga."""
+        for each in known.service_states:
+            if each.next_run == "attempt":
+                key = (self.intern_table.services_and_workers[each.service], each.postponed_by)
+                self.parked[key] += by
+                if not self.parked[key]:
+                    del self.parked[key]
 
     def _remove_candidates(self, known: TrackedSaga) -> None:
         """Remove a saga from the indexes of sagas that may be stuck."""
@@ -249,6 +265,7 @@ class ReadModel:
     def forget(self, known: TrackedSaga) -> None:
         """Drop a saga. Its transitions stay counted."""
         self._remove_candidates(known)
+        self._count_parked(known, -1)
         self.by_change_time.remove(known, known.changed_ms)
         if known.ended is None:
             self.without_outcome.remove(known, known.began_ms)
@@ -280,6 +297,7 @@ def to_service_state(told: TransitionEvent, service: int) -> ServiceState:
         due_ms=max(0, due_ms),
         next_run=goes,
         awaits=tuple(awaits),
+        postponed_by=truncate(told.postponed_by or "") if told.parked_until else "",
     )
 
 

@@ -113,6 +113,12 @@ class TimeIndex(Generic[Member]):
                 if until_ms is None or ms <= until_ms:
                     yield ms, member
 
+    def count_until(self, until_ms: int) -> int:
+        """Return the number of members with a time up to `until_ms`."""
+        last = until_ms // BUCKET_MS
+        whole = sum(len(bucket) for number, bucket in self._buckets.items() if number < last)
+        return whole + sum(ms <= until_ms for ms in self._buckets.get(last, {}).values())
+
     def _sort_buckets(self) -> list[int]:
         if self._order is None:
             self._order = sorted(self._buckets)
@@ -254,6 +260,8 @@ class ServiceState(Struct, frozen=True, order=True, gc=False):
     next_run: NextRun
     """What happens at `due_ms`."""
     awaits: tuple[HandlerWait, ...]
+    postponed_by: str = ""
+    """Class of what postpones the parked run, such as `BreakerOpen`; empty if it is not postponed."""
 
     @property
     def is_idle(self) -> bool:

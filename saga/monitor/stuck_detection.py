@@ -34,10 +34,9 @@ BY_HAND = frozenset({"replayed", "discarded", "resolved"})
 """Outcomes with which an operator ends a dead letter."""
 
 Reason: TypeAlias = tuple[str, ...]
-"""Reason why a saga is stuck: `dead`, `failing` or `overdue` alone; `silent` with the kind of saga; `waiting` with
-service and handler.
+"""Reason why a saga is stuck: `dead`, `failing` or `overdue` with the service; `waiting` with service and handler;
+`silent` with the kind of saga.
 """
-DEAD, FAILING, OVERDUE = ("dead",), ("failing",), ("overdue",)
 
 
 class BlockedHandler(NamedTuple):
@@ -129,25 +128,33 @@ def find_stuck_candidates(known: TrackedSaga, words: InternTable) -> tuple[tuple
     """
     if known.ended is not None and not known.service_states:
         return ()
-    dead = [(DEAD, each.since_ms) for each in find_dead(known, words)]
-    if dead:
-        return (min(dead),)
-    failing = [(FAILING, each.since_ms) for each in find_failing(known, words)]
-    if failing:
-        return (min(failing),)
+    names = words.services_and_workers
+    if dead := [(("dead", names[each.service]), each.since_ms) for each in find_dead(known, words)]:
+        return _keep_earliest(dead)
+    if failing := [(("failing", names[each.service]), each.since_ms) for each in find_failing(known, words)]:
+        return _keep_earliest(failing)
     expecting = [each for each in known.service_states if each.open or (known.ended is None and not each.is_idle)]
-    if due := [each.due_ms for each in expecting if each.due_ms]:
-        return ((OVERDUE, min(due)),)
-    waiting: dict[Reason, int] = {}
-    for standing in expecting:
-        for wait in find_waits(known, words, standing):
-            reason = ("waiting", words.services_and_workers[standing.service], wait.handler)
-            waiting[reason] = min(wait.since_ms, waiting.get(reason, wait.since_ms))
+    if due := [(each.due_ms, ("overdue", names[each.service])) for each in expecting if each.due_ms]:
+        due_ms, overdue = min(due)
+        return ((overdue, due_ms),)
+    waiting = [
+        (("waiting", names[standing.service], wait.handler), wait.since_ms)
+        for standing in expecting
+        for wait in find_waits(known, words, standing)
+    ]
     if waiting:
-        return tuple(sorted(waiting.items()))
+        return _keep_earliest(waiting)
     if (known.ended is None or expecting) and known.has_start:
         return ((("silent", known.kind), known.changed_ms),)
     return ()
+
+
+def _keep_earliest(found: Iterable[tuple[Reason, int]]) -> tuple[tuple[Reason, int], ...]:
+    """Return each reason with its earliest time."""
+    earliest: dict[Reason, int] = {}
+    for reason, since_ms in found:
+        earliest[reason] = min(since_ms, earliest.get(reason, since_ms))
+    return tuple(sorted(earliest.items()))
 
 
 def measure_waits(

@@ -207,6 +207,55 @@ class HandlerRates(Struct, frozen=True, kw_only=True):
     """Reasons why the answer is incomplete: partitions of a shared monitor that could not be queried."""
 
 
+class MinuteActivity(Struct, frozen=True, kw_only=True):
+    """Transitions of a service in one minute."""
+
+    minute_ms: int
+    transitions: int
+    failures: int
+    p95_ms: float
+    """Duration that 95 % of the runs of this minute did not exceed, in milliseconds; 0 without a run."""
+
+
+class ServiceActivity(Struct, frozen=True, kw_only=True):
+    """Everything that transition events tell of one service now."""
+
+    service: str
+    minutes: tuple[MinuteActivity, ...]
+    """The minutes of the last hour in which there were transitions, oldest first."""
+    per_s: float
+    """Transitions per second in the last five whole minutes."""
+    p95_ms: float
+    """Duration that 95 % of the runs of the last five minutes did not exceed, in milliseconds; 0 without a run."""
+    failures: int
+    """Number of transitions of the last five minutes that report a failure."""
+    storms: tuple[str, ...]
+    """Handlers that have a retry storm."""
+    parked: int
+    """Number of sagas with a parked run in this service."""
+    behind_breaker: int
+    """Number of these sagas whose run waits for an open circuit breaker."""
+    stuck: dict[Why, int]
+    """Number of sagas that are stuck in this service, by reason, without the reasons that do not occur."""
+    oldest: StuckSaga | None
+    """Saga that has been stuck in this service for the longest time."""
+
+
+class MonitorActivity(Struct, frozen=True, kw_only=True):
+    """Everything that transition events tell of all services now."""
+
+    newest_ms: int
+    """Time of the newest transition; 0 if there is none."""
+    sagas: int
+    in_flight: int
+    """Number of sagas without an outcome."""
+    services: tuple[ServiceActivity, ...]
+    """Services by name."""
+    silent: int
+    """Number of sagas that are stuck because nothing is reported of them. They are stuck in no particular service."""
+    oldest_silent: StuckSaga | None
+
+
 class ErrorClass(Struct, frozen=True, kw_only=True):
     """Failures of one class in one handler during the last minutes."""
 
@@ -263,6 +312,9 @@ class Views(Protocol):
 
     def stuck(self, now_ms: int) -> StuckSagas:
         """Return the sagas that are stuck now."""
+
+    def activity(self, now_ms: int) -> MonitorActivity:
+        """Return what happens now in each service."""
 
     def errors(self) -> tuple[ErrorClass, ...]:
         """Return failures by class, most frequent first."""

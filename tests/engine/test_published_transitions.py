@@ -313,6 +313,26 @@ async def test_it_publishes_until_when_the_head_of_a_queue_is_parked_and_the_nea
     ]
 
 
+async def test_what_postpones_a_run_is_published_by_its_class_as_long_as_it_is_parked(tmp_path: Path) -> None:
+    desk = Desk()
+    one, *_ = await history_at(tmp_path)
+    kept = PendingMessage(handler="reserve", message=one.results[0].event, n=0, due_ms=5000, put_off=True)
+    refused = replace(
+        last(one), outcome="retrying", reason="BreakerOpen: the breaker of bank is open: calls to it failed"
+    )
+    telling = desk.telling()
+    for entry, queue in (
+        (refused, (kept,)),
+        (refused, (replace(kept, put_off=False),)),
+        (refused, ()),
+        (replace(refused, outcome="handled"), (kept,)),
+        (replace(refused, reason="paused"), (kept,)),
+    ):
+        telling.on_written(replace(one, queue=queue), entry, Measurements())
+    await telling.publish()
+    assert [t.postponed_by for t in desk.log.told()] == ["BreakerOpen", None, None, None, None]
+
+
 async def test_a_suspended_run_is_published_with_its_time_unless_an_operator_has_to_release_it(tmp_path: Path) -> None:
     desk = Desk()
     one, *_ = await history_at(tmp_path)

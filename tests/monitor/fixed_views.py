@@ -7,12 +7,15 @@ from saga.monitor.views import (
     HotPartition,
     HotSaga,
     HotSpots,
+    MinuteActivity,
     MinuteRate,
+    MonitorActivity,
     PageRequest,
     SagaFilter,
     SagaPage,
     SagaRow,
     SagaWait,
+    ServiceActivity,
     StuckSaga,
     StuckSagas,
     Timeline,
@@ -116,6 +119,35 @@ class FixedViews:
 
     def stuck(self, now_ms: int) -> StuckSagas:
         return StuckSagas(sagas=(self.one_stuck,) * self.count, more=False)
+
+    def activity(self, now_ms: int) -> MonitorActivity:
+        services = tuple(
+            ServiceActivity(
+                service=service,
+                minutes=tuple(
+                    MinuteActivity(
+                        minute_ms=NEWEST_MS // 60_000 * 60_000 - ago * 60_000,
+                        transitions=10 + ago,
+                        failures=ago % 4,
+                        p95_ms=20.0 + ago,
+                    )
+                    for ago in range(59, -1, -1)
+                ),
+                per_s=2.0,
+                p95_ms=20.0,
+                failures=3 * (number % 2),
+                storms=(self.text,) if number == 0 else (),
+                parked=number % 3,
+                behind_breaker=number % 2,
+                stuck={"dead": 1 + number} if number % 2 == 0 else {},
+                oldest=self.one_stuck if number % 2 == 0 else None,
+            )
+            for number, service in enumerate(self.services if self.count else ())
+        )
+        silent = self.one_stuck if self.count else None
+        return MonitorActivity(
+            newest_ms=NEWEST_MS, sagas=9, in_flight=4, services=services, silent=self.count, oldest_silent=silent
+        )
 
     def errors(self) -> tuple[ErrorClass, ...]:
         each = ErrorClass(

@@ -245,6 +245,7 @@ def make_transition_event(
         open=is_open,
         awaits=_list_awaited(service, p) if p.waiting or p.suspended_runs or p.compensating else (),
         parked_until=_parked_until(p) if p.queue or p.compensating else None,
+        postponed_by=_postponed_by(p, entry) if entry.outcome == "retrying" else None,
         due=iso(min(LATEST_MS, *map(_due_ms, p.deadlines))) if p.deadlines else None,
         kept_s=None if is_open else service.retention_s,
         result=_find_outcome(service, entry) if events else None,
@@ -255,7 +256,16 @@ def make_transition_event(
 
 def _error_of(entry: Transition) -> str | None:
     """Return the class name of the exception of the last failed attempt or dead letter; never its text."""
-    reason = entry.letters[-1].reason if entry.letters else entry.failures[-1].reason
+    return _class_of(entry.letters[-1].reason if entry.letters else entry.failures[-1].reason)
+
+
+def _postponed_by(p: SagaProgress, entry: Transition) -> str | None:
+    """Return the class of what postpones a run that is parked without a counted attempt; never its text."""
+    is_postponed = any(kept.put_off for kept in (*p.queue[:1], *p.compensating, *p.deadlines))
+    return _class_of(entry.reason or "") if is_postponed else None
+
+
+def _class_of(reason: str) -> str | None:
     found = _CLASS.match(reason)
     return None if found is None else found[1]
 

@@ -72,6 +72,8 @@ class StoredTransition(Struct, frozen=True, array_like=True, gc=False):
     """True if the service has a parked run in this saga."""
     is_code: bool = False
     """True if the service's own code failed."""
+    postponed_by: str = ""
+    """Class of what postpones the parked run; empty if it is not postponed."""
 
     def to_event(self, key: "TransitionKey") -> TransitionEvent:
         """Return the transition event from which this was made."""
@@ -104,6 +106,7 @@ class StoredTransition(Struct, frozen=True, array_like=True, gc=False):
                 for each in self.awaits
             ),
             parked_until=due if self.next_run == "attempt" else iso(LATEST_MS) if self.parked else None,
+            postponed_by=self.postponed_by or None,
             due=due if self.next_run == "deadline" else None,
             result=self.result,
             rebuilt_at=self.restarted_by,
@@ -190,6 +193,7 @@ def to_stored(
         restarted_by=told.rebuilt_at,
         parked=told.parked_until is not None,
         is_code=told.blame == "code",
+        postponed_by=said.postponed_by,
     )
 
 

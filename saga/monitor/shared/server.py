@@ -151,8 +151,11 @@ def merge_stuck(several: Iterable[StuckSagas], unanswered: tuple[str, ...]) -> S
 
 def _sort_key(stuck: StuckSaga) -> tuple[int, tuple[str, ...], str]:
     """Return the sort key of a stuck saga. It gives merged sagas the same order as the read model of one partition."""
-    waits = stuck.why == "waiting"
-    reason = (stuck.why, stuck.awaited.service, stuck.awaited.handler) if waits else (stuck.why,)
+    reason: tuple[str, ...] = (stuck.why,)
+    if stuck.why == "waiting":
+        reason = (stuck.why, stuck.awaited.service, stuck.awaited.handler)
+    elif stuck.why != "silent":
+        reason = (stuck.why, stuck.awaited.service)
     return stuck.since_ms - stuck.measure_ms, reason, stuck.saga
 
 
