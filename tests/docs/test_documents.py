@@ -173,11 +173,6 @@ def test_every_page_that_a_docstring_names_exists() -> None:
 
 QUOTED = {
     "README.md": ["services/payment/__init__.py"],
-    "docs/guides/services.md": [
-        "services/order/__init__.py",
-        "tests/service/waiting_payment.py",
-        "tests/services/test_world.py",
-    ],
 }
 """Documents that quote code, and the files that they quote, in order. What has a title is a file of the reader's."""
 
