@@ -30,7 +30,7 @@ async def ring(key: str, cup: str) -> str:
     return "rung"
 
 
-@potter.deadline(within=timedelta(seconds=4), unless=(CupSold,))
+@potter.deadline(within=timedelta(seconds=12), unless=(CupSold,))
 async def remind(ordered: CupOrdered, saga: Saga) -> CupMade:
     await saga.step(ring, saga.idempotency_key("ring"), ordered.cup_id)
     return CupMade(cup_id=ordered.cup_id)
@@ -39,7 +39,7 @@ async def remind(ordered: CupOrdered, saga: Saga) -> CupMade:
 
 @pytest.fixture
 def bell(pottery_on: Pottery, saga: Call) -> str:
-    """Module of a potter who rings four seconds after an order, unless the cup is sold before."""
+    """Module of a potter who rings twelve seconds after an order, unless the cup is sold before."""
     name = f"{pottery_on.module}_bell"
     (pottery_on.folder / f"{name}.py").write_text(SOURCE.format(module=pottery_on.module, service=pottery_on.service))
     (pottery_on.folder / "rung").write_text("")
@@ -65,7 +65,7 @@ def test_what_became_due_while_no_worker_ran_is_done_once_by_the_next(
         publish(saga, "CupSold", SOLD)
         until(lambda: open_deadlines(saga, service) == FORGOTTEN)
         assert f"  {service}: remind runs at " in saga("sagas", "show", CUPS[1]).stdout
-    asyncio.run(CLOCK.sleep(4))
+    asyncio.run(CLOCK.sleep(12))
     assert rung() <= FORGOTTEN
     with running(bell):
         until(lambda: rung() == FORGOTTEN)

@@ -21,7 +21,7 @@ from saga.clients.events import to_record
 from saga.errors import SagaError
 from saga.messaging import envelope
 from saga.support.clock import SystemClock
-from saga.telemetry.events import DeadLettered, Handled, Unavailable
+from saga.telemetry.events import Assigned, DeadLettered, Handled, Recovered, Unavailable
 from services import ledger
 from services.demo.fleet import ROOT, Fallen, Fleet
 from services.order.events import OrderPlaced
@@ -251,6 +251,23 @@ async def test_lanes_wait_while_the_log_is_full_and_go_on(tmp_path: Path) -> Non
     said = {envelope.to_message(record, type_="PaymentReserved", schema="", contract=None).id for record in reserved}
     assert len(said) == ORDERS, "each said, however often it was published"
     assert len(ledger.read(tmp_path / "bank.db")) == ORDERS, "each charged once"
+
+
+async def test_a_worker_that_cannot_take_its_partitions_reports_the_full_log(tmp_path: Path) -> None:
+    clock = Ahead()
+    async with house_of(tmp_path, [payment], clock=clock, connection=Narrowable) as house:
+        execute = house.broker.connection.execute
+        await house.publish(*orders())
+        while not list(execute("SELECT name FROM groups")):
+            await clock.sleep(0)
+        execute("PRAGMA max_page_count = 1")  # it has joined its group, and has no partition yet
+        await until(house, lambda: bool(told(house, "broker")), "the full log is reported")
+        assert not [moment for moment in house.moments if isinstance(moment, Assigned)]
+        assert "is full" in told(house, "broker")[0].error
+        execute("PRAGMA max_page_count = 1000000")
+        await house.at_rest()
+        assert [moment.what for moment in house.moments if isinstance(moment, Recovered)] == ["broker"]
+    assert len(ledger.read(tmp_path / "bank.db")) == ORDERS
 
 
 # -------------------------------------------------------------------- gone for good

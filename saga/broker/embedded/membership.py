@@ -95,6 +95,8 @@ class EmbeddedMember:
         self._strangers: tuple[str, ...] = ()
         self._placed = False
         """True once the member has taken all logs that were free for it; there may have been none."""
+        self._obstacle: BrokerUnavailable | None = None
+        """Why partitions could not be taken or released at the last attempt; `None` if they could."""
 
     # ---------------------------------------------------------------- the port
 
@@ -111,6 +113,8 @@ class EmbeddedMember:
                 await clock.sleep(0)  # a reader that always finds records would never let other tasks run
                 if records := self._read(partitions, records_max):
                     return records
+            if self._obstacle is not None:  # nothing may come because partitions cannot be taken
+                raise BrokerUnavailable(str(self._obstacle))
             left_s = deadline_s - clock.monotonic_s()
             if left_s <= 0:
                 return []
@@ -288,13 +292,14 @@ class EmbeddedMember:
                 self.changed.clear()
                 try:
                     wait_s = await self._follow_once()
-                    self._placed = self._placed or wait_s != 0
-                except BrokerUnavailable:
-                    wait_s = AGAIN_S
+                    self._placed, self._obstacle = self._placed or wait_s != 0, None
+                except BrokerUnavailable as why:
+                    wait_s = self._wait_after(why)
                 except sqlite3.Error as why:
-                    if not isinstance(self._shared.file.make_error(why, FileOperation.READ), BrokerUnavailable):
+                    error = self._shared.file.make_error(why, FileOperation.READ)
+                    if not isinstance(error, BrokerUnavailable):
                         raise
-                    wait_s = AGAIN_S
+                    wait_s = self._wait_after(error)
                 if wait_s is None:
                     await self.changed.wait()
                     continue
@@ -304,6 +309,12 @@ class EmbeddedMember:
                     continue
         except Exception as why:  # noqa: BLE001 - a listener's error is raised by `poll` and `commit`
             self.fail(why)
+
+    def _wait_after(self, why: BrokerUnavailable) -> float:
+        """Let `poll` report why partitions cannot be taken or released, and return the seconds until the next try."""
+        self._obstacle = why
+        self._news.set()
+        return AGAIN_S
 
     async def send_heartbeats(self) -> None:
         """Send heartbeats, until cancelled.

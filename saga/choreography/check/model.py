@@ -131,6 +131,8 @@ class ChoreographyModel:
     """Name of the key field, which all events of the kind have."""
     services: Mapping[str, ServiceModel]
     contracts: Mapping[str, EmittedContract]
+    changes: frozenset[str] = frozenset()
+    """The names under which changes of documents are taken. They come from outside like events."""
     releases: Mapping[str, tuple[ServiceModel, ...]] = field(default_factory=dict)
     """The releases of a service that run side by side during a deployment, by service. Any of them may take the next
     message. `services` then has their reactions together."""
@@ -240,21 +242,21 @@ def build_choreography(kind: str, manifests: Iterable[Manifest]) -> Choreography
     """Return the choreography of these services, which have one kind of saga."""
     ordered = sorted(manifests, key=lambda each: each.service)
     contracts: dict[str, EmittedContract] = {}
+    changes = {name: collection for manifest in ordered for name, collection in manifest.changes.items()}
     for manifest in ordered:
         for each in (*manifest.emits, *manifest.consumes):
-            if each.contract in manifest.changes:  # a change of a document comes from outside, and may start a saga
-                each = EmittedContract(
-                    contract=each.contract, version=1, topic=each.topic, key=each.key, starts=True,
-                    produced_externally=True,
-                )  # fmt: skip
             contracts.setdefault(each.contract, each)
+    for name, collection in changes.items():
+        contracts[name] = EmittedContract(
+            contract=name, version=1, topic=f"changes.{collection}", key=kind, starts=True, produced_externally=True
+        )
     services = {
         manifest.service: ServiceModel(
             manifest.service, {each.name: _build_reaction(manifest.service, each) for each in manifest.reactions}
         )
         for manifest in ordered
     }
-    return ChoreographyModel(kind, services, {name: contracts[name] for name in sorted(contracts)})
+    return ChoreographyModel(kind, services, {name: contracts[name] for name in sorted(contracts)}, frozenset(changes))
 
 
 def merge_releases(old: ChoreographyModel, new: ChoreographyModel) -> ChoreographyModel:
@@ -273,7 +275,9 @@ def merge_releases(old: ChoreographyModel, new: ChoreographyModel) -> Choreograp
         if len(versions) == 2 and not _have_one_shape(*versions):
             releases[name] = tuple(versions)
     contracts = {**old.contracts, **new.contracts}
-    return ChoreographyModel(new.kind, services, {name: contracts[name] for name in sorted(contracts)}, releases)
+    return ChoreographyModel(
+        new.kind, services, {name: contracts[name] for name in sorted(contracts)}, old.changes | new.changes, releases
+    )
 
 
 def _have_one_shape(old: ServiceModel, new: ServiceModel) -> bool:

@@ -6,7 +6,7 @@ hold proves nothing: the property may hold for another reason, and a search find
 direction: what these declarations alone show to be wrong.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -105,12 +105,21 @@ def prove_one_outcome(choreography: ChoreographyModel) -> str | None:
         if not each.unless and all(len(choreography.outcomes & {*a.once}) == 1 for a in each.alternatives)
     ]
     ends = [each for each in ends if not any(a.later for a in each.alternatives)]
-    for start in choreography.starts:
-        certain = find_certain_events(choreography, [start])
+    for begun in _list_beginnings(choreography):
+        certain = find_certain_events(choreography, begun)
         if not any(each.takes & certain for each in ends):
             return None
     names = ", ".join(f"{each.label} within {each.within_s:g} s" for each in ends)
     return f"{decider} alone decides, once; a deadline ends every saga that nothing else ends ({names})"
+
+
+def _list_beginnings(choreography: ChoreographyModel) -> Iterator[Sequence[str]]:
+    """Yield the events that exist when a saga begins: an event from outside, or a change of a document and what a
+    handler emits because of it. A change that causes no event begins no saga."""
+    yield from ([name] for name in choreography.starts if name not in choreography.changes)
+    for reaction in choreography.reactions:
+        if reaction.takes & choreography.changes and all(names & choreography.changes for names in reaction.parameters):
+            yield from ([*reaction.takes, *each.once] for each in reaction.alternatives if each.events)
 
 
 def _emits_at_most_one(choreography: ChoreographyModel, reaction: ReactionModel) -> bool:
@@ -375,8 +384,6 @@ def find_contradictions(manifests: Iterable[Manifest]) -> Iterator[Defect]:
     known: dict[str, tuple[str, tuple[object, ...]]] = {}
     for manifest in manifests:
         for each in (*manifest.emits, *manifest.consumes):
-            if each.contract in manifest.changes:
-                continue
             said = (each.topic, each.key, each.outcome, each.starts, each.produced_externally)
             service, before = known.setdefault(each.contract, (manifest.service, said))
             if before != said:

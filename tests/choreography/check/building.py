@@ -1,6 +1,6 @@
 """Build manifests of small services in a few words, by hand or at random."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random  # noqa: TID251 - seeds are given: the same seed makes the same choreography
 
 from saga.choreography.manifest import ConsumedContract, DeclaredReaction, EmittedContract, Manifest
@@ -20,9 +20,12 @@ class Choreo:
         starts: Sequence[str] = (START,),
         external: Sequence[str] = (),
         to_outside: Sequence[str] = (),
+        changes: Mapping[str, str] | None = None,
     ) -> None:
+        """`changes`: names under which services take changes of documents, with the collection of each."""
         self.outcomes = {**dict.fromkeys(success, "success"), **dict.fromkeys(failure, "failure")}
         self.starts, self.external, self.to_outside = {*starts}, {*starts, *external}, {*to_outside}
+        self.changes = {} if changes is None else changes
         self.manifests: list[Manifest] = []
 
     def contract(self, name: str) -> EmittedContract:
@@ -38,7 +41,8 @@ class Choreo:
         )
 
     def service(self, name: str, *reactions: DeclaredReaction) -> "Choreo":
-        consumed = sorted({each for reaction in reactions for each in reaction.hears})
+        heard = {each for reaction in reactions for each in reaction.hears}
+        consumed = sorted(heard - self.changes.keys())
         emitted = sorted({each for reaction in reactions for each in reaction.emits})
         given = {each: self.contract(each) for each in {*consumed, *emitted}}
         self.manifests.append(
@@ -63,6 +67,7 @@ class Choreo:
                 ),
                 emits=tuple(given[each] for each in emitted),
                 reactions=tuple(sorted(reactions, key=lambda reaction: reaction.name)),
+                changes={name: self.changes[name] for name in sorted(heard & self.changes.keys())},
             )
         )
         return self

@@ -20,7 +20,7 @@ from saga.choreography.check.model import (
 )
 from saga.choreography.check.search import explore
 from saga.choreography.check.verdicts import check_manifests
-from saga.choreography.manifest import Manifest
+from saga.choreography.manifest import DeclaredReaction, Manifest
 from saga.testing.stand_ins import choose_by_digest
 from saga.testing.trace_replay import RuntimeReplay, open_replay, replay_trace
 from tests.choreography.check.building import KIND, START, Choreo, compensation, deadline, handler, random_choreography
@@ -184,6 +184,44 @@ def list_dead_letters(replay: RuntimeReplay) -> list[str]:
 
 
 # -------------------------------------------------------------------- findings that came of it
+
+
+def started_by_a_document(*reactions: DeclaredReaction) -> Choreo:
+    """A service that makes an event of a document, or ignores it, one that does something, and one that decides."""
+    return (
+        Choreo(starts=(), to_outside=("Confirmed", "Cancelled"), changes={"ChangeOf_forms": "forms"})
+        .service("intake", handler("read", "ChangeOf_forms", "Asked | -"))
+        .service("w", handler("work", "Asked", "Done"))
+        .service("d", *reactions)
+    )
+
+
+def test_a_change_of_a_document_that_causes_no_event_begins_no_saga() -> None:
+    made = started_by_a_document(handler("ok", "Done", "Confirmed"), deadline("end", "Asked", "Cancelled"))
+    (verdict,) = check_manifests(made.manifests)
+    assert (verdict.status, verdict.findings) == ("proved", ())
+    found = explore(build_choreography(KIND, made.manifests), STATES_MAX)
+    assert (found.is_complete, found.traces) == (True, ())
+
+
+def test_a_saga_that_a_document_begins_and_nothing_ends_is_found_and_replayed() -> None:
+    made = started_by_a_document(handler("ok", "Done", "Confirmed | -"))
+    (verdict,) = check_manifests(made.manifests)
+    (finding,) = verdict.findings
+    assert (finding.code, finding.trace is not None) == ("no-outcome", True)
+    assert finding.trace is not None
+    assert {name for run in finding.trace.runs for name in run.emitted} == {"Asked", "Done"}
+    assert replay_trace(made.manifests, finding.trace)
+
+
+def test_a_deadline_that_begins_with_only_one_of_two_events_of_a_document_ends_not_every_saga() -> None:
+    made = (
+        Choreo(starts=(), to_outside=("Confirmed", "Cancelled"), changes={"ChangeOf_forms": "forms"})
+        .service("intake", handler("read", "ChangeOf_forms", "Asked | Inquired"))
+        .service("d", handler("ok", "Asked / Inquired", "Confirmed | -"), deadline("end", "Asked", "Cancelled"))
+    )
+    (verdict,) = check_manifests(made.manifests)
+    assert [each.code for each in verdict.findings] == ["no-outcome"]
 
 
 def test_an_event_that_only_a_suspended_run_waits_for_has_a_consumer() -> None:
