@@ -12,7 +12,7 @@ DEEP ?= --deep
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow coverage test-pythons check bench bench-servers simulate explore fuzz compose-test torture docs settings lock format clean
+.PHONY: help demo test test-slow coverage test-pythons check bench bench-servers simulate explore fuzz compose-test torture docs reference lock format clean
 
 help: ## Show what there is.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -90,8 +90,9 @@ clean: ## Remove what the other targets made.
 docs: .venv/tools ## Build the site of the documentation, without a network: open build/site/index.html.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-settings: .venv/tools ## Write docs/reference/settings.md anew.
+reference: .venv/tools ## Write the generated pages of docs/reference anew.
 	$(BIN)/python -m tests.docs.settings_page
+	$(BIN)/python -m tests.docs.reference_pages
 
 lock: .venv/tools ## Pin the newest versions that fit, with hashes.
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --upgrade --quiet \

@@ -28,7 +28,7 @@ KINDS = {
 TABLE = "| variable | what it is | what to give | default | flag |\n|---|---|---|---|---|"
 HEAD = """# Settings
 
-Made from the settings themselves by `make settings`; a test compares them.
+Made from the settings themselves by `make reference`; a test compares them.
 
 A setting is given as a variable, as below; or by a line of the TOML file that `SAGA_CONFIG` names, in small letters
 and without `SAGA_`: `drain_s = 30`; or, where a flag is named, by that flag of a command. A flag wins over a variable,

@@ -12,7 +12,7 @@ NAMES = list(KINDS)
 
 
 def test_the_page_is_what_the_settings_say() -> None:
-    assert PAGE.read_text("utf-8") == page(), "run: make settings"
+    assert PAGE.read_text("utf-8") == page(), "run: make reference"
 
 
 def test_every_setting_has_its_row_and_no_other_has() -> None:

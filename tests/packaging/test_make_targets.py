@@ -26,7 +26,7 @@ SHORT = {
     "fuzz": ("RECORDS=20",),
     "torture": ("MINUTES=0.05",),
     "docs": (),
-    "settings": (),
+    "reference": (),
     "format": (),
     "clean": (),
 }
