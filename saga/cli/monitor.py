@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from http.client import HTTPConnection, HTTPException
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar, get_args
 from urllib.parse import quote
 
 import click
@@ -36,7 +36,7 @@ from saga.monitor.views import (
     Timeline,
     TimelineRow,
 )
-from saga.monitor.web.users import format_user_line
+from saga.monitor.web.users import Role, format_user_line
 from saga.ops.offsets import ServiceOffsets, find_unattended
 from saga.support.clock import SystemClock, iso
 from saga.support.printable import count_noun, shorten
@@ -527,10 +527,17 @@ def _format_table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 @click.command()
 @click.argument("name")
-def password(name: str) -> None:
-    """Print a line for the file of users who may act on the page.
+@click.option(
+    "--role",
+    type=click.Choice(get_args(Role)),
+    default="act",
+    show_default=True,
+    help="What NAME may do on the page: only read, or act, too.",
+)
+def password(name: str, role: Role) -> None:
+    """Print a line for the file of users of the page.
 
-    SAGA_MONITOR_USERS names that file. Afterwards NAME can sign in on the page, and act.
+    SAGA_MONITOR_USERS names that file. Afterwards NAME can sign in on the page, and act, or with --role read only read.
 
     You enter the password twice; without a terminal it is the first line of standard input. The printed line holds its
     scrypt hash. The monitor need not restart: a user whose line is removed or changed is signed out at once.
@@ -547,7 +554,7 @@ def password(name: str) -> None:
     else:
         password_ = sys.stdin.readline().rstrip("\r\n")
     try:
-        line = format_user_line(name, password_)
+        line = format_user_line(name, password_, role)
     except BadInput as why:
         raise click.UsageError(str(why)) from why
     print_lines(line)

@@ -10,19 +10,29 @@ from typing import NamedTuple
 from msgspec import Raw
 from msgspec.structs import asdict
 
-from saga.errors import NoListing, NoStore
+from saga.errors import NoListing, NoStore, SagaError
 from saga.messages import Partition
 from saga.messaging import envelope
 from saga.messaging.timers import tiers_of
 from saga.ops.dead_letters import DeadLetter, decode_headers_as_text, read_dead_letters
-from saga.ops.histories import ProgressSummary, UnreadableHistory, add_archives, decode_progress, read_document
-from saga.ops.sagas import ListedSaga, list_sagas, read_summary
+from saga.ops.histories import (
+    ProgressSummary,
+    UnreadableHistory,
+    add_archives,
+    compute_status,
+    decode_progress,
+    decode_summary,
+    read_document,
+    read_documents,
+)
+from saga.ops.sagas import LOOKED_AT_MAX, ListedSaga, list_sagas, read_summary
 from saga.ops.selection import Deployment, Selection
 from saga.ops.sources import ServiceStore, Warn, open_administration
 from saga.progress.actions import ParkedRun
 from saga.progress.decisions import TOO_OLD
 from saga.progress.document import UNREADABLE, PendingMessage, SagaProgress, Transition, decode_transition
 from saga.progress.failed_attempts import find_parked_runs
+from saga.store.port import NewestFirst
 from saga.support.clock import LATEST_MS, iso
 
 TRIED_AGAIN = "tried again"
@@ -65,11 +75,14 @@ class Attention(NamedTuple):
     """True if there are more items or sagas than the limit allows."""
 
 
-async def find_attention(selection: Selection, deployment: Deployment, *, with_ended: bool = True) -> Attention:
+async def find_attention(
+    selection: Selection, deployment: Deployment, *, with_ended: bool = True, with_sagas: bool = True
+) -> Attention:
     """Find everything in the selection that needs an operator.
 
     Args:
         with_ended: Include items that no longer need an operator.
+        with_sagas: Describe the blocked sagas, too, for which each is read in all services.
 
     Raises:
         NoStore: There is no store, and the selection names no service.
@@ -81,11 +94,69 @@ async def find_attention(selection: Selection, deployment: Deployment, *, with_e
             if not selection.services:
                 raise
             sources = []
-        return await _collect(selection, sources, deployment, with_ended=with_ended)
+        blocked = await _find_blocked(selection, sources, deployment, with_sagas=with_sagas)
+        return await _collect(selection, sources, deployment, blocked, with_ended=with_ended)
+
+
+class _Blocked(NamedTuple):
+    """Dead letters and failing runs that block sagas according to the stores."""
+
+    letters: list[DeadLetter]
+    sagas: list[ListedSaga]
+    more: bool
+    """True if there are more than the limit."""
+
+
+async def _find_blocked(
+    selection: Selection, sources: Sequence[ServiceStore], deployment: Deployment, *, with_sagas: bool
+) -> _Blocked:
+    found = _Blocked([], [], False)
+    if not with_sagas and not selection.sagas:
+        try:
+            return await _scan_blocked(selection, sources, deployment.warn)
+        except NoListing:
+            found.letters.clear()
+    if not sources:
+        return found
+    async for each in _list_blocked(selection, deployment):
+        if each is None:
+            return found._replace(more=True)
+        found.sagas.append(each)
+        found.letters.extend(await _blocking_in_saga(each, sources, deployment.warn))
+    return found
+
+
+async def _scan_blocked(selection: Selection, sources: Sequence[ServiceStore], warn: Warn) -> _Blocked:
+    """Find what blocks sagas by reading each progress that does not expire once. Raises `NoListing`."""
+    found, blocked = list[DeadLetter](), 0
+    for source in sources:
+        looked = 0
+        async for saga, document in read_documents(source, selection.prefix, kept=True):
+            looked += 1
+            if looked > LOOKED_AT_MAX and not isinstance(source.store, NewestFirst):
+                warn(f"the store of {source.service} lists by key only: what blocks is known of {LOOKED_AT_MAX} sagas")
+                break
+            try:
+                if not compute_status(decode_summary(document.content)).needs_person:
+                    continue
+                p = decode_progress(source, saga, document)
+            except SagaError as why:
+                warn(f"saga {saga} in {source.service}: {why}")
+                continue
+            if blocked == selection.limit:
+                return _Blocked(found, [], True)
+            blocked += 1
+            found += [*await _blocking_in_progress(source, p, warn), *_failing_runs(p, warn)]
+    return _Blocked(found, [], False)
 
 
 async def _collect(
-    selection: Selection, sources: Sequence[ServiceStore], deployment: Deployment, *, with_ended: bool
+    selection: Selection,
+    sources: Sequence[ServiceStore],
+    deployment: Deployment,
+    blocked_now: _Blocked,
+    *,
+    with_ended: bool,
 ) -> Attention:
     names = {source.service for source in sources}
     found = await read_dead_letters(
@@ -93,15 +164,7 @@ async def _collect(
     )
     if found.problem:
         deployment.warn(f"some records of the topics <service>.dead cannot be shown: {found.problem}")
-    blocking = list[DeadLetter]()
-    sagas, more = list[ListedSaga](), False
-    if sources:
-        async for each in _list_blocked(selection, deployment):
-            if each is None:
-                more = True
-                break
-            sagas.append(each)
-            blocking += await _blocking_in_saga(each, sources, deployment.warn)
+    blocking, sagas, more = blocked_now
     on_topics = {letter.id for letter in found.letters}
     letters = [*found.letters, *(letter for letter in blocking if letter.id not in on_topics)]
     ended = {letter.ends: letter.what for letter in letters}
@@ -174,7 +237,10 @@ async def find_blocking(selection: Selection, deployment: Deployment) -> AsyncIt
 async def _blocking_in_saga(each: ListedSaga, sources: Sequence[ServiceStore], warn: Warn) -> list[DeadLetter]:
     """Return the dead letters and failing runs in the progress of a saga, whether or not the topic has them too."""
     found = []
+    services = {*(status.service for status in each.statuses), *(damage.source.service for damage in each.damaged)}
     for source in sources:
+        if source.service not in services:
+            continue
         p = await _try_read_progress(each.saga, source, warn)
         if p is not None:
             found += [*await _blocking_in_progress(source, p, warn), *_failing_runs(p, warn)]

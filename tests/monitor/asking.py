@@ -16,7 +16,7 @@ from saga.support.clock import SystemClock
 CLOCK = SystemClock()
 HOST = "127.0.0.1:8090"
 WITHIN_S = 40.0
-VOID = frozenset({"meta", "link", "input", "br", "rect"})
+VOID = frozenset({"meta", "link", "input", "br", "rect", "wbr"})
 
 
 @dataclass

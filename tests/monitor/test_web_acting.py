@@ -29,7 +29,7 @@ async def letters_of(browser: Browser, saga: str, count: int = 1, *, besides: Co
     that was replayed, and failed again, is there until the log has its end."""
     end_s = CLOCK.monotonic_s() + WITHIN_S
     while True:
-        page = await browser.get(f"/dead?text={saga}")
+        page = await browser.get(f"/dead/list?text={saga}")
         if len(found := sorted({*page.links("/dead/letter")})) == count and not {*found} & {*besides}:
             return found
         assert CLOCK.monotonic_s() < end_s, page.text
@@ -84,7 +84,7 @@ async def test_dead_letters_are_replayed_resolved_and_discarded_and_controls_swi
         assert await letters_of(browser, "cup-1", 0) == []
 
         before = await letters_of(browser, "cup-", 2)
-        both = await browser.get("/dead")
+        both = await browser.get("/dead/list")
         marked = [
             ("letter", attrs.get("value") or "") for tag, attrs in both.elements
             if tag == "input" and attrs.get("name") == "letter"

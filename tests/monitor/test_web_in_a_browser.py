@@ -30,7 +30,9 @@ PAGES = {
     "no-sagas": "/sagas?text=nothing",
     "stuck": "/stuck",
     "rates": "/rates",
-    "needs-a-person": "/dead",
+    "dead-letters": "/dead",
+    "letters": "/dead/list",
+    "replay-all": "/dead/bulk/new",
     "saga": "/saga?id=order-3",
     "graph": "/graph",
     "controls": "/controls",
@@ -87,7 +89,7 @@ async def test_every_page_is_accessible_and_loads_nothing_from_other_hosts(shop:
     settings = Settings(monitor_users="users")
     async with served(settings, views) as url, a_tab(shop) as tab:
         await sign_in(tab, url)
-        await shown(tab, url, "/dead")
+        await shown(tab, url, "/dead/list")
         letter = await tab.value("document.querySelector('td a[href^=\"/dead/letter\"]').getAttribute('href')")
         for name, path in {**PAGES, "letter": letter}.items():
             await shown(tab, url, path)

@@ -11,7 +11,7 @@ import pytest
 from saga.configuration.settings import Settings
 from saga.engine.persistence import dead_letters
 from saga.monitor.views import SagaFilter
-from saga.monitor.web import operator_console, pages
+from saga.monitor.web import letter_pages, operator_console
 from saga.monitor.web.users import format_user_line
 from saga.support.clock import iso
 from tests.cli.conftest import ROOT
@@ -36,7 +36,7 @@ TAGS = frozenset((
     "html", "head", "meta", "title", "link", "script", "body", "a", "header", "nav", "ul", "li", "form", "label",
     "input", "button", "div", "span", "main", "h1", "h2", "p", "table", "thead", "tbody", "tr", "th", "td", "time",
     "details", "summary", "code", "dl", "dt", "dd", "ol", "fieldset", "legend", "select", "option", "strong", "section",
-    "svg", "rect", "circle", "path", "g", "text", "footer",
+    "svg", "rect", "circle", "path", "g", "text", "footer", "noscript", "wbr", "progress",
 ))  # fmt: skip
 ONLY_OURS = {"link": ("/assets/",), "script": ("/assets/",), "form": ("/",), "a": ("/", "#main")}
 
@@ -55,7 +55,18 @@ def is_clean(seen: Seen) -> None:
     assert seen.text.isprintable()
 
 
-PAGES = ("/sagas", "/stuck", "/rates", "/dead", "/dead?now=all", "/graph", "/controls", "/audit")
+PAGES = (
+    "/sagas",
+    "/stuck",
+    "/rates",
+    "/dead",
+    "/dead?now=all",
+    "/dead/list",
+    "/dead/bulk/new",
+    "/graph",
+    "/controls",
+    "/audit",
+)
 
 
 async def test_what_services_published_is_shown_escaped(folder: Path) -> None:
@@ -67,7 +78,13 @@ async def test_what_services_published_is_shown_escaped(folder: Path) -> None:
 
 
 async def _asked(browser: Browser, text: str) -> None:
-    for path in (*PAGES, f"/saga?id={quote(text)}", f"/sagas?text={quote(text)}", f"/dead?text={quote(text)}"):
+    for path in (
+        *PAGES,
+        f"/saga?id={quote(text)}",
+        f"/sagas?text={quote(text)}",
+        f"/dead?text={quote(text)}",
+        f"/dead/list?text={quote(text)}",
+    ):
         is_clean(await browser.get(path))
     is_clean(await browser.get(f"/saga?id={quote('x' + text)}", 404))
     is_clean(await browser.get(f"/audit?service={quote('x' + text)}", 404))
@@ -80,7 +97,7 @@ async def test_what_services_have_written_down_is_shown_escaped(folder: Path) ->
         for id_ in ids:
             await shop.settle(an_order(id_, card="broken"))
     async with browsing(Settings()) as browser:
-        page = await browser.get("/dead")
+        page = await browser.get("/dead/list")
         is_clean(page)
         letters = page.links("/dead/letter")
         assert len(letters) == len(ids)
@@ -130,7 +147,7 @@ async def test_a_saga_is_one_timeline_with_what_is_open_and_sensitive_values_hid
 
 async def test_needs_a_person_is_filtered_and_each_dead_letter_shows_everything(shop: Path) -> None:
     async with browsing(Settings()) as browser:
-        page = await browser.get("/dead")
+        page = await browser.get("/dead/list")
         [path] = page.links("/dead/letter")
         assert "Permanent: the bank does not know such cards" in page.text
         for query, found in (
@@ -138,7 +155,7 @@ async def test_needs_a_person_is_filtered_and_each_dead_letter_shows_everything(
             ("what=escalation", 0),
             ("text=such+cards&now=open", 1), ("class=data", 0), ("class=outside", 1), ("at=50", 0), ("at=x", 1),
         ):  # fmt: skip
-            seen = await browser.get(f"/dead?{query}")
+            seen = await browser.get(f"/dead/list?{query}")
             assert len(seen.links("/dead/letter")) == found, query
             assert ("Nothing matches these filters." in seen.text) == (not found and query != "at=50"), query
         letter = await browser.get(path)
@@ -159,7 +176,7 @@ async def test_empty_and_missing_and_broken_parts_are_shown_as_such(folder: Path
     async with browsing(Settings()) as browser:
         assert "No service has a store here yet." in (await browser.get("/controls")).text
         assert "No service has a store here yet." in (await browser.get("/audit")).text
-        empty = await browser.get("/dead")
+        empty = await browser.get("/dead/list")
         assert "A part could not be read" in empty.text, "there is no store"
         assert "Nothing needs a person." not in empty.text, "nobody knows"
         assert "there is no such page" in (await browser.get("/no-such-page", 404)).text
@@ -171,7 +188,7 @@ async def test_empty_and_missing_and_broken_parts_are_shown_as_such(folder: Path
     async with browsing(Settings(store="sqlite:///other.db")) as browser:
         broken = await browser.get("/saga?id=order-1", 503)
         assert "other.db" in broken.text
-        assert "other.db" in (await browser.get("/dead")).text
+        assert "other.db" in (await browser.get("/dead/list")).text
 
 
 async def test_sagas_are_searched_filtered_and_paged(folder: Path) -> None:
@@ -284,7 +301,7 @@ async def signed_in(shop: Path) -> None:
 
 
 async def act(browser: Browser, *more: tuple[str, str], status: int = 400) -> str:
-    page = await browser.get("/dead")
+    page = await browser.get("/dead/list")
     form = next(form for form in page.forms if form.action == "/dead/act")
     return Seen((await browser.send(form, *more, status=status)).text).text
 
@@ -298,13 +315,13 @@ async def test_dead_letters_that_are_not_searched_and_old_readings_are_shown_as_
 ) -> None:
     await asyncio.to_thread(publish_two, shop)
     async with browsing(Settings()) as browser:
-        await shown(browser, "/dead?now=all&text=zzz", "Nothing matches these filters")
+        await shown(browser, "/dead/list?now=all&text=zzz", "Nothing matches these filters")
         monkeypatch.setattr(operator_console, "OLD_S", -1.0)
-        assert "This is 0 seconds old" in (await browser.get("/dead")).text
+        assert "This is 0 seconds old" in (await browser.get("/dead/list")).text
     monkeypatch.setattr(operator_console, "LETTERS_MAX", 1)
-    monkeypatch.setattr(pages, "LETTERS_MAX", 1)
+    monkeypatch.setattr(letter_pages, "LETTERS_MAX", 1)
     async with browsing(Settings()) as browser:
-        await shown(browser, "/dead?now=all&text=zzz", "None of the newest 1 matches; older ones")
+        await shown(browser, "/dead/list?now=all&text=zzz", "None of the newest 1 matches; older ones")
 
 
 async def test_what_is_asked_wrongly_is_refused_with_what_to_do(shop: Path, signed_in: None) -> None:
@@ -329,8 +346,8 @@ async def test_what_is_asked_wrongly_is_refused_with_what_to_do(shop: Path, sign
             assert told in await act(browser, *resolve, *fields), fields
         gone = await act(browser, letter, why, ("wanted", "replay"), status=303)
         assert gone == ""
-        assert "payment: x no longer blocks a saga" in (await browser.get("/dead")).text
-        assert "no longer blocks a saga" not in (await browser.get("/dead")).text, "it is told once"
+        assert "payment: x no longer blocks a saga" in (await browser.get("/dead/list")).text
+        assert "no longer blocks a saga" not in (await browser.get("/dead/list")).text, "it is told once"
         controls = await browser.get("/controls")
         form = next(form for form in controls.forms if form.action == "/controls/switch")
         for told, *fields in (

@@ -30,6 +30,10 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+def _read_line(file: Path, name: str) -> str:
+    return next(line for line in file.read_text().splitlines() if line.startswith(f"{name}:"))
+
+
 def _write(file: Path, text: str) -> None:
     file.write_text(text)
 
@@ -44,6 +48,35 @@ def test_the_command_prints_a_line_with_which_one_can_sign_in(tmp_path: Path) ->
     assert hashed.is_of(PASSWORD)
     assert not hashed.is_of(f"{PASSWORD} ")
     assert format_user_line("ada", PASSWORD) != format_user_line("ada", PASSWORD), "each has a salt of its own"
+
+
+def test_a_user_has_the_role_of_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    lines = [
+        CliRunner().invoke(main, ["monitor", "password", name, *role], input=f"{PASSWORD}\n", prog_name="saga").stdout
+        for name, role in (("ada", []), ("eve", ["--role", "act"]), ("rex", ["--role", "read"]))
+    ]
+    path.write_text("".join(lines))
+    assert {name: hashed.role for name, hashed in load_users(str(path)).items()} == {
+        "ada": "act", "eve": "act", "rex": "read"
+    }  # fmt: skip
+    for wrong in (":admin", ":", ":read:act"):
+        path.write_text(lines[0].strip() + wrong)
+        with pytest.raises(ConfigurationError, match="not a user line"):
+            load_users(str(path))
+
+
+async def test_a_session_ends_when_the_role_of_its_user_changes(file: Path) -> None:
+    sessions = Sessions(str(file), TrialClock())
+    secret = await sessions.begin("ada", PASSWORD)
+    session = sessions.get(secret)
+    assert session is not None
+    assert session.may_act
+    _write(file, f"{_read_line(file, 'ada')}:read")
+    assert sessions.get(secret) is None
+    session = sessions.get(await sessions.begin("ada", PASSWORD))
+    assert session is not None
+    assert not session.may_act
 
 
 @pytest.mark.parametrize(
@@ -216,7 +249,7 @@ async def test_sessions_are_so_many_at_most(file: Path, monkeypatch: pytest.Monk
 
 async def test_without_a_file_of_users_the_page_only_shows(folder: Path) -> None:
     async with browsing(Settings()) as browser:
-        page = await browser.get("/dead", 200)
+        page = await browser.get("/dead/list", 200)
         assert "read-only" in page.text
         assert not [form for form in page.forms if form.action.startswith("/dead/act")]
         refused = await browser.get("/sign-in", 403)
@@ -230,22 +263,22 @@ async def test_who_signs_in_is_named_and_may_sign_out(folder: Path, file: Path) 
         wrong = await browser.sign_in("ada", "wrong horse", 403)
         assert "Wrong name or password" in wrong.text
         assert "set-cookie" not in wrong.headers
-        page = await browser.get("/dead")
+        page = await browser.get("/dead/list")
         [to_sign_in] = page.links("/sign-in")
-        assert to_sign_in == "/sign-in?back=%2Fdead"
+        assert to_sign_in == "/sign-in?back=%2Fdead%2Flist"
         form = next(form for form in (await browser.get(to_sign_in)).forms if form.action == "/sign-in")
         done = await browser.send(form, ("name", "ada"), ("password", PASSWORD))
-        assert done.headers["location"] == "/dead"
+        assert done.headers["location"] == "/dead/list"
         cookie = done.headers["set-cookie"]
         assert {"HttpOnly", "SameSite=lax", "Path=/"} <= {part.strip() for part in cookie.split(";")}
-        page = await browser.get("/dead")
+        page = await browser.get("/dead/list")
         assert "ada Sign out" in page.text
         out = next(form for form in page.forms if form.action == "/sign-out")
         forged = await browser.post("/sign-out", [("form", "x")])
         assert forged.status_code == 403
-        assert "ada" in (await browser.get("/dead")).text
+        assert "ada" in (await browser.get("/dead/list")).text
         await browser.send(out)
-        assert "ada" not in (await browser.get("/dead")).text
+        assert "ada" not in (await browser.get("/dead/list")).text
 
 
 async def test_signing_in_leads_to_no_other_site(folder: Path, file: Path) -> None:

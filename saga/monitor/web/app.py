@@ -18,11 +18,20 @@ from starlette.staticfiles import StaticFiles
 from saga.configuration.settings import Settings
 from saga.errors import BadInput, SagaError
 from saga.monitor.views import PAGE_MAX, PageRequest, Views
-from saga.monitor.web import pages
+from saga.monitor.web import bulk_pages, graph_page, letter_pages, pages, search_pages
 from saga.monitor.web.guards import GuardMiddleware, read_form
 from saga.monitor.web.operator_console import open_console
-from saga.monitor.web.pages import get_views, parse_filter
-from saga.monitor.web.site import NotAllowed, PageNotFound, Site, build_environment, get_site, name_cookie, parse_number
+from saga.monitor.web.search_pages import parse_filter
+from saga.monitor.web.site import (
+    NotAllowed,
+    PageNotFound,
+    Site,
+    build_environment,
+    get_site,
+    get_views,
+    name_cookie,
+    parse_number,
+)
 from saga.monitor.web.users import Sessions, TooManySignIns
 from saga.ops.attention import AttentionItem
 from saga.support.clock import Clock
@@ -65,12 +74,14 @@ def create_app(views: Views | None, settings: Settings, clock: Clock, *, address
 
 def _list_routes(has_views: bool) -> list[BaseRoute]:
     """List the routes. Those that need the read model are included only if there is one."""
-    folded = [*pages.READ_MODEL_ROUTES, *API_ROUTES] if has_views else []
+    folded = [*search_pages.SEARCH_ROUTES, *pages.READ_MODEL_ROUTES, *API_ROUTES] if has_views else []
     return [
         Route("/", _redirect_to_first_page),
         *folded,
         *pages.SAGA_ROUTES,
-        *pages.DEAD_LETTER_ROUTES,
+        *graph_page.GRAPH_ROUTES,
+        *letter_pages.DEAD_LETTER_ROUTES,
+        *bulk_pages.BULK_ROUTES,
         *pages.CONTROL_ROUTES,
         *METRICS_ROUTES,
         *SIGN_IN_ROUTES,
@@ -273,7 +284,7 @@ def _accept_own_path(path: str) -> str:
 async def sign_out(request: Request) -> Response:
     """End the user's session."""
     site = get_site(request)
-    await site.read_form(request)
+    await site.read_form(request, acts=False)
     cookie = name_cookie(request)
     site.sessions.end(request.cookies.get(cookie, ""))
     answer = RedirectResponse("/", 303)

@@ -2,7 +2,7 @@
 
 It reads as `saga dead`, `saga sagas show` and `saga audit` do, and sends commands as they do, on the services' topics
 of commands. Reading the dead letters takes time in proportion to the length of their topics, so it happens in the
-background, and the result is cached for a moment.
+background, the result is cached, and the longer a read takes the longer its result is used.
 """
 
 import asyncio
@@ -19,10 +19,13 @@ from saga.errors import BadInput, ConfigurationError, NoStore, SagaError
 from saga.messaging import controls
 from saga.messaging.controls import ControlEntry, Switch, Target
 from saga.ops import operator_commands
-from saga.ops.attention import Attention, AttentionItem, find_attention, find_blocking
-from saga.ops.dead_letters import DeadLetter
+from saga.ops.attention import AttentionItem, find_attention, find_blocking
+from saga.ops.bulk_commands import BulkCommand, BulkRequest, LetterKey
+from saga.ops.dead_letters import RECORDS_MAX, DeadLetter
 from saga.ops.event_fields import EventFields, read_event_fields
 from saga.ops.explanation import SagaExplanation, explain
+from saga.ops.letter_groups import LetterTable
+from saga.ops.letter_payload import read_payload
 from saga.ops.operator_commands import OUTCOMES, REPLAYS_MAX, CommandAnswer, CommandRequest, describe_answer
 from saga.ops.saga_facts import complete_facts, read_offsets_of_all, read_overview
 from saga.ops.saga_situation import NO_REPORTS, SagaReports
@@ -35,7 +38,9 @@ log = logging.getLogger("saga.monitor")
 T = TypeVar("T")
 
 FRESH_S = 2.0
-"""Maximum age in seconds of cached data that are shown without a refresh."""
+"""Maximum age in seconds of cached data that are shown without a refresh, if reading them took no longer."""
+REST = 4.0
+"""Minimum ratio between the time in which nothing is read and the time that a read took."""
 OLD_S = 10.0
 """Age in seconds from which the page tells how old its data are."""
 PATIENCE_S = 0.06
@@ -44,8 +49,12 @@ OFFSETS_S_MAX = 2.0
 """Seconds that the page of a saga waits for the broker to tell which services run and how far they are."""
 ACTING_S = 5.0
 """Seconds that a page waits for the services' answers after an operator has acted."""
-LETTERS_MAX = 2000
-"""Maximum number of items that the page lists; `saga dead list` can list more."""
+LETTERS_MAX = RECORDS_MAX
+"""Maximum number of items that the page knows."""
+BULKS_MAX = 4
+"""Maximum number of bulk commands that run at the same time."""
+BULKS_KEPT = 20
+"""Maximum number of bulk commands that are shown, with those that have ended."""
 TROUBLES_MAX = 20
 
 
@@ -58,6 +67,8 @@ class Snapshot(Generic[T]):
     troubles: tuple[str, ...] = ()
     """Reasons why the data are missing completely or in part."""
     age_s: float = 0.0
+    rest_s: float = 0.0
+    """Time in seconds for which the result is used, beyond `FRESH_S`, because reading it took long."""
 
     @property
     def is_coming(self) -> bool:
@@ -67,7 +78,7 @@ class Snapshot(Generic[T]):
     @property
     def is_old(self) -> bool:
         """True if the data are so old that the page must tell their age."""
-        return self.value is not None and self.age_s > OLD_S
+        return self.value is not None and self.age_s > OLD_S + 2 * self.rest_s
 
 
 class CachedRead(Generic[T]):
@@ -77,6 +88,7 @@ class CachedRead(Generic[T]):
         self._read, self._clock = read, clock
         self._last: Snapshot[T] | None = None
         self._at_s = 0.0
+        self._fresh_s = FRESH_S
         self._task: asyncio.Task[None] | None = None
         self._is_stale = False
 
@@ -86,13 +98,14 @@ class CachedRead(Generic[T]):
 
     async def get(self, patience_s: float = PATIENCE_S) -> Snapshot[T]:
         """Return the result. If it is old, refresh it first, unless that takes longer than `patience_s`."""
-        if self._task is None and (self._last is None or self._is_stale or self._age_s() > FRESH_S):
+        if self._task is None and (self._last is None or self._is_stale or self._age_s() > self._fresh_s):
             self._is_stale = False
             self._task = asyncio.get_running_loop().create_task(self._refresh(), name="reading")
         if self._task is not None:
             await asyncio.wait([self._task], timeout=patience_s)
         last: Snapshot[T] = self._last if self._last is not None else Snapshot()
-        return Snapshot(last.value, last.troubles, self._age_s() if self._last is not None else 0.0)
+        age_s = self._age_s() if self._last is not None else 0.0
+        return Snapshot(last.value, last.troubles, age_s, self._fresh_s - FRESH_S)
 
     async def end(self) -> None:
         """Wait until no read is running. A read that has begun in a thread cannot be interrupted."""
@@ -104,7 +117,7 @@ class CachedRead(Generic[T]):
 
     async def _refresh(self) -> None:
         troubles: list[str] = []
-        value = None
+        value, began_s = None, self._clock.monotonic_s()
         try:
             value = await asyncio.to_thread(asyncio.run, self._call(troubles))  # the page is rendered meanwhile
         except SagaError as why:
@@ -117,6 +130,7 @@ class CachedRead(Generic[T]):
         more = len(troubles) - TROUBLES_MAX
         shown = [*troubles[:TROUBLES_MAX], *([f"and {more} more"] if more > 0 else [])]
         self._last, self._at_s = Snapshot(value, tuple(shown)), self._clock.monotonic_s()
+        self._fresh_s = max(FRESH_S, REST * (self._at_s - began_s))
 
     async def _call(self, troubles: list[str]) -> T:
         return await self._read(troubles)
@@ -152,34 +166,67 @@ class StoredSaga:
     troubles: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class RunningBulk:
+    """A bulk command that an operator started on the page."""
+
+    number: int
+    title: str
+    """What the letters have in common."""
+    command: BulkCommand
+    task: asyncio.Task[None]
+
+
+def collect(troubles: list[str]) -> Warn:
+    """Return a function that adds what it is given to this list, as text."""
+    return lambda why: troubles.append(str(why))
+
+
 class OperatorConsole:
     """Everything that the page can read and do. Use it inside `open_console`."""
 
     def __init__(self, settings: Settings, clock: Clock, addresses: Sequence[str]) -> None:
         self._settings, self.clock, self._addresses = settings, clock, tuple(addresses)
-        self._letters: CachedRead[Attention] = CachedRead(self._read_letters, clock)
+        self._letters: CachedRead[LetterTable] = CachedRead(self._read_letters, clock)
         self._controls: CachedRead[tuple[ServiceControls, ...]] = CachedRead(self._read_controls, clock)
         self._overview: CachedRead[Overview] = CachedRead(self._read_overview, clock)
+        self._bulks: dict[int, RunningBulk] = {}
+        self._bulk_number = 0
 
     async def end(self) -> None:
-        """Wait until no read is running."""
+        """Stop bulk commands, and wait until none of them and no read is running."""
+        for each in self._bulks.values():
+            each.command.stop("the monitor was stopped")
+        await asyncio.gather(*(each.task for each in self._bulks.values()), return_exceptions=True)
         await self._letters.end()
         await self._controls.end()
         await self._overview.end()
 
     # ---------------------------------------------------------------- reading
 
-    async def letters(self) -> Snapshot[Attention]:
+    async def letters(self) -> Snapshot[LetterTable]:
         """Return everything that may need a person, newest first."""
         return await self._letters.get()
 
-    async def letter(self, service: str, id_: str) -> tuple[AttentionItem | None, Snapshot[Attention]]:
+    async def letter(self, service: str, id_: str) -> tuple[AttentionItem | None, Snapshot[LetterTable]]:
         """Return one dead letter, escalation or failing run if `letters` contains it, else `None`, and the snapshot
         itself.
         """
         found = await self.letters()
-        told = found.value.items if found.value is not None else ()
-        return next((each for each in told if (each.letter.service, each.letter.id) == (service, id_)), None), found
+        return None if found.value is None else found.value.by_key.get((service, id_)), found
+
+    async def read_payload(self, letter: DeadLetter, *, searches: bool) -> EventFields | None:
+        """Read the message of a dead letter, its sensitive fields redacted; `None` if it was not found.
+
+        Args:
+            searches: Search the whole topic of dead letters if the saga does not have the message.
+        """
+        troubles: list[str] = []
+        try:
+            deployment = self._deployment(collect(troubles))
+            return await asyncio.to_thread(asyncio.run, read_payload(letter, deployment, searches=searches))
+        except SagaError as why:
+            return EventFields(type=letter.type or "", id=letter.message or "", fields=None, problem=str(why))
 
     async def controls(self) -> Snapshot[tuple[ServiceControls, ...]]:
         """Return the control logs of all services."""
@@ -235,9 +282,9 @@ class OperatorConsole:
     def _deployment(self, warn: Warn = log.warning) -> Deployment:
         return Deployment(stores=self._addresses_or_default, settings=self._settings, clock=self.clock, warn=warn)
 
-    async def _read_letters(self, troubles: list[str]) -> Attention:
-        selection = Selection(limit=LETTERS_MAX, only_dead=True)
-        return await find_attention(selection, self._deployment(lambda why: troubles.append(str(why))))
+    async def _read_letters(self, troubles: list[str]) -> LetterTable:
+        selection, deployment = Selection(limit=LETTERS_MAX, only_dead=True), self._deployment(collect(troubles))
+        return LetterTable.of(await find_attention(selection, deployment, with_sagas=False))
 
     async def _read_controls(self, troubles: list[str]) -> tuple[ServiceControls, ...]:
         try:
@@ -315,38 +362,74 @@ class OperatorConsole:
         """Return the dead letters that currently block sagas according to the stores, and those that were replayed too
         often.
         """
-        sagas = await self._find_sagas(keys)
         letters: dict[tuple[str, str], DeadLetter] = {}
         looping = []
-        for saga in sagas:
-            selection = Selection(sagas=(saga,), limit=LETTERS_MAX, only_dead=True)
-            async for each in find_blocking(selection, self._deployment(lambda why: troubles.append(str(why)))):
-                key = (each.letter.service, each.letter.id)
-                if key not in keys or key in letters:
-                    continue
-                if wish.wanted == "replay" and not again and each.replays >= REPLAYS_MAX:
-                    often = f"{each.letter.saga} had {each.replays} replays in {key[0]} already"
-                    looping.append((key, f"{often}: fix the cause, then tick the box for it"))
-                else:
-                    letters[key] = each.letter
+        sagas = dict.fromkeys(each.letter.saga for each in await self._find_items(keys) if each.letter.saga)
+        if not sagas:
+            return [], []
+        selection = Selection(sagas=tuple(sagas), limit=LETTERS_MAX, only_dead=True)
+        async for each in find_blocking(selection, self._deployment(collect(troubles))):
+            key = (each.letter.service, each.letter.id)
+            if key not in keys or key in letters:
+                continue
+            if wish.wanted == "replay" and not again and each.replays >= REPLAYS_MAX:
+                often = f"{each.letter.saga} had {each.replays} replays in {key[0]} already"
+                looping.append((key, f"{often}: fix the cause, then tick the box for it"))
+            else:
+                letters[key] = each.letter
         return [*letters.values()], looping
 
-    async def _find_sagas(self, keys: Sequence[tuple[str, str]]) -> list[str]:
-        """Return the sagas of these items."""
+    async def _find_items(self, keys: Sequence[tuple[str, str]]) -> list[AttentionItem]:
+        """Return the items with these services and ids that are still known."""
         found = (await self._letters.get(ACTING_S)).value
-        told = found.items if found is not None else ()
-        wanted = set(keys)
-        sagas = (each.letter.saga for each in told if (each.letter.service, each.letter.id) in wanted)
-        return [*dict.fromkeys(saga for saga in sagas if saga)]
+        return [] if found is None else [found.by_key[key] for key in dict.fromkeys(keys) if key in found.by_key]
 
     async def _find_escalations(self, keys: Sequence[tuple[str, str]]) -> list[DeadLetter]:
         """Return the escalations that an operator may close. An escalation of a failing compensation is not among them,
         because it ends when the compensation succeeds.
         """
-        found = (await self._letters.get(ACTING_S)).value
-        told = found.items if found is not None else ()
-        meant = [each for each in told if (each.letter.service, each.letter.id) in set(keys)]
+        meant = await self._find_items(keys)
         return [e.letter for e in meant if e.letter.what == "escalation" and e.letter.undoes is None and e.letter.saga]
+
+    # ---------------------------------------------------------------- acting on many
+
+    def list_bulks(self) -> list["RunningBulk"]:
+        """List the bulk commands that were started here, newest first."""
+        return [*reversed(self._bulks.values())]
+
+    def get_bulk(self, number: int) -> "RunningBulk | None":
+        """Return a bulk command by its number."""
+        return self._bulks.get(number)
+
+    def start_bulk(self, title: str, items: Sequence[AttentionItem], request: BulkRequest) -> int:
+        """Begin to send a command about many dead letters, and return the number of the bulk command.
+
+        Items that block no saga are left out. Raises `BadInput` if nothing is left, or too many bulk commands run.
+        """
+        letters = [each.letter for each in items if each.state == "blocks"]
+        keys = [LetterKey(letter.service, letter.id, letter.saga) for letter in letters if letter.saga]
+        if not keys:
+            raise BadInput("none of these blocks a saga any more: nothing was sent")
+        if sum(not each.command.progress.is_over for each in self._bulks.values()) >= BULKS_MAX:
+            raise BadInput(f"{BULKS_MAX} bulk actions are running: wait for one to end, or stop one")
+        self._bulk_number += 1
+        command = BulkCommand(keys, request, self._deployment())
+        task = asyncio.get_running_loop().create_task(self._run_bulk(command), name="bulk")
+        self._bulks[self._bulk_number] = RunningBulk(self._bulk_number, title, command, task)
+        over = [number for number, each in self._bulks.items() if each.command.progress.is_over]
+        for number in over[: max(0, len(self._bulks) - BULKS_KEPT)]:
+            del self._bulks[number]
+        return self._bulk_number
+
+    async def _run_bulk(self, command: BulkCommand) -> None:
+        try:
+            await asyncio.to_thread(asyncio.run, command.run())  # the page is rendered meanwhile
+        except Exception:
+            log.exception("a bulk action ended with an error")
+        finally:
+            self._letters.forget()
+
+    # ---------------------------------------------------------------- controls
 
     async def switch(self, service: str, wanted: Switch, operator: Operator) -> str:
         """Set or end a control in a service, and return a sentence about the result. Raises `SagaError`."""

@@ -66,6 +66,7 @@ class Site:
             asked=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
             session=session,
             may_sign_in=self.sessions.may_begin,
+            may_act=session is not None and session.may_act,
             has_views=self.views is not None,
             notice=notice,
             now_ms=self.clock.now_ms(),
@@ -73,13 +74,18 @@ class Site:
         )
         return HTMLResponse(text, status)
 
-    async def read_form(self, request: Request) -> tuple[FormFields, Session]:
+    async def read_form(self, request: Request, *, acts: bool = True) -> tuple[FormFields, Session]:
         """Read a form that a signed-in user sent from a page of the current session. Raises `NotAllowed`,
         `BadInput`.
+
+        Args:
+            acts: Whether only users who may act can send this form.
         """
         session = self.get_session(request)
         if session is None:
             raise NotAllowed("you are not signed in: sign in, then try again")
+        if acts and not session.may_act:
+            raise NotAllowed(f"{session.user} may only read: an operator with the role act can do this")
         form = await read_form(request)
         if not equals_secret(form.one("form"), session.form):
             raise NotAllowed("the form belongs to another session: reload the page, then try again")
@@ -91,6 +97,12 @@ def get_site(request: Request) -> Site:
     site = request.app.state.site
     assert isinstance(site, Site)
     return site
+
+
+def get_views(site: Site) -> Views:
+    """Return the site's views of the read model."""
+    assert site.views is not None, "its routes are there only with it"
+    return site.views
 
 
 def redirect_with_notice(session: Session, notice: str, url: str) -> Response:
@@ -123,6 +135,7 @@ def build_environment() -> Environment:
         "ago": format_age,
         "span": format_duration,
         "ms": parse_time,
+        "grouped": format_count,
         "list_twice": _to_option,
         "json": _to_json,
     }
@@ -209,6 +222,15 @@ def format_duration(ms: float | None) -> str:
         if ms / size < until:
             return f"{ms / size:.1f} {unit}" if ms / size < 10 else f"{ms / size:.0f} {unit}"
     return f"{ms / 86_400_000:.1f} d"
+
+
+def format_count(count: int) -> str:
+    """Format a number of things for people.
+
+    >>> format_count(12_345)
+    '12,345'
+    """
+    return f"{count:,}"
 
 
 def format_age(ms: int | None, now_ms: int) -> str:

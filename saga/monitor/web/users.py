@@ -1,6 +1,4 @@
-"""Users who may act on the monitor's page: a file of names with hashed passwords, and the sessions of signed-in
-users.
-"""
+"""Users of the monitor's page: a file of names with hashed passwords and roles, and the sessions of signed-in users."""
 
 import base64
 import binascii
@@ -16,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from os import fstat
 from pathlib import Path
+from typing import Literal, get_args
 
 from saga.errors import BadInput, ConfigurationError
 from saga.support.clock import Clock
@@ -51,15 +50,20 @@ LINES_MAX = 1000
 """Maximum number of names and addresses for which sign-ins wait."""
 
 
+Role = Literal["read", "act"]
+"""What a user may do on the page: only read, or read and act."""
+
+
 @dataclass(frozen=True, slots=True)
 class HashedPassword:
-    """A hashed password as stored in the users file."""
+    """A hashed password as stored in the users file, with the role of its user."""
 
     cost: int
     block: int
     lanes: int
     salt: bytes
     digest: bytes
+    role: Role = "act"
 
     def is_of(self, password: str) -> bool:
         """Return whether this is the hash of a password. The check takes the same time for a wrong password."""
@@ -75,7 +79,7 @@ class HashedPassword:
         return secrets.compare_digest(made, self.digest)
 
 
-def format_user_line(name: str, password: str) -> str:
+def format_user_line(name: str, password: str, role: Role = "act") -> str:
     """Return the line of the users file for a user. Raises `BadInput` for an invalid name or password."""
     if NAME.fullmatch(name) is None:
         raise BadInput(f"{name!r} is no valid name: use 1 to 64 letters, digits, and after the first . _ @ + -")
@@ -84,7 +88,8 @@ def format_user_line(name: str, password: str) -> str:
     salt = secrets.token_bytes(16)
     plain = password.encode("utf-8", "backslashreplace")
     digest = hashlib.scrypt(plain, salt=salt, n=COST, r=BLOCK, p=LANES, maxmem=MEMORY_MAX, dklen=32)
-    return f"{name}:scrypt:{COST}:{BLOCK}:{LANES}:{_encode_base64(salt)}:{_encode_base64(digest)}"
+    line = f"{name}:scrypt:{COST}:{BLOCK}:{LANES}:{_encode_base64(salt)}:{_encode_base64(digest)}"
+    return line if role == "act" else f"{line}:{role}"
 
 
 def load_users(file: str) -> Mapping[str, HashedPassword]:
@@ -128,18 +133,19 @@ def load_users(file: str) -> Mapping[str, HashedPassword]:
 def _parse_password(text: str) -> HashedPassword | None:
     """Parse the hashed password in a line; `None` if it is malformed."""
     words = text.split(":")
-    if len(words) != 6 or words[0] != "scrypt":
+    if len(words) not in (6, 7) or words[0] != "scrypt":
         return None
+    role = next((each for each in get_args(Role) if each == (words[6:] or ["act"])[0]), None)
     try:
         cost, block, lanes = (int(word) for word in words[1:4])
-        salt, digest = (base64.b64decode(word, validate=True) for word in words[4:])
+        salt, digest = (base64.b64decode(word, validate=True) for word in words[4:6])
     except (ValueError, binascii.Error):
         return None
     is_power = cost > 1 and cost & (cost - 1) == 0
     within = cost <= COST_MAX and 1 <= block <= BLOCK_MAX and 1 <= lanes <= LANES_MAX
     return (
-        HashedPassword(cost, block, lanes, salt, digest)
-        if is_power and within and len(salt) >= 8 and len(digest) >= 16
+        HashedPassword(cost, block, lanes, salt, digest, role)
+        if role is not None and is_power and within and len(salt) >= 8 and len(digest) >= 16
         else None
     )
 
@@ -166,6 +172,11 @@ class Session:
     until_s: float
     notice: str = ""
     """Sentence to show on the next page; empty if there is none."""
+
+    @property
+    def may_act(self) -> bool:
+        """True if the user may send commands to services, not only read."""
+        return self.hashed.role == "act"
 
 
 class TooManySignIns(BadInput):

@@ -1,0 +1,75 @@
+"""Filters of dead letters, as the addresses of pages carry them, and what they select. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import get_args
+
+from saga.ops.attention import AttentionItem
+from saga.ops.letter_groups import Grouping, LetterRow, select_group
+
+GROUPINGS: Mapping[Grouping, str] = {
+    "reason": "reason",
+    "exception": "exception class",
+    "handler": "handler",
+    "event": "event",
+}
+"""What dead letters can be grouped by, with the words for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class LetterFilter:
+    """Filter of dead letters: a letter matches if it satisfies every field that is set."""
+
+    text: str = ""
+    """Part of the saga id, of the reason, of the event or of the letter's id."""
+    service: str = ""
+    blame: str = ""
+    """Who can fix the failure."""
+    what: str = ""
+    """Kind of letter: dead letter, escalation, failing run."""
+    now: str = "open"
+    """`open`: only what needs a person; anything else: all."""
+    by: Grouping = "reason"
+    group: str = ""
+    """Digest of the group to which the letters belong."""
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Fields as they stand in an address or in a form."""
+        return {"class" if name == "blame" else name: value for name, value in asdict(self).items()}
+
+    @property
+    def is_narrow(self) -> bool:
+        """True if it leaves out letters that need a person."""
+        return bool(self.text or self.service or self.blame or self.what or self.group)
+
+    def select(self, rows: Iterable[LetterRow]) -> Sequence[LetterRow]:
+        """Return the letters that match, in the same order."""
+        found = [row for row in rows if self._matches(row.item)]
+        return select_group(found, self.by, self.group) if self.group else found
+
+    def _matches(self, each: AttentionItem) -> bool:
+        letter, text = each.letter, self.text
+        return (
+            (self.now != "open" or each.is_open)
+            and self.service in ("", letter.service)
+            and self.blame in ("", letter.blame)
+            and self.what in ("", letter.what)
+            and (
+                not text or any(text in (value or "") for value in (letter.saga, letter.reason, letter.type, letter.id))
+            )
+        )
+
+
+def parse_letter_filter(asked: Mapping[str, str]) -> LetterFilter:
+    """Parse a filter from an address or a form. An unknown grouping means the first one."""
+    by = asked.get("by", "")
+    return LetterFilter(
+        text=asked.get("text", ""),
+        service=asked.get("service", ""),
+        blame=asked.get("class", ""),
+        what=asked.get("what", ""),
+        now=asked.get("now", "open") or "open",
+        by=next((each for each in get_args(Grouping) if each == by), "reason"),
+        group=asked.get("group", ""),
+    )

@@ -1,0 +1,198 @@
+"""One operator command about many dead letters, sent at a limited rate, that can be stopped.
+
+Dead letters are checked again just before their command is sent: those that no longer block a saga are left out. The
+commands are those of `saga.ops.operator_commands`, so each is recorded with the operator's name and reason in the
+history of its saga. What was sent stays sent, whatever becomes of the process that sends the rest.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from saga.errors import SagaError
+from saga.ops.attention import find_blocking
+from saga.ops.dead_letters import DeadLetter
+from saga.ops.operator_commands import (
+    OUTCOMES,
+    REPLAYS_MAX,
+    CommandAnswer,
+    CommandRequest,
+    describe_answer,
+    send_commands,
+    wait_for_answers,
+)
+from saga.ops.selection import Deployment, Selection
+
+BATCH_MAX = 100
+"""Maximum number of commands that are sent at once."""
+RATE_MAX = 200.0
+"""Maximum number of commands in a second."""
+HALT_AFTER = 10
+"""Number of commands in a row without success after which no more are sent."""
+PROBLEMS_MAX = 50
+"""Maximum number of letters of which it is kept why their command had no success."""
+STOP_CHECK_S = 0.1
+"""Time in seconds between two looks whether to stop, during a pause between batches."""
+
+BulkState = Literal["running", "stopping", "finished", "stopped", "failed"]
+
+
+class LetterKey(NamedTuple):
+    """What names a dead letter, and the saga that it blocks."""
+
+    service: str
+    id: str
+    saga: str
+
+
+class CommandPace(NamedTuple):
+    """How many commands are sent at once, and how long it takes until the next are."""
+
+    size: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkRequest:
+    """A command, and how fast it is sent to many dead letters."""
+
+    command: CommandRequest
+    rate_per_s: float
+    again: bool = False
+    """True to include sagas that have had `REPLAYS_MAX` replays or more."""
+
+
+@dataclass(slots=True)
+class BulkProgress:
+    """How far a bulk command is."""
+
+    total: int
+    state: BulkState = "running"
+    reason: str = ""
+    """Why no more are sent; empty if all were."""
+    sent: int = 0
+    done: int = 0
+    """Number of commands that were carried out, and whose run did not fail again."""
+    failed: int = 0
+    """Number of commands that were refused, or whose run failed again."""
+    unanswered: int = 0
+    """Number of commands that no service has recorded in time. They stay on the log."""
+    left_out: int = 0
+    """Number of letters that no longer blocked a saga, or were replayed too often, so that nothing was sent."""
+    began_ms: int = 0
+    ended_ms: int | None = None
+    problems: list[str] = field(default_factory=list)
+    """Why letters had no success: the first ones."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.ended_ms is not None
+
+    @property
+    def settled(self) -> int:
+        """Number of letters about which nothing more will be done."""
+        return self.done + self.failed + self.unanswered + self.left_out
+
+
+def plan_pace(rate_per_s: float) -> CommandPace:
+    """Return the batches with which a rate is kept: about one a second.
+
+    >>> plan_pace(5), plan_pace(0.5), plan_pace(200)
+    (CommandPace(size=5, seconds=1.0), CommandPace(size=1, seconds=2.0), CommandPace(size=100, seconds=0.5))
+    """
+    size = max(1, min(BATCH_MAX, int(rate_per_s)))
+    return CommandPace(size, size / rate_per_s)
+
+
+class BulkCommand:
+    """A command about many dead letters, and its progress."""
+
+    def __init__(self, keys: Sequence[LetterKey], request: BulkRequest, deployment: Deployment) -> None:
+        self.request = request
+        self.progress = BulkProgress(len(keys), began_ms=deployment.clock.now_ms())
+        self._keys, self._deployment = tuple(keys), deployment
+        self._failed_in_a_row = 0
+        self._is_stopped = False
+
+    def stop(self, reason: str) -> None:
+        """Send no more commands. May be called from another thread."""
+        self._is_stopped = True
+        if not self.progress.is_over:
+            self.progress.state, self.progress.reason = "stopping", reason
+
+    async def run(self) -> None:
+        """Send all commands and wait for their results, until it is stopped or has to stop."""
+        progress, clock = self.progress, self._deployment.clock
+        try:
+            for batch in self._split():
+                await self._send_batch(batch)
+                if self._failed_in_a_row >= HALT_AFTER:
+                    self.stop(f"the last {HALT_AFTER} had no success: fix the cause first")
+        except SagaError as why:
+            progress.state, progress.reason = "failed", str(why)
+        except BaseException:
+            progress.state, progress.reason = "failed", "it could not be continued; the log of this process says why"
+            raise
+        else:
+            progress.state = "stopped" if self._is_stopped and progress.settled < progress.total else "finished"
+        finally:
+            progress.ended_ms = clock.now_ms()
+
+    def _split(self) -> Iterator[Sequence[LetterKey]]:
+        size = plan_pace(self.request.rate_per_s).size
+        for begin in range(0, len(self._keys), size):
+            if self._is_stopped:
+                return
+            yield self._keys[begin : begin + size]
+
+    async def _send_batch(self, batch: Sequence[LetterKey]) -> None:
+        """Send the commands of a batch, wait for their results, and for the time of the next batch."""
+        clock, pace = self._deployment.clock, plan_pace(self.request.rate_per_s)
+        next_s = clock.monotonic_s() + pace.seconds
+        letters = await self._select(batch)
+        if letters:
+            sent = await send_commands(letters, self.request.command, self._deployment)
+            self.progress.sent += len(sent)
+            async for answer in wait_for_answers(sent, self._deployment, self.request.command.operator.wait_s):
+                self._count(answer)
+        while self.progress.settled < self.progress.total and not self._is_stopped:
+            left_s = next_s - clock.monotonic_s()
+            if left_s <= 0:
+                return
+            await clock.sleep(min(left_s, STOP_CHECK_S))
+
+    async def _select(self, batch: Sequence[LetterKey]) -> list[DeadLetter]:
+        """Return the letters of a batch that still block sagas according to the stores."""
+        wanted = {(key.service, key.id) for key in batch}
+        sagas = tuple(dict.fromkeys(key.saga for key in batch))
+        services = tuple(sorted({key.service for key in batch}))
+        selection = Selection(services=services, sagas=sagas, limit=len(sagas), only_dead=True)
+        letters: dict[tuple[str, str], DeadLetter] = {}
+        is_replay = self.request.command.wanted == "replay" and not self.request.again
+        async for letter, replays in find_blocking(selection, self._deployment):
+            place = (letter.service, letter.id)
+            if place not in wanted or place in letters:
+                continue
+            if is_replay and replays >= REPLAYS_MAX:
+                self._note(letter, f"was replayed {replays} times already: fix the cause, then include such sagas")
+            else:
+                letters[place] = letter
+        self.progress.left_out += len(batch) - len(letters)
+        return [*letters.values()]
+
+    def _count(self, answer: CommandAnswer) -> None:
+        progress, wanted = self.progress, self.request.command.wanted
+        if answer.outcome == OUTCOMES[wanted] and answer.after != "dead":
+            progress.done += 1
+            self._failed_in_a_row = 0
+            return
+        self._failed_in_a_row += 1
+        if answer.outcome:
+            progress.failed += 1
+        else:
+            progress.unanswered += 1
+        self._note(answer.sent.dead_letter, f"{describe_answer(answer)} - {answer.reason}")
+
+    def _note(self, letter: DeadLetter, what: str) -> None:
+        if len(self.progress.problems) < PROBLEMS_MAX:
+            self.progress.problems.append(f"{letter.service}, {letter.saga}: {what}")
