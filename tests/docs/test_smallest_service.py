@@ -1,4 +1,4 @@
-"""The smallest service of the README is built and run as a reader would: its files, its commands, their output."""
+"""The smallest service is built and run as a reader of its page would: its files, its commands, their output."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from tests.docs.markdown import ROOT, blocks
 
 PAUSE = threading.Event()
 SHOWS_WITHIN_S = 30.0
-"""Time within which a command must show what the README shows; until then it is called again."""
+"""Time within which a command must show what the page shows; until then it is called again."""
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ def commands(console: str) -> Iterator[tuple[str, str]]:
         yield command, output.strip()
 
 
-def test_the_smallest_service_runs_as_the_readme_says(tmp_path: Path, environment: dict[str, str]) -> None:
-    found = blocks((ROOT / "README.md").read_text("utf-8"))
+def test_the_smallest_service_runs_as_its_page_says(tmp_path: Path, environment: dict[str, str]) -> None:
+    found = blocks((ROOT / "docs/start/smallest.md").read_text("utf-8"))
     for block in found:
         if block.title is not None:
             file = tmp_path / block.title

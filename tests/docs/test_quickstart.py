@@ -1,0 +1,93 @@
+"""The first pages are followed as a reader would: their commands, in their order, print what the pages show."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.docs.markdown import ROOT, blocks
+from tests.docs.test_smallest_service import PAUSE, SHOWS_WITHIN_S, call, commands, environment
+from tests.servers.kafka import KafkaServer
+from tests.servers.server import free_ports
+
+__all__ = ["environment"]
+
+
+class Terminal:
+    """Runs commands in a folder, which `cd` changes. What runs in the background ends with the block."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.folder, self.environment = folder, environment
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def follow(self, page: str) -> None:
+        """Call the commands of a page's console blocks; each has to print what is shown below it."""
+        for block in blocks((ROOT / page).read_text("utf-8")):
+            if block.language != "console":
+                continue
+            for command, output in commands(block.body):
+                self._follow(command, output)
+
+    def _follow(self, command: str, output: str) -> None:
+        if command.startswith("cd "):
+            self.folder /= command.removeprefix("cd ")
+        elif command.endswith(" &"):
+            program = command.removesuffix(" &").split()
+            quiet = subprocess.DEVNULL
+            self.started.append(
+                subprocess.Popen(program, cwd=self.folder, env=self.environment, stdout=quiet, stderr=quiet)
+            )
+        else:
+            deadline_s = time.monotonic() + SHOWS_WITHIN_S
+            while output not in (shown := call(command, self.folder, self.environment)):
+                assert time.monotonic() < deadline_s, f"{command} shows {shown!r}"
+                PAUSE.wait(0.2)
+
+
+@contextmanager
+def terminal(folder: Path, environment: dict[str, str]) -> Iterator[Terminal]:
+    terminal = Terminal(folder, environment)
+    try:
+        yield terminal
+    finally:
+        for process in terminal.started:
+            process.terminate()
+        for process in terminal.started:
+            process.wait(timeout=SHOWS_WITHIN_S)
+
+
+def test_the_first_three_minutes_end_with_a_finished_saga(tmp_path: Path, environment: dict[str, str]) -> None:
+    [port] = free_ports(1)
+    with terminal(tmp_path, environment | {"SAGA_MONITOR": f"127.0.0.1:{port}"}) as started:
+        started.follow("docs/start/quickstart.md")
+        assert started.started
+    assert (tmp_path / "shop/services/order/__init__.py").exists()
+
+
+@pytest.mark.slow
+def test_the_same_service_finishes_a_saga_on_kafka(
+    tmp_path: Path, environment: dict[str, str], server_jars: Path
+) -> None:
+    kafka = KafkaServer.start(tmp_path / "kafka")
+    try:
+        call("saga new project shop", tmp_path, environment)
+        page = (ROOT / "docs/start/kafka.md").read_text("utf-8")
+        [exported] = [block.body for block in blocks(page) if "SAGA_BROKER" in block.body]
+        settings = dict(part.split("=", 1) for part in exported.split() if "=" in part)
+        assert settings["SAGA_BROKER"] == "kafka://localhost:9092"
+        on_kafka = environment | settings | {"SAGA_BROKER": f"kafka://{kafka.address}"}
+        with terminal(tmp_path / "shop", on_kafka) as started:
+            started.follow("docs/start/kafka.md")
+            assert started.started
+    finally:
+        kafka.stop()
+
+
+def test_the_first_pages_name_five_commands_at_most_until_a_saga_has_finished() -> None:
+    text = (ROOT / "docs/start/quickstart.md").read_text("utf-8")
+    called = [command for block in blocks(text) if block.language == "console" for command, _ in commands(block.body)]
+    first = next(number for number, command in enumerate(called) if command.startswith("saga sagas show"))
+    assert first < 5, "a first finished saga takes five commands"
