@@ -12,7 +12,7 @@ DEEP ?= --deep
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow coverage test-pythons check bench bench-servers simulate explore fuzz compose-test torture docs reference lock format clean
+.PHONY: help demo travel loan test test-slow coverage test-pythons check bench bench-servers simulate explore fuzz compose-test torture docs reference lock format clean
 
 help: ## Show what there is.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -30,6 +30,12 @@ help: ## Show what there is.
 
 demo: .venv/runtime ## Run the order saga: four services, a kill in the middle, every book compared.
 	$(BIN)/python -m services.demo
+
+travel: .venv/runtime ## Run the travel example: seven services, four trips, refunds that keep fees.
+	$(BIN)/python -m examples.travel
+
+loan: .venv/runtime ## Run the loan example: documents start it, a person decides and is reminded.
+	$(BIN)/python -m examples.loan
 
 test: .venv/tools ## Run the tests, or some of them: ARGS=tests/progress.
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS)

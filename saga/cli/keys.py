@@ -4,12 +4,13 @@ from pathlib import Path
 
 import click
 
-from saga.cli.options import who_option, why_option
+from saga.cli.options import record_options
 from saga.cli.printing import print_json, print_lines
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.encryption.port import KeyRing
 from saga.errors import ConfigurationError
+from saga.ops.selection import Operator
 from saga.support.clock import SystemClock
 from saga.support.printable import count_noun
 
@@ -37,9 +38,8 @@ def keys() -> None:
 
 
 @keys.command()
-@who_option
-@why_option
-def new(who: str, why: str) -> None:
+@record_options
+def new(operator: Operator) -> None:
     """Create a key that wraps the secrets of subjects: new secrets are wrapped with it from now on.
 
     Services keep running. A process that reads a secret wrapped by a key that it does not see yet waits for the key.
@@ -48,13 +48,12 @@ def new(who: str, why: str) -> None:
     Exit code 0: created, and recorded in the key log.
     Exit code 2: it cannot be created; standard error says what to do.
     """
-    print_lines(f"created {_ring().create_wrapping_key(who, why)}")
+    print_lines(f"created {_ring().create_wrapping_key(operator.who, operator.why)}")
 
 
 @keys.command()
-@who_option
-@why_option
-def rewrap(who: str, why: str) -> None:
+@record_options
+def rewrap(operator: Operator) -> None:
     """Wrap the secrets of all subjects with the newest key, and print which keys are no longer needed.
 
     Remove those, and their copies: then no earlier backup of the secrets can be decrypted, and so none of a subject
@@ -66,7 +65,7 @@ def rewrap(who: str, why: str) -> None:
     Exit code 2: the folder cannot be read or written, or a secret is damaged or lost, so that the needed keys are
     unknown; standard error says what to do.
     """
-    count, spare = _ring().rewrap(who, why)
+    count, spare = _ring().rewrap(operator.who, operator.why)
     print_lines(f"{count_noun(count, 'secret')} wrapped again")
     if spare:
         print_lines(f"no longer needed, remove them and their copies: {', '.join(spare)}")
@@ -90,9 +89,8 @@ def log(as_json: bool) -> None:
 
 @keys.command()
 @click.argument("subject")
-@who_option
-@why_option
-def forget(subject: str, who: str, why: str) -> None:
+@record_options
+def forget(subject: str, operator: Operator) -> None:
     """Remove the key of SUBJECT for good: its sensitive values can never be read again, wherever they are stored.
 
     A subject is a saga id, or the value of the field that a contract names as its "subject". Services that still handle
@@ -105,7 +103,7 @@ def forget(subject: str, who: str, why: str) -> None:
     Exit code 1: nothing was ever encrypted for it, or it was forgotten before; nothing will be from now on.
     Exit code 2: the folder cannot be written; standard error says what to do.
     """
-    if _ring().forget(subject, who, why):
+    if _ring().forget(subject, operator.who, operator.why):
         print_lines(f"{subject} is forgotten")
         return
     print_lines(f"there was no key of {subject}; nothing will be encrypted for it from now on")

@@ -63,7 +63,7 @@ MONITOR: Commands = {
     "stuck": ("saga.cli.monitor:stuck", "List sagas that are stuck, and services that are down."),
     "rates": ("saga.cli.monitor:rates", "Show throughput, latency and failures of each handler."),
     "trace": ("saga.cli.monitor:trace", "Show the published transitions of one saga."),
-    "password": ("saga.cli.monitor:password", "Print a line for the file of users who may act on the page."),
+    "password": ("saga.cli.monitor:password", "Print a line for the file of users of the page."),
 }
 
 

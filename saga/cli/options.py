@@ -3,6 +3,7 @@ file.
 """
 
 import functools
+import os
 import re
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias, cast
@@ -11,6 +12,7 @@ import click
 
 from saga.cli.printing import print_error
 from saga.configuration.settings import Settings
+from saga.errors import SagaError
 from saga.ops.selection import Deployment, Operator, Selection
 from saga.policies.retry import BLAMES
 from saga.support.clock import Clock, SystemClock, from_iso, iso
@@ -96,13 +98,26 @@ def _make_record(who: str, why: str) -> Operator:
     return Operator(who, why)
 
 
-who_option = click.option("--who", required=True, help="Your name, for the audit.")
-why_option = click.option("--why", required=True, help="Your reason, for the audit.")
+def _find_user() -> str:
+    """Return the name of the user if the broker is embedded, as in development. Elsewhere a name has to be given: on a
+    server the user is often a shared one."""
+    context = click.get_current_context(silent=True)
+    try:
+        settings = Settings.from_environment(broker=context.params.get("broker") if context is not None else None)
+    except SagaError:
+        return ""  # the command reports it
+    return os.environ.get("USER", "") if settings.broker.startswith("embedded:") else ""
+
+
+_who_option = click.option(
+    "--who", default=_find_user, help="Your name, for the audit. Default on an embedded broker: $USER."
+)
+_why_option = click.option("--why", required=True, help="Your reason, for the audit.")
 operator_options = pack_options(
     "operator",
     _make_operator,
-    who_option,
-    why_option,
+    _who_option,
+    _why_option,
     click.option(
         "--within",
         "wait_s",
@@ -115,7 +130,7 @@ operator_options = pack_options(
 """Options for CLI commands that send a command to a running service and wait for its answer: who, why, and how long to
 wait. They are passed to the function as an `Operator`.
 """
-record_options = pack_options("operator", _make_record, who_option, why_option)
+record_options = pack_options("operator", _make_record, _who_option, _why_option)
 """Options for CLI commands that change something themselves and record it: who and why. They are passed to the function
 as an `Operator`.
 """

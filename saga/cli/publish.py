@@ -18,6 +18,7 @@ from saga.configuration.settings import Settings
 from saga.contracts import codec
 from saga.contracts.codegen import make_event_class
 from saga.contracts.contract import Contract
+from saga.contracts.examples import make_example
 from saga.contracts.json_form import read_json
 from saga.contracts.library import Library, contract_of, find_library
 from saga.errors import BadInput, ConfigurationError, SagaError
@@ -50,10 +51,17 @@ class LineProblem(NamedTuple):
 )
 @broker_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
-def publish(event: str, file: IO[bytes], principal: str | None, broker: str | None, as_json: bool) -> None:
+@click.option("--example", is_flag=True, help="Print a line with made-up values, and publish nothing.")
+def publish(
+    event: str, file: IO[bytes], principal: str | None, broker: str | None, as_json: bool, example: bool
+) -> None:
     """Publish one event for each line of JSON.
 
-    For example `saga publish OrderPlaced < orders.jsonl`. EVENT is the name of a contract with "produced_by":
+    \b
+    saga publish OrderPlaced --example > orders.jsonl
+    saga publish OrderPlaced < orders.jsonl
+
+    EVENT is the name of a contract with "produced_by":
     "external", in its newest version; contracts/ is searched from the current folder upwards. A line is an object with
     the event's fields: decimals, dates, times and UUIDs are text, bytes are base64, a field with a default may be left
     out.
@@ -69,6 +77,9 @@ def publish(event: str, file: IO[bytes], principal: str | None, broker: str | No
     check_principal(principal)
     library = find_library()
     contract = _find_contract(event, library)
+    if example:
+        print_json(make_example(contract))
+        return
     if principal is not None and not contract.starts:
         raise click.UsageError(f"--principal: {event} starts no saga, so it has no principal")
     bytes_max = Settings.from_environment().record_bytes_max

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -17,8 +17,11 @@ from saga.cli.options import broker_option, stores_option
 from saga.cli.printing import print_lines, print_prefixed
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
+from saga.contracts.examples import example_saga_id
+from saga.contracts.library import find_library
 from saga.declarations.values import Declared
 from saga.development.processes import ServiceProcesses
+from saga.errors import SagaError
 from saga.support.clock import SystemClock
 from saga.telemetry.logs import EventLog
 
@@ -131,8 +134,25 @@ def dev(folder: Path, page: str | None, no_page: bool, broker: str | None, store
     shown = _Shown()
     if environment.pop("SAGA_HTTP", ""):
         shown("", "SAGA_HTTP is ignored: several processes cannot listen on one address")
+    for line in _suggest_commands(folder) if folder.is_dir() else ():
+        shown("", line)
     at = None if no_page else settings.monitor or ADDRESS
     asyncio.run(_watch_until_stopped(folder, environment, shown, at))
+
+
+def _suggest_commands(folder: Path) -> Iterator[str]:
+    """Yield what a newcomer may type next: how an event that starts a saga is published, and its saga shown."""
+    try:
+        contracts = find_library(folder).contracts.values()
+    except SagaError:
+        return  # each service says what is wrong with the contracts
+    for contract in contracts:
+        if contract.starts and contract.produced_externally:
+            name, saga = contract.name, example_saga_id(contract)
+            yield "in another terminal, publish an event and look at its saga:"
+            yield f"  saga publish {name} --example | saga publish {name}"
+            yield f"  saga sagas show {saga}"
+            return
 
 
 async def _watch_until_stopped(

@@ -251,3 +251,11 @@ def test_an_event_that_starts_no_saga_has_no_principal(
     sold = importlib.import_module(embedded_pottery.module).CupSold(cup_id="cup-1")
     assert "ce_sagaprincipal" not in dict(to_record(sold, 0, principal="user:4711").headers)
     assert saga("publish", "CupOrdered", "--principal", "user:4711", stdin=cup).exit_code == 0
+
+
+def test_an_example_is_a_line_that_can_be_published(folder: Path, saga: Call) -> None:
+    line = saga("publish", "OrderPlaced", "--example").stdout
+    assert json.loads(line)["order_id"] == "order-1"
+    assert json.loads(line)["total"] == "1.00"
+    assert not (folder / ".saga" / "broker.db").exists()
+    assert saga("publish", "OrderPlaced", stdin=line).stdout == "1 OrderPlaced published to orders\n"

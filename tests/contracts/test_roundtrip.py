@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from saga.contracts import codec, foreign_values
 from saga.contracts.codegen import generate, list_classes
 from saga.contracts.compatibility import list_changes
+from saga.contracts.examples import make_example
 from saga.contracts.library import Library, binding_of
 from saga.contracts.loading import make_version
 from saga.messages import Event
@@ -34,6 +35,7 @@ def test_events_of_any_schema_come_back_from_bytes_and_from_json(data: st.DataOb
         binding = binding_of(said)
     assert list_classes(source) == ["Said"]
     assert generate(library, ["Said"]) == source
+    assert list(codec.find_json_problems(make_example(library.contracts["Said"]), said)) == []
     for event in data.draw(st.lists(values(binding.version.record, dict(binding.classes)), min_size=1, max_size=5)):
         # Texts are compared, because NaN is not equal to itself, and 0.0 is equal to -0.0.
         value = codec.encode(event)

@@ -16,6 +16,8 @@ ROOT = Path(__file__).parents[2]
 SHORT = {
     "help": (),
     "demo": ("ORDERS=4",),
+    "travel": (),
+    "loan": (),
     "test": ("ARGS=tests/support/test_clock.py", "WORKERS=0"),
     "test-slow": ("ARGS=tests/testing/plugin/test_all_runs.py -k two_crashes", "WORKERS=0"),
     "coverage": ("ARGS=tests/support/test_clock.py -n 0",),

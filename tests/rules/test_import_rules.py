@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("saga", "services", "verification")
+FOLDERS = ("saga", "services", "examples", "verification")
 PLANTED = {
     "Imports point down": [
         ("saga.progress.decisions", "saga.engine.execution.message_processor"),

@@ -5,7 +5,7 @@ read and write here prevents.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, Self, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Raw, Struct
@@ -101,11 +101,13 @@ class DocumentUpdate(Struct, frozen=True, kw_only=True):
 
 
 def result_of(change: Callable[..., object], kind: type) -> Any:
-    """Return the type of an update's result: the part of the return annotation beside the document."""
+    """Return the type of an update's result: the part of the return annotation beside the document. `Self` is the class
+    of the document."""
     returned = return_type_of(change)
     for option in get_args(returned) if get_origin(returned) is not tuple else (returned,):
         if get_origin(option) is tuple and len(get_args(option)) == 2:
-            return get_args(option)[1]
+            result = get_args(option)[1]
+            return kind if result is Self else result
     return None
 
 

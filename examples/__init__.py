@@ -1,0 +1,1 @@
+"""Examples in other domains than the order saga of `services/`."""

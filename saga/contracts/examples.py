@@ -1,0 +1,58 @@
+"""Make an example of an event, in the JSON form that people read and write. Pure."""
+
+from decimal import Decimal
+from typing import Final, TypeAlias
+
+from saga.contracts import schema
+from saga.contracts.contract import Contract
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json]"
+_SCALARS: Final[dict[schema.ScalarKind, Json]] = {
+    "boolean": True,
+    "int": 1,
+    "long": 1,
+    "float": 1.5,
+    "double": 1.5,
+    "bytes": "AQ==",
+    "uuid": "00000000-0000-4000-8000-000000000001",
+    "date": "2026-01-31",
+    "timestamp-millis": "2026-01-31T12:00:00.000Z",
+    "timestamp-micros": "2026-01-31T12:00:00.000000Z",
+}
+
+
+def make_example(contract: Contract) -> dict[str, Json]:
+    """Return the fields of an event of the newest version, with made-up values. Fields with a default are left out.
+
+    The saga id is made of the name of its field: `order-1` for `order_id`.
+    """
+    example = _make_record(contract.newest.record)
+    example[contract.key] = example_saga_id(contract)
+    return example
+
+
+def example_saga_id(contract: Contract) -> str:
+    """Return the saga id of the example."""
+    return f"{contract.key.removesuffix('_id').replace('_', '-')}-1"
+
+
+def _make_record(record: schema.RecordType) -> dict[str, Json]:
+    return {each.name: _make_value(each.type, each.name) for each in record.fields if each.default is schema.MISSING}
+
+
+def _make_value(type_: schema.Type, name: str) -> Json:
+    match type_:
+        case schema.ScalarType(kind):
+            return _SCALARS.get(kind, f"{name.removesuffix('_id').replace('_', '-')}-1")
+        case schema.DecimalType(precision, scale):
+            return format(Decimal(1).scaleb(min(0, precision - scale - 1)).quantize(Decimal(1).scaleb(-scale)), "f")
+        case schema.EnumType():
+            return type_.symbols[0]
+        case schema.ArrayType(items):
+            return [_make_value(items, name)]
+        case schema.MapType(values):
+            return {name: _make_value(values, name)}
+        case schema.OptionalType(inner):
+            return _make_value(inner, name)
+        case schema.RecordType():
+            return _make_record(type_)
