@@ -21,7 +21,15 @@ from saga.policies.concurrency import INFLIGHT_MIN
 from saga.registry import port as registry_settings
 from saga.registry.port import RegistryOptions
 from saga.support import settings as readers
-from saga.support.addresses import check_connect, check_hook, check_hosts, check_http, is_plain, scheme_of
+from saga.support.addresses import (
+    check_connect,
+    check_hook,
+    check_hosts,
+    check_http,
+    check_runbooks,
+    is_plain,
+    scheme_of,
+)
 from saga.support.settings import OPEN_S_MAX, Options, Problem, SettingReader
 
 T = TypeVar("T")
@@ -112,6 +120,9 @@ class Settings:
     monitor_hosts: str = ""
     """Host names under which the monitor's page is reached, separated by commas; its address and `localhost` always
     work. Others are refused."""
+    monitor_runbooks: str = ""
+    """Address of the runbooks, to which the monitor's overview links, with `{name}` for the name of the page:
+    `https://docs.example/runbooks/{name}/`. Without it the overview gives the file in the documentation."""
     transitions: Literal["on", "off"] = "on"
     """Whether each transition is published, without its payload, on the topic `saga.transitions`, for monitors and
     `saga sagas verify`."""
@@ -305,6 +316,7 @@ READERS: Mapping[str, SettingReader] = {
     "SAGA_MONITOR_HOSTS": readers.checked(
         check_hosts, "names of hosts with commas between them, as in monitor.example", lambda _: True
     ),
+    "SAGA_MONITOR_RUNBOOKS": readers.checked(check_runbooks, "https://HOST/PATH/{name}", lambda _: True),
     "SAGA_TRANSITIONS": readers.word("on", "off"),
     "SAGA_TRANSITIONS_DAYS": readers.number(float, 1, 36_500, "days"),
     "SAGA_TRACES": readers.word("off", "on"),

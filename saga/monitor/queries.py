@@ -1,7 +1,7 @@
 """Queries on the read model. Each examines the sagas that it returns, and a bounded number of others."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import nlargest
 from itertools import islice
 from typing import Protocol
@@ -288,7 +288,7 @@ class Queries:
     def activity(self, now_ms: int) -> MonitorActivity:
         """Return what happens now in each service. It examines one stuck saga for each reason."""
         folds, stuck, silent = self.folds, dict[str, Counter[Why]](), 0
-        oldest: dict[str, tuple[int, Reason, TrackedSaga]] = {}
+        oldest: dict[tuple[str, Why], tuple[int, Reason, TrackedSaga]] = {}
         for reason, index in folds.stuck_candidates.items():
             until_ms = now_ms - self._get_allowed_ms(reason)
             since_ms, known = next(index.iterate_oldest(until_ms), (0, None))
@@ -301,16 +301,18 @@ class Queries:
             )
             silent += count if why == "silent" else 0
             stuck.setdefault(service, Counter())[why] += count
-            if service not in oldest or since_ms < oldest[service][0]:
-                oldest[service] = since_ms, reason, known
-        found = {service: self._build_stuck(known, reason, ms) for service, (ms, reason, known) in oldest.items()}
+            if (service, why) not in oldest or since_ms < oldest[service, why][0]:
+                oldest[service, why] = since_ms, reason, known
+        found: dict[str, list[StuckSaga]] = {}
+        for (service, _), (since_ms, reason, known) in oldest.items():
+            found.setdefault(service, []).append(self._build_stuck(known, reason, since_ms))
         return MonitorActivity(
             newest_ms=folds.counts.newest_ms,
             sagas=len(folds.sagas),
             in_flight=len(folds.without_outcome),
             services=compute_activity(folds.counts, folds.parked, stuck, found, now_ms),
             silent=silent,
-            oldest_silent=found.get(""),
+            oldest_silent=next(iter(found.get("", ())), None),
         )
 
     def errors(self) -> tuple[ErrorClass, ...]:
@@ -340,7 +342,7 @@ def compute_activity(
     counts: RecentCounts,
     parked: Mapping[tuple[str, str], int],
     stuck: Mapping[str, Mapping[Why, int]],
-    oldest: Mapping[str, StuckSaga],
+    oldest: Mapping[str, Sequence[StuckSaga]],
     now_ms: int,
 ) -> tuple[ServiceActivity, ...]:
     """Compute what happens now in each service, by name.
@@ -348,7 +350,7 @@ def compute_activity(
     Args:
         parked: Numbers of sagas with parked runs, by service and by what postpones the run.
         stuck: Numbers of stuck sagas, by service and reason.
-        oldest: Saga that has been stuck for the longest time, by service.
+        oldest: Sagas that have been stuck for the longest time, by service.
     """
     recent, newest = counts.list_minutes_until(now_ms, RECENT + 1), counts.list_minutes_until(now_ms, MINUTES)
     handlers: dict[str, list[tuple[str, dict[int, MinuteCounts]]]] = {}
@@ -382,7 +384,7 @@ def compute_activity(
                 parked=sum(count for (of, _), count in parked.items() if of == service),
                 behind_breaker=parked.get((service, BreakerOpen.__name__), 0),
                 stuck=dict(stuck.get(service, {})),
-                oldest=oldest.get(service),
+                oldest=tuple(sorted(oldest.get(service, ()), key=lambda each: each.since_ms)),
             )
         )
     return tuple(found)

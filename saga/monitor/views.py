@@ -237,8 +237,8 @@ class ServiceActivity(Struct, frozen=True, kw_only=True):
     """Number of these sagas whose run waits for an open circuit breaker."""
     stuck: dict[Why, int]
     """Number of sagas that are stuck in this service, by reason, without the reasons that do not occur."""
-    oldest: StuckSaga | None
-    """Saga that has been stuck in this service for the longest time."""
+    oldest: tuple[StuckSaga, ...]
+    """For each of these reasons the saga that has been stuck for the longest time, the longest first."""
 
 
 class MonitorActivity(Struct, frozen=True, kw_only=True):

@@ -272,10 +272,14 @@ async def find_unattended(settings: Settings, clock: Clock) -> list[ServiceOffse
     """Find the services that have unhandled records but no running process. Raises `SagaError`."""
     if missing_broker_file(settings) is not None:
         return []
+    return [each for each in await read_offsets_of_every_service(settings, clock) if each.lag and not each.members]
+
+
+async def read_offsets_of_every_service(settings: Settings, clock: Clock) -> list[ServiceOffsets]:
+    """Read the offsets and members of each service that was ever started with this broker. Raises `SagaError`."""
     async with open_administration(settings, clock) as broker:
         names = sorted(filter(None, map(service_of_commands, await broker.list_topics())))
-        every = [await read_service_offsets(service, broker) for service in names]
-    return [each for each in every if each.lag and not each.members]
+        return [await read_service_offsets(service, broker) for service in names]
 
 
 async def read_service_offsets(service: str, broker: Administration) -> ServiceOffsets:

@@ -62,6 +62,15 @@ def check_hosts(text: str) -> None:
         raise ValueError(f"{wrong[0]!r} is no name of a host: give names alone, without scheme and port")
 
 
+def check_runbooks(text: str) -> None:
+    """Check the address of pages: a web address with `{name}` for the name of the page.
+
+    >>> check_runbooks("https://docs.example/runbooks/{name}/")
+    """
+    if not text.startswith(("https://", "http://")) or "{name}" not in text:
+        raise ValueError("it is a web address with {name} for the name of the page")
+
+
 COMMAND = "command:"
 """Prefix of a hook that is a command."""
 

@@ -140,7 +140,7 @@ class FixedViews:
                 parked=number % 3,
                 behind_breaker=number % 2,
                 stuck={"dead": 1 + number} if number % 2 == 0 else {},
-                oldest=self.one_stuck if number % 2 == 0 else None,
+                oldest=(self.one_stuck,) if number % 2 == 0 else (),
             )
             for number, service in enumerate(self.services if self.count else ())
         )

@@ -26,6 +26,7 @@ from tests.servers.npm import FETCH_S
 
 PICTURES = os.environ.get("SAGA_TEST_PICTURES", "")
 PAGES = {
+    "overview": "/overview",
     "sagas": "/sagas",
     "no-sagas": "/sagas?text=nothing",
     "stuck": "/stuck",
@@ -42,7 +43,7 @@ PAGES = {
 }
 LOOKS = {"light": (False, 1280), "dark": (True, 1280), "narrow": (False, 390)}
 """For each look: dark or not, and the width of the screen."""
-DARK = ("rates", "letter")
+DARK = ("overview", "rates", "letter")
 """Pages that are looked at in the dark too, with all colours that there are; with pictures all of them are."""
 
 
@@ -130,7 +131,7 @@ async def test_hostile_texts_run_nothing_and_hide_nothing(shop: Path, script: st
         await tab.call("Page.addScriptToEvaluateOnNewDocument", source="window.alert = () => { window.hit = true; };")
         for text in HOSTILE:
             views.text, views.services = text, (text,)
-            for path in ("/sagas", "/stuck", "/rates"):
+            for path in ("/overview", "/sagas", "/stuck", "/rates"):
                 await tab.goto(f"{url}{path}")
                 assert await tab.value("window.hit === undefined && document.querySelector('h1').offsetHeight > 0"), (
                     text

@@ -56,6 +56,7 @@ def is_clean(seen: Seen) -> None:
 
 
 PAGES = (
+    "/overview",
     "/sagas",
     "/stuck",
     "/rates",
@@ -195,7 +196,7 @@ async def test_sagas_are_searched_filtered_and_paged(folder: Path) -> None:
     views = FixedViews("order-", count=120, services=3)
     async with browsing(Settings(), views) as browser:
         first = await browser.client.get("/")
-        assert first.headers["location"] == "/sagas"
+        assert first.headers["location"] == "/overview"
         page = await browser.get("/sagas?text=order&state=dead&outcome=none&age=1h&service=service-1")
         assert len(page.links("/saga?id=")) == 50
         which, asked = views.asked[-1]

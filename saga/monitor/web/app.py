@@ -18,10 +18,12 @@ from starlette.staticfiles import StaticFiles
 from saga.configuration.settings import Settings
 from saga.errors import BadInput, SagaError
 from saga.monitor.views import PAGE_MAX, PageRequest, Views
-from saga.monitor.web import bulk_pages, graph_page, letter_pages, pages, search_pages
+from saga.monitor.web import bulk_pages, graph_page, letter_pages, overview_page, pages, search_pages
 from saga.monitor.web.guards import GuardMiddleware, read_form
+from saga.monitor.web.letter_filters import is_open_escalation
 from saga.monitor.web.operator_console import open_console
 from saga.monitor.web.search_pages import parse_filter
+from saga.monitor.web.service_watch import open_watch
 from saga.monitor.web.site import (
     NotAllowed,
     PageNotFound,
@@ -55,8 +57,8 @@ def create_app(views: Views | None, settings: Settings, clock: Clock, *, address
 
     @asynccontextmanager
     async def lifespan(made: Starlette) -> AsyncIterator[None]:
-        async with open_console(settings, clock, addresses) as desk:
-            made.state.site = Site(views, desk, sessions, clock, build_environment())
+        async with open_console(settings, clock, addresses) as desk, open_watch(settings, clock) as watch:
+            made.state.site = Site(views, desk, sessions, clock, build_environment(), watch, settings.monitor_runbooks)
             yield
 
     return Starlette(
@@ -74,7 +76,16 @@ def create_app(views: Views | None, settings: Settings, clock: Clock, *, address
 
 def _list_routes(has_views: bool) -> list[BaseRoute]:
     """List the routes. Those that need the read model are included only if there is one."""
-    folded = [*search_pages.SEARCH_ROUTES, *pages.READ_MODEL_ROUTES, *API_ROUTES] if has_views else []
+    folded = (
+        [
+            *overview_page.OVERVIEW_ROUTES,
+            *search_pages.SEARCH_ROUTES,
+            *pages.READ_MODEL_ROUTES,
+            *API_ROUTES,
+        ]
+        if has_views
+        else []
+    )
     return [
         Route("/", _redirect_to_first_page),
         *folded,
@@ -90,7 +101,7 @@ def _list_routes(has_views: bool) -> list[BaseRoute]:
 
 
 async def _redirect_to_first_page(request: Request) -> Response:
-    return RedirectResponse("/sagas" if get_site(request).views is not None else "/dead", 303)
+    return RedirectResponse("/overview" if get_site(request).views is not None else "/dead", 303)
 
 
 def _render_error(request: Request, status: int, what: str, *lines: str) -> Response:
@@ -199,15 +210,6 @@ OPEN_DEAD_LETTERS = "saga_open_dead_letters"
 OPEN_ESCALATIONS = "saga_open_escalations"
 AGE_S = "saga_open_letters_age_seconds"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-def is_open_escalation(told: AttentionItem) -> bool:
-    """Return whether an escalation still needs a person, because its compensation keeps failing or calls have to be
-    corrected.
-    """
-    return told.letter.what == "escalation" and (
-        told.state == "goes on" or (told.state == "-" and bool(told.letter.calls))
-    )
 
 
 def count_by_service(letters: Iterable[AttentionItem]) -> Mapping[str, int]:

@@ -73,3 +73,12 @@ def parse_letter_filter(asked: Mapping[str, str]) -> LetterFilter:
         by=next((each for each in get_args(Grouping) if each == by), "reason"),
         group=asked.get("group", ""),
     )
+
+
+def is_open_escalation(told: AttentionItem) -> bool:
+    """Return whether an escalation still needs a person, because its compensation keeps failing or calls have to be
+    corrected.
+    """
+    return told.letter.what == "escalation" and (
+        told.state == "goes on" or (told.state == "-" and bool(told.letter.calls))
+    )

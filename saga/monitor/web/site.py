@@ -18,6 +18,7 @@ from saga.errors import BadInput, SagaError
 from saga.monitor.views import Views
 from saga.monitor.web.guards import FormFields, read_form
 from saga.monitor.web.operator_console import OperatorConsole
+from saga.monitor.web.service_watch import ServiceWatch
 from saga.monitor.web.users import Session, Sessions
 from saga.support.clock import LATEST_MS, Clock, from_iso, iso
 from saga.support.printable import printable, shorten
@@ -50,6 +51,14 @@ class Site:
     sessions: Sessions
     clock: Clock
     environment: Environment
+    watch: ServiceWatch
+    """Which services run."""
+    runbooks: str = ""
+    """Address of the runbooks, with `{name}`; empty if none is configured."""
+
+    def find_runbook(self, name: str) -> str:
+        """Return the address of a runbook; empty if none is configured."""
+        return self.runbooks.replace("{name}", name)
 
     def get_session(self, request: Request) -> Session | None:
         """Return the session of the request; `None` if no user is signed in."""
