@@ -2,7 +2,8 @@
 coordinator.
 
 Suggested reading order: `Event`, `Retry`, `Breaker`, `Service`, `Saga`, `Later`, `Change` (`Insert`, `Update`,
-`Delete`, `Expiry`), `limited`, `LastGood`, `sensitive`, `upcast`; then `Client`, `Progress`, the errors. The modules
+`Delete`, `Expiry`), `limited`, `LastGood`, `sensitive`, `event` (`record`,
+`enum_type`, `Avro`), `upcast`; then `Client`, `Progress`, the errors. The modules
 behind them: `saga.service` and `saga.declarations` (declarations and their checks), `saga.contracts` (schemas),
 `saga.messaging` (messages and their envelopes), `saga.progress` (all decisions, as pure functions), `saga.engine`
 (carries out the decisions), the ports `saga.broker.port` and `saga.store.port` with their adapters beside them,
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from saga.change import Change, Delete, Expiry, Insert, Update
     from saga.clients.client import Client
+    from saga.contracts.event_classes import Avro, enum_type, event, record
     from saga.declarations.migrations import upcast
     from saga.declarations.resources import limited
     from saga.encryption.sensitive_fields import sensitive
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from saga.view import Later, Saga
 
 __all__ = [
+    "Avro",
     "Breaker",
     "BreakerOpen",
     "Change",
@@ -49,12 +52,16 @@ __all__ = [
     "SagaError",
     "Service",
     "Update",
+    "enum_type",
+    "event",
     "limited",
+    "record",
     "sensitive",
     "upcast",
 ]
 
 _HOMES = {
+    "Avro": "saga.contracts.event_classes",
     "Breaker": "saga.policies.breaker",
     "BreakerOpen": "saga.errors",
     "Change": "saga.change",
@@ -73,7 +80,10 @@ _HOMES = {
     "SagaError": "saga.errors",
     "Service": "saga.service",
     "Update": "saga.change",
+    "enum_type": "saga.contracts.event_classes",
+    "event": "saga.contracts.event_classes",
     "limited": "saga.declarations.resources",
+    "record": "saga.contracts.event_classes",
     "sensitive": "saga.encryption.sensitive_fields",
     "upcast": "saga.declarations.migrations",
 }

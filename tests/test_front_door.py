@@ -17,6 +17,7 @@ IMPORT_S_MAX = 0.15
 
 def test_the_front_door_has_these_names() -> None:
     assert saga.__all__ == [
+        "Avro",
         "Breaker",
         "BreakerOpen",
         "Change",
@@ -35,7 +36,10 @@ def test_the_front_door_has_these_names() -> None:
         "SagaError",
         "Service",
         "Update",
+        "enum_type",
+        "event",
         "limited",
+        "record",
         "sensitive",
         "upcast",
     ]

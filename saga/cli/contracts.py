@@ -16,6 +16,7 @@ import click
 from saga.choreography.releases import FOLDER, AffectedConsumer, find_affected, read_manifests
 from saga.cli.printing import print_json, print_lines
 from saga.configuration.settings import Settings
+from saga.configuration.wiring import import_modules
 from saga.contracts.checks import (
     CHECK_RULES,
     REASON,
@@ -36,6 +37,14 @@ from saga.contracts.checks import release as write_released
 from saga.contracts.codegen import find_generated, generate, is_generated, list_classes, why_unknown
 from saga.contracts.compatibility import CompatibilityFinding, SchemaChange, list_changes, promised_directions
 from saga.contracts.contract import Version
+from saga.contracts.event_classes import declared_contract, iterate_declared
+from saga.contracts.event_modules import (
+    ClassDrift,
+    compare_with_file,
+    dotted_name,
+    find_event_lines,
+    find_event_modules,
+)
 from saga.contracts.library import Library, find_folder, find_library
 from saga.contracts.loading import make_version, read_version
 from saga.contracts.schema_parser import KINDS, format_schema, make_first_version, parse_field
@@ -50,6 +59,8 @@ PROMISES = (
     "order."
 )
 
+
+_WRITE = "run saga contracts write"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -108,26 +119,117 @@ def generate_(module: Path | None, names: tuple[str, ...]) -> None:
     _exit_with(problems)
 
 
+@contracts.command("write")
+@click.argument("modules", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def write_contracts(modules: tuple[Path, ...]) -> None:
+    """Write the contracts of event classes below @event: contracts/<topic>/<Name>.v<N>.avsc.
+
+    It imports the named modules, or all below the current folder that declare events. A version that is not released
+    (`saga contracts release`) is written over. A released one is not: a change of its class goes into the next version,
+    with version=2 at @event, and what is to be done is printed. If any contract cannot be written, none is.
+
+    \b
+    saga contracts write services/payment/events.py
+
+    \b
+    Exit code 0: all contracts are as their classes say.
+    Exit code 1: nothing was written; what is to be done is printed.
+    """
+    found = modules or tuple(path.relative_to(Path.cwd()) for path in find_event_modules(Path.cwd()))
+    without = [str(module) for module in modules if not find_event_lines(module)]
+    if without or not found:
+        where = f"in {', '.join(without)}" if without else "below the current folder"
+        raise click.UsageError(f"there is no event class below @event {where}; docs/contracts.md begins with one")
+    drifts, problems, count = _compare_classes(found)
+    problems += [problem for problem, drift in drifts.items() if drift.refusal]
+    _exit_with([str(problem) for problem in problems])
+    try:
+        _write_files({drift.file: drift.text for drift in drifts.values()})
+    except ContractError as why:
+        _exit_with([f"{why}\nno contract was written: correct the classes, and call saga contracts write again"])
+    done = "next: saga contracts generate, saga contracts check" if drifts else "all contracts are up to date"
+    print_lines(
+        *(f"{_to_relative(drift.file)} written" for drift in drifts.values()),
+        f"{count} event class{'' if count == 1 else 'es'}; {done}",
+    )
+
+
+def _compare_classes(modules: Iterable[Path]) -> tuple[dict[ContractProblem, ClassDrift], list[ContractProblem], int]:
+    """Compare the event classes of these modules with their files.
+
+    Return a problem for each class that differs, with the difference; the problems of modules that cannot be imported,
+    and of contracts that two classes declare; and the number of classes.
+    """
+    drifts: dict[ContractProblem, ClassDrift] = {}
+    problems: list[ContractProblem] = []
+    homes: dict[tuple[Path, str], str] = {}
+    for module in modules:
+        file, lines, failures = module.as_posix(), find_event_lines(module), list[str]()
+        for _, imported in import_modules([dotted_name(module)], failures):
+            folder = _find_folder(module.parent)
+            for cls in iterate_declared(imported):
+                contract = declared_contract(cls)
+                assert contract is not None
+                line = lines.get(cls.__name__, 1)
+                other = homes.setdefault((folder, contract.name), file)
+                if other != file:
+                    says = f"{cls.__name__} is declared in {other}, too; import the class from one of the two"
+                    problems.append(ContractProblem(rule="class", file=file, line=line, says=says))
+                elif drift := compare_with_file(contract, folder, read_released(folder)):
+                    problem = _describe_drift(cls.__name__, drift, file, line)
+                    drifts[problem] = drift
+        problems += [ContractProblem(rule="class", file=file, says=failure) for failure in failures]
+    return drifts, problems, len(homes)
+
+
+def _describe_drift(name: str, drift: ClassDrift, file: str, line: int) -> ContractProblem:
+    """Return the problem of a class that says something else than its file."""
+    differences = "; ".join(drift.differences) or "a description, a lint rule or the layout of the file"
+    says = f"{name} and {_to_relative(drift.file)} differ: {differences}"
+    return ContractProblem(rule="class", file=file, line=line, says=says, remedy=drift.refusal or _WRITE)
+
+
+def _write_files(texts: Mapping[Path, str]) -> None:
+    """Write contracts. If a folder cannot be loaded then, restore what was there. Raises `ContractError`."""
+    before = {file: file.read_bytes() if file.exists() else None for file in texts}
+    for file, text in texts.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, "utf-8")
+    try:
+        for folder in {file.parent.parent for file in texts}:
+            Library.load(folder)
+    except ContractError:
+        for file, content in before.items():
+            if content is None:
+                file.unlink()
+            else:
+                file.write_bytes(content)
+        raise
+
+
 @contracts.command()
 @click.argument("module", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @format_options
 def check(module: Path | None, form: str | None) -> None:
-    """Check that versions of contracts are compatible, and that generated modules are up to date.
+    """Check that versions of contracts are compatible, and that classes and generated modules agree with them.
 
     The field "compatible" of a version says what it promises: backward, it reads messages of the previous version;
     forward, the previous version reads its messages; full, both; with _transitive, of all earlier versions. The default
     is full_transitive: topics, queues and archives keep messages of all versions, and services are deployed, and rolled
     back, independently of each other. Versions that it names in "upcasts" are read by upcasters.
 
-    Without a module it checks the contracts of the current folder and every generated module below it. It exits with 1
-    and prints the problems if a version breaks its promise, if a module differs from what `saga contracts generate`
-    would write, if contracts are invalid, or if a released version (`saga contracts release`) has changed.
+    Without a module it checks the contracts of the current folder, every generated module below it, and every class
+    below @event, whose modules it imports. It exits with 1 and prints the problems if a version breaks its promise, if
+    a module differs from what `saga contracts generate` would write, if a class differs from its contract (`saga
+    contracts write`), if contracts are invalid, or if a released version (`saga contracts release`) has changed.
     """
     problems: list[ContractProblem] = []
     if module is not None:
-        modules = _find_generated(module)
+        declaring = [module] if find_event_lines(module) else []
+        modules = [] if declaring else _find_generated(module)
         library = None
     else:
+        declaring = [path.relative_to(Path.cwd()) for path in find_event_modules(Path.cwd())]
         modules = [path.relative_to(Path.cwd()) for path in find_generated(Path.cwd())]
         library, problems = try_load_contracts(Path.cwd() / "any.py")
     good, bad, versions = [], [], 0
@@ -142,10 +244,13 @@ def check(module: Path | None, form: str | None) -> None:
         bad += [PROMISES] if breaks else []
     # An unreadable contracts folder is reported once, not for each of its modules.
     problems += [drift for path in modules if not problems or library is not None for drift in _find_drift(path)]
+    drifts, unusable, classes = _compare_classes(declaring)
+    problems += [*drifts, *unusable]
     good.append(f"{len(modules)} generated module{'s are' if len(modules) != 1 else ' is'} up to date")
-    print_problems_and_exit(
-        problems, form, rules=CHECK_RULES, good=good, bad=bad, versions=versions, modules=len(modules)
-    )
+    if classes:
+        good.append(f"{classes} event class{'es say' if classes != 1 else ' says'} what contracts/ has")
+    counts = {"versions": versions, "modules": len(modules), "classes": classes}
+    print_problems_and_exit(problems, form, rules=CHECK_RULES, good=good, bad=bad, **counts)
 
 
 @contracts.command("lint")
@@ -332,7 +437,7 @@ def new_contract(place: str, doc: str, fields: tuple[str, ...], key: str, **term
     for attribute, option in (("produced_by", "produced_externally"), ("consumed_by", "consumed_externally")):
         attributes[attribute] = "external" if attributes.pop(option) else None
     schema = make_first_version(name, attributes, [id_, *parts])
-    folder, path = _find_folder(), f"{topic}/{name}.v1"
+    folder, path = _find_folder(Path.cwd()), f"{topic}/{name}.v1"
     problems = lint_version(make_version(schema, path, name, 1))
     if problems:
         raise click.UsageError("\n".join(str(problem) for problem in problems))
@@ -419,7 +524,7 @@ def diff_contracts(old: str, new_: str, manifests: Path | None, as_json: bool) -
         way for way in promised_directions(other.compatible) if way == "forward" or one.number not in other.upcasts
     ]
     broken = [f for change in changes for way in promised for f in getattr(change, way) if f.breaks]
-    place = manifests or _find_folder().parent / FOLDER
+    place = manifests or _find_folder(Path.cwd()).parent / FOLDER
     consumers = find_affected(changes, one, other, read_manifests(place).values())
     if as_json:
         document = {
@@ -507,10 +612,11 @@ def _load_library_here() -> Library:
         raise click.exceptions.Exit(1) from why
 
 
-def _find_folder() -> Path:
-    """Return the folder of the contracts. For the very first contract this is a new one in the current folder."""
+def _find_folder(start: Path) -> Path:
+    """Return the folder of the contracts above `start`. For the very first contract this is a new one in the current
+    folder."""
     try:
-        return find_folder(Path.cwd())
+        return find_folder(start)
     except DeclarationError:
         return Path.cwd() / "contracts"
 

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from os import environ, getpid
 from pathlib import Path
 from socket import gethostname
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, TypeVar
 
 import msgspec
@@ -48,23 +48,9 @@ REPORT_EVERY_S = 5.0
 def load_services(names: Iterable[str]) -> list[Declared]:
     """Load the services declared in these modules. Raises `ConfigurationError` with all modules that cannot be
     loaded."""
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # services are packages in the folder in which the command runs
     found: dict[str, Declared] = {}
-    problems = []
-    for name in names:
-        try:
-            module = importlib.import_module(name)
-        except SagaError as why:
-            problems.append(f"{name}: {why}")
-            continue
-        except ImportError as why:
-            problems.append(f"{name}: cannot be imported: {_unimportable(name, why)}")
-            continue
-        except Exception as why:  # noqa: BLE001 - a module may raise anything; all problems are reported together
-            where = f"{why.filename}:{why.lineno}" if isinstance(why, SyntaxError) else find_origin(why)
-            problems.append(f"{name}: fails while it is imported: {type(why).__name__}: {why} ({where})")
-            continue
+    problems: list[str] = []
+    for name, module in import_modules(names, problems):
         declared = [value.declared for value in vars(module).values() if isinstance(value, Service)]
         if not declared:
             problems.append(f"{name}: declares no service; it needs a `name = Service(...)`")
@@ -78,6 +64,22 @@ def load_services(names: Iterable[str]) -> list[Declared]:
     if problems:
         raise ConfigurationError("some services cannot be loaded:", problems)
     return list(found.values())
+
+
+def import_modules(names: Iterable[str], problems: list[str]) -> Iterator[tuple[str, ModuleType]]:
+    """Import modules by their names. The problem of a module that cannot be imported is added to `problems`."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # services are packages in the folder in which the command runs
+    for name in names:
+        try:
+            yield name, importlib.import_module(name)
+        except SagaError as why:
+            problems.append(f"{name}: {why}")
+        except ImportError as why:
+            problems.append(f"{name}: cannot be imported: {_unimportable(name, why)}")
+        except Exception as why:  # noqa: BLE001 - a module may raise anything; all problems are reported together
+            where = f"{why.filename}:{why.lineno}" if isinstance(why, SyntaxError) else find_origin(why)
+            problems.append(f"{name}: fails while it is imported: {type(why).__name__}: {why} ({where})")
 
 
 def _chain_of(service: Declared) -> Iterator[str]:

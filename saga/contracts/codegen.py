@@ -90,17 +90,17 @@ def list_classes(source: str) -> list[str]:
 
 def find_generated(folder: Path) -> list[Path]:
     """Find the generated modules in a folder and its subfolders, except hidden ones and virtual environments."""
-    found = []
+    return [path for path in find_modules(folder) if _begins_generated(path)]
+
+
+def find_modules(folder: Path) -> Iterator[Path]:
+    """Yield the Python files in a folder and its subfolders, except hidden ones and virtual environments."""
     for above, folders, files in os.walk(folder):
         if "pyvenv.cfg" in files:
             folders.clear()
             continue
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
-        for name in sorted(files):
-            path = Path(above, name)
-            if name.endswith(".py") and _begins_generated(path):
-                found.append(path)
-    return found
+        yield from (Path(above, name) for name in sorted(files) if name.endswith(".py"))
 
 
 def make_event_class(contract: Contract, library: Library, number: int | None = None) -> type[Event]:

@@ -75,6 +75,7 @@ _ATTRIBUTES: Final = (
     "principal",
     "id_header",
     "id_field",
+    "subject",
     "trusted_time",
     "namespace",
     "upcasts",
@@ -550,7 +551,8 @@ def _find_change(finding: CompatibilityFinding, paths: list[str | None], changes
 
 
 def _compare_attributes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[SchemaChange]:
-    pairs = [(name, old.get(name), new.get(name)) for name in _ATTRIBUTES]
+    # False, and an empty list, say the same as the absence of an attribute.
+    pairs = [(name, old.get(name) or None, new.get(name) or None) for name in _ATTRIBUTES]
     pairs.append(("compatible", old.get("compatible", DEFAULT_MODE), new.get("compatible", DEFAULT_MODE)))
     for name, before, after in pairs:
         if before != after:

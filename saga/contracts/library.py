@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
 
 from saga.contracts import schema
+from saga.contracts.compatibility import list_changes
 from saga.contracts.contract import URN, Contract, Version, versioned_name
 from saga.contracts.conversion import PYTHON_TYPES, Classes, to_typed
+from saga.contracts.event_classes import declared_contract
 from saga.contracts.loading import load
 from saga.errors import DeclarationError
 from saga.messages import Event, Topic
@@ -142,6 +144,32 @@ def contract_of(event: type[Event]) -> Contract:
     return binding_of(event).contract
 
 
+def contract_at_import(event: type[Event]) -> Contract:
+    """Return the contract by which declarations are checked while a service is imported.
+
+    For a class below `@event` it is what the class says, so that a service can be imported before its contracts are
+    written. What is written is compared where the service starts. Raises `DeclarationError` as `contract_of` does.
+    """
+    return declared_contract(event) or binding_of(event).contract
+
+
+def version_at_import(event: type[Event]) -> Version:
+    """Return the version by which declarations are checked while a service is imported: see `contract_at_import`."""
+    declared = declared_contract(event)
+    return binding_of(event).version if declared is None else declared.newest
+
+
+def library_at_import(event: type[Event]) -> Library:
+    """Return the contracts beside an event while a service is imported. For a class below `@event` they may not have
+    been written yet. Raises `DeclarationError` as `contract_of` does."""
+    if declared_contract(event) is None:
+        return binding_of(event).library
+    try:
+        return find_library(_find_start(event))
+    except DeclarationError:
+        return Library(Path("contracts"), {}, {}, {}, {})
+
+
 _bindings: dict[type[Event], Binding] = {}
 
 
@@ -169,9 +197,17 @@ def _bind(event: type[Event]) -> Binding:
             f"{where} has no contract: write contracts/<topic>/{event.__name__}.v1.avsc and run "
             "saga contracts generate; events are not subclassed by hand"
         )
-    file = getattr(sys.modules.get(event.__module__), "__file__", None)
-    library = find_library(None if file is None else Path(file).parent)
+    declared = declared_contract(event)
+    try:
+        library = find_library(_find_start(event))
+    except DeclarationError as why:
+        remedy = "" if declared is None else f"; saga contracts write makes {path}.avsc from {where}"
+        raise DeclarationError(f"{why}{remedy}") from why
     version = library.by_path.get(path)
+    if declared is not None and (differences := compare_declared(version, declared.newest)):
+        raise DeclarationError(
+            f"{where} and {library.folder / path}.avsc differ: {'; '.join(differences)}; run saga contracts write"
+        )
     if version is None:
         raise DeclarationError(
             f"{where} is of {path}, but there is no {library.folder / path}.avsc; correct the path, or run "
@@ -185,6 +221,12 @@ def _bind(event: type[Event]) -> Binding:
             f"{where} is not what {path} says: {'; '.join(differences)}; run saga contracts generate"
         )
     return Binding(library.contracts[version.name], version, library, classes)
+
+
+def _find_start(event: type[Event]) -> Path | None:
+    """Return the folder of the class's module, from which its contracts folder is searched."""
+    file = getattr(sys.modules.get(event.__module__), "__file__", None)
+    return None if file is None else Path(file).parent
 
 
 @cache
@@ -214,6 +256,22 @@ def _schema_uri_prefix() -> str:
 
 
 # -------------------------------------------------------------------- binding
+
+
+def compare_declared(written: Version | None, declared: Version) -> list[str]:
+    """Return the differences between the file of a version and the class that declares it, apart from descriptions.
+
+    Args:
+        written: the version in the file; `None` if there is no file.
+        declared: the version that the class declares.
+    """
+    if written is None:
+        return ["there is no such file yet"]
+    changes = [change for change in list_changes(written, declared) if change.kind != "doc"]
+    differences = [f"{change.path}: {change.says}" if change.path else change.says for change in changes]
+    if not differences and written.fingerprint != declared.fingerprint:
+        differences.append("an optional field without a default has null behind its type in the file")
+    return differences
 
 
 def compare_class(event: type[Any], version: Version) -> tuple[Classes, list[str]]:

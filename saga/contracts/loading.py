@@ -146,6 +146,17 @@ def make_version(schema: Any, path: str, name: str, number: int) -> Version:
     return read.version
 
 
+def make_contract(schema: Mapping[str, Any], path: str, name: str, number: int) -> Contract:
+    """Make a contract of one version from the JSON of its schema. Raises `ContractError` as `make_version` does."""
+    topic = str(schema["topic"])
+    read, wrong = _parse_version(schema, f"{path}.avsc", name, number, topic)
+    if not _TOPIC.fullmatch(topic):
+        wrong = [*wrong, f'"topic" is {topic!r}: a topic is letters, digits, `.`, `_` and `-`']
+    if read is None or wrong:
+        raise ContractError(f"{path}.avsc cannot be used:", wrong)
+    return _make_contracts([read], URN, {topic: Topic(topic)})[name]
+
+
 def _read_version_file(path: Path, place: str, name: str, number: int) -> tuple[_File | None, list[str]]:
     """Read a version from a file. Return the version, or `None`, together with the problems."""
     schema, wrong = _read_json_file(path)

@@ -44,6 +44,13 @@ _DECIMAL = re.compile(r"decimal\(([0-9]+),([0-9]+)\)")
 KINDS: Final = f"{', '.join([*PRIMITIVES, *LOGICAL])}, decimal(12,2)"
 
 
+def why_no_field(name: str) -> str | None:
+    """Return the reason why no field can have a name, or `None` if one can."""
+    if keyword.iskeyword(name) or name.startswith(_TAKEN_BEGINNINGS) or name in _TAKEN:
+        return "this name cannot be an attribute in Python; choose another"
+    return None
+
+
 def read_record(schema: Mapping[str, Any]) -> tuple[RecordType | None, list[str]]:
     """Parse the record of a file. Return the record, or `None`, together with all problems."""
     reading = _SchemaParser()
@@ -232,8 +239,8 @@ class _SchemaParser:
             raise _Unusable(at, f"a field needs a name (letters, digits, _): {field!r}")
         name: str = field["name"]
         at = f"{at}.{name}" if at else name
-        if keyword.iskeyword(name) or name.startswith(_TAKEN_BEGINNINGS) or name in _TAKEN:
-            raise _Unusable(at, "this name cannot be an attribute in Python; choose another")
+        if (why := why_no_field(name)) is not None:
+            raise _Unusable(at, why)
         aliases, sensitive = field.get("aliases", []), field.get("sensitive", False)
         if not isinstance(sensitive, bool):
             raise _Unusable(at, f'"sensitive" is true or false, not {sensitive!r}')
@@ -433,6 +440,16 @@ def format_schema(schema: Mapping[str, Any]) -> str:
     fields = ",\n".join(f"    {_json(field)}" for field in schema["fields"])
     lines.append(f'  "fields": [\n{fields}\n  ]')
     return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def parse_type(kind: str) -> tuple[Any, Type]:
+    """Parse the short form of a type, such as `decimal(12,2)`. Return its JSON and the type. Raises `ValueError` with
+    the problem."""
+    made = _type(kind)
+    try:
+        return made, _SchemaParser().type_(made, "", "")
+    except _Unusable as why:
+        raise ValueError(str(why)) from why
 
 
 def _type(kind: str) -> Any:

@@ -49,7 +49,7 @@ def kind_of(event: type[Event]) -> DocumentKind | None:
 def library_of(event: type[Event]) -> library.Library:
     """Return the library of an event's contracts folder, without the contracts generated for document changes."""
     beside = getattr(event, "__beside__", None)
-    return beside if isinstance(beside, library.Library) else library.binding_of(event).library
+    return beside if isinstance(beside, library.Library) else library.library_at_import(event)
 
 
 def document_class_in(annotation: object) -> type | None:
@@ -128,7 +128,7 @@ def _change_event_of(
         if beside is None
         else _library_beside(beside, where)
     )
-    field = kind.saga if beside is None else library.contract_of(beside).key
+    field = kind.saga if beside is None else library.contract_at_import(beside).key
     if field is None:
         raise DeclarationError(
             f"{where}: nothing says yet which sagas {declared.name!r} follows: declare it below a handler that takes "

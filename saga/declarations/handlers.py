@@ -165,7 +165,7 @@ def check_alone(declared: Declared, handler: Reaction) -> None:
 def contract_of(event: type[Event], where: str) -> Contract:
     """Return the contract of an event. Raises `DeclarationError` with a message that begins with `where`."""
     try:
-        return library.contract_of(event)
+        return library.contract_at_import(event)
     except DeclarationError as why:
         raise DeclarationError(f"{where}: {why}") from why
 

@@ -9,7 +9,7 @@ from typing import Never
 from typing_extensions import TypeVar
 
 from saga.contracts.contract import Version
-from saga.contracts.library import binding_of
+from saga.contracts.library import version_at_import
 from saga.contracts.upcasters import Upcaster, register_upcaster, upcaster_of
 from saga.declarations.annotations import read_hints, spell
 from saga.declarations.resources import check_state
@@ -130,7 +130,7 @@ def upcast(event: type[Event], version: int, /) -> Callable[[_Upcaster], _Upcast
     """
     if not (isinstance(event, type) and issubclass(event, Event)):
         raise DeclarationError(f"upcast({event!r}, {version!r}): it is no event: give the class that is to be made")
-    newer = binding_of(event).version
+    newer = version_at_import(event)
 
     def declare_it(function: _Upcaster) -> _Upcaster:
         name = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"
@@ -224,5 +224,5 @@ def _check_returned(event: type[Event], newer: Version, version: int, gives: typ
 
 def _version_of_class(newer: Version, event: type[Event]) -> Version | None:
     """Return the version of an event class; `None` if the class belongs to another contract."""
-    binding = binding_of(event)
-    return binding.version if binding.contract.name == newer.name else None
+    version = version_at_import(event)
+    return version if version.name == newer.name else None

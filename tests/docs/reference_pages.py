@@ -30,6 +30,7 @@ FOLDER = ROOT / "docs" / "reference"
 COMMAND = "make reference"
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Declare a service": ("Service", "Retry", "Breaker", "LastGood", "limited", "upcast", "sensitive"),
+    "Events as classes": ("event", "record", "enum_type", "Avro"),
     "In a handler": ("Saga", "Later", "Event", "Change", "Insert", "Update", "Delete", "Expiry"),
     "From an application": ("Client", "Progress"),
     "Errors": ("SagaError", "DeclarationError", "Permanent", "BreakerOpen"),

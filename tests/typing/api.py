@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import assert_type
+from typing import Annotated, assert_type
 
 from saga import (
+    Avro,
     Breaker,
     BreakerOpen,
     Client,
@@ -19,7 +20,10 @@ from saga import (
     Saga,
     SagaError,
     Service,
+    event,
     limited,
+    record,
+    sensitive,
     upcast,
 )
 from saga.testing import World, a_saga, check_idempotent, crash_everywhere, faults, migrated, replay, simulate, trial
@@ -48,6 +52,37 @@ async def from_outside(client: Client) -> None:
     async with client.listen(OrderConfirmed, OrderCancelled, begin="beginning") as events:
         async for each in events:
             assert_type(each, OrderConfirmed | OrderCancelled)
+
+
+def events_as_classes() -> None:
+    @record
+    class Address:
+        street: Annotated[str, sensitive]
+        country: str = "CH"
+
+    @record(aliases=("Way",))
+    class Route:
+        stops: tuple[Address, ...] = ()
+
+    @event(topic="gifts", key="order_id", owner="plain", consumed_by="external")
+    class GiftSent(Event):
+        order_id: str
+        value: Annotated[Decimal, Avro("decimal(9,2)")]
+        to: Address
+        route: Route = Route()
+
+    gift = GiftSent(order_id="o-1", value=Decimal(3), to=Address(street="High Street"))
+    assert_type(gift, GiftSent)
+    assert_type(gift.value, Decimal)
+    assert_type(gift.route.stops, tuple[Address, ...])
+
+    service = Service("gifts")
+
+    @service.handler
+    async def give(order: OrderPlaced) -> GiftSent:
+        return GiftSent(order_id=order.order_id, value=Decimal(3), to=Address(street=order.address))
+
+    _ = give
 
 
 plain = Service("plain")
