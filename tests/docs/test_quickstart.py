@@ -23,13 +23,15 @@ class Terminal:
         self.folder, self.environment = folder, environment
         self.started: list[subprocess.Popen[bytes]] = []
 
-    def follow(self, page: str) -> None:
-        """Call the commands of a page's console blocks; each has to print what is shown below it."""
+    def follow(self, page: str, *, port: int = 8000) -> None:
+        """Write the files of a page, and call the commands of its console blocks: each has to print what is shown below
+        it. Its web server listens on `port` instead."""
         for block in blocks((ROOT / page).read_text("utf-8")):
-            if block.language != "console":
-                continue
-            for command, output in commands(block.body):
-                self._follow(command, output)
+            if block.title is not None:
+                (self.folder / block.title).write_text(block.body, "utf-8")
+            if block.language == "console":
+                for command, output in commands(block.body):
+                    self._follow(command.replace("8000", str(port)), output)
 
     def _follow(self, command: str, output: str) -> None:
         if command.startswith("cd "):
@@ -65,6 +67,14 @@ def test_the_first_three_minutes_end_with_a_finished_saga(tmp_path: Path, enviro
         started.follow("docs/start/quickstart.md")
         assert started.started
     assert (tmp_path / "shop/services/order/__init__.py").exists()
+
+
+def test_an_application_and_a_webhook_publish_and_get_an_outcome(tmp_path: Path, environment: dict[str, str]) -> None:
+    call("saga new project shop", tmp_path, environment)
+    [port] = free_ports(1)
+    with terminal(tmp_path / "shop", environment | {"PYTHONPATH": "."}) as started:
+        started.follow("docs/guides/clients.md", port=port)
+        assert len(started.started) == 2
 
 
 @pytest.mark.slow
