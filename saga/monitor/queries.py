@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from heapq import nlargest
+from heapq import merge, nlargest
 from itertools import islice
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from saga.errors import BreakerOpen
 from saga.monitor.counters import (
@@ -31,13 +31,16 @@ from saga.monitor.stuck_detection import (
     find_waits,
 )
 from saga.monitor.views import (
+    EVERYTHING,
     PAGE_MAX,
+    WHOLE_PAGE,
     ErrorClass,
     HandlerRate,
     HandlerRates,
     HotPartition,
     HotSaga,
     HotSpots,
+    KnownNames,
     MinuteActivity,
     MinuteRate,
     MonitorActivity,
@@ -47,6 +50,8 @@ from saga.monitor.views import (
     SagaRow,
     SagaWait,
     ServiceActivity,
+    StuckCount,
+    StuckFilter,
     StuckSaga,
     StuckSagas,
     Timeline,
@@ -124,7 +129,10 @@ class Queries:
         elif which.outcome == "none":
             yield from folds.without_outcome.scan(holds, latest_first=False, after=after)
         else:
-            yield from folds.by_change_time.scan(holds, latest_first=True, after=after)
+            for part in folds.by_change_time.scan(holds, latest_first=True, after=after):
+                yield part
+                if which.since_ms is not None and part.end[0] < which.since_ms:
+                    return  # all others changed before they could have begun
 
     def _build_row(self, known: TrackedSaga) -> SagaRow:
         names, ended = self.folds.intern_table.services_and_workers, known.ended
@@ -193,14 +201,37 @@ class Queries:
 
     # ---------------------------------------------------------------- what is stuck
 
-    def stuck(self, now_ms: int) -> StuckSagas:
-        """Return the sagas that are stuck now, longest first."""
-        found = sorted(self._find_stuck(now_ms), key=lambda each: (each[0], _rank(each[1]), each[2].saga))
-        shown = found[:PAGE_MAX]
+    def stuck(self, now_ms: int, which: StuckFilter = EVERYTHING, page: PageRequest = WHOLE_PAGE) -> StuckSagas:
+        """Return a page of the sagas that are stuck now, longest first, and the numbers of all of them.
+
+        It counts buckets of the indexes, and examines only the sagas of the page.
+        """
+        limit, place = max(1, min(page.limit, PAGE_MAX)), _parse_place(page.after)
+        counts, streams = Counter[tuple[Why, str, str]](), list[Iterator[_StuckMember]]()
+        for reason, index in self.folds.stuck_candidates.items():
+            until_ms = now_ms - which.age_ms - self._get_allowed_ms(reason)
+            why, service, kind = _WHYS[reason[0]], "" if reason[0] == "silent" else reason[1], reason[-1]
+            if not (count := index.count_until(until_ms)):
+                continue
+            counts[why, service, kind] += count
+            if which.why in ("", why) and which.service in ("", service) and which.kind in ("", kind):
+                streams.append(_rank_members(reason, index.iterate_oldest(until_ms, place.since_ms)))
+        merged = merge(*streams, key=lambda each: each.rank)
+        found = [*islice(merged, place.skipped, place.skipped + limit + 1)]
+        shown = found[:limit]
         return StuckSagas(
-            sagas=tuple(self._build_stuck(known, reason, since_ms) for since_ms, reason, known in shown),
-            more=len(found) > PAGE_MAX,
+            sagas=tuple(self._build_stuck(each.known, each.reason, each.since_ms) for each in shown),
+            more=len(found) > limit,
+            next=_make_place(shown, place) if len(found) > limit else "",
+            counts=tuple(
+                sorted(StuckCount(why=why, service=of, kind=kind, count=n) for (why, of, kind), n in counts.items())
+            ),
         )
+
+    def names(self) -> KnownNames:
+        """Return the services and kinds of sagas that are known."""
+        services, kinds = sorted(self.folds.services), sorted(kind for kind in self.folds.kinds if kind)
+        return KnownNames(services=tuple(services[:PAGE_MAX]), kinds=tuple(kinds[:PAGE_MAX]))
 
     def _find_stuck(self, now_ms: int, only_dead: bool = False) -> Iterable[tuple[int, Reason, TrackedSaga]]:
         """Find the stuck sagas. For each reason, return a bounded number of those that have been stuck longest."""
@@ -454,11 +485,45 @@ def _compute_rate(key: tuple[str, str], minutes: dict[int, MinuteCounts], recent
     )
 
 
-def _rank(reason: Reason) -> Reason:
-    """Return the sort key of a reason among those with the same time. It is the same in every worker of a shared
-    monitor.
-    """
-    return reason[:1] if reason[0] == "silent" else reason
+class _StuckMember(NamedTuple):
+    """A saga in an index of those that may be stuck."""
+
+    rank: tuple[int, Reason, str]
+    """Sort key. It is the same in every worker of a shared monitor."""
+    reason: Reason
+    known: TrackedSaga
+
+    @property
+    def since_ms(self) -> int:
+        return self.rank[0]
+
+
+def _rank_members(reason: Reason, members: Iterable[tuple[int, TrackedSaga]]) -> Iterator[_StuckMember]:
+    """Yield the members of an index, with the key by which they are sorted among those of all indexes."""
+    for since_ms, known in members:
+        yield _StuckMember((since_ms, reason[:-1], known.saga), reason, known)
+
+
+class _StuckPlace(NamedTuple):
+    """Place in the list of stuck sagas at which a page begins."""
+
+    since_ms: int = 0
+    skipped: int = 0
+    """Number of sagas with this time that earlier pages have shown."""
+
+
+def _parse_place(after: str) -> _StuckPlace:
+    """Parse where a page begins; an invalid place means the first page."""
+    ms, colon, skipped = after.partition(":")
+    is_place = colon and all(text.isascii() and text.isdigit() and len(text) < 16 for text in (ms, skipped))
+    return _StuckPlace(int(ms), int(skipped)) if is_place else _StuckPlace()
+
+
+def _make_place(shown: Sequence[_StuckMember], begun: _StuckPlace) -> str:
+    """Return where the page after this one begins."""
+    last_ms = shown[-1].since_ms
+    skipped = sum(each.since_ms == last_ms for each in shown) + (begun.skipped if begun.since_ms == last_ms else 0)
+    return f"{last_ms}:{skipped}"
 
 
 def _wait_for_person(service: str, blocked: BlockedHandler) -> SagaWait:
@@ -506,6 +571,10 @@ def _build_predicate(which: SagaFilter, words: InternTable) -> Callable[[Tracked
         asked.append(lambda known: known.ended is None)
     elif outcome:
         asked.append(lambda known: known.ended is not None and known.ended[1] == outcome)
+    if kind := which.kind:
+        asked.append(lambda known: known.kind == kind)
+    if (since_ms := which.since_ms) is not None:
+        asked.append(lambda known: known.began_ms >= since_ms)
     if (before_ms := which.before_ms) is not None:
         asked.append(lambda known: known.began_ms < before_ms)
     if which.open:

@@ -63,6 +63,10 @@ class ReadModel:
         """Histograms of waiting times, by service and handler."""
         self.lives: dict[str, TimeHistogram] = {}
         """Histograms of the times from start to outcome, by kind of saga, because kinds differ in speed."""
+        self.services: set[str] = set()
+        """Services that have reported a transition."""
+        self.kinds: Counter[str] = Counter()
+        """Numbers of tracked sagas by kind."""
         self.parked: Counter[tuple[str, str]] = Counter()
         """Numbers of sagas with a parked run, by service and by what postpones the run."""
         self.busy: dict[str, int] = {}
@@ -136,6 +140,10 @@ class ReadModel:
             self.without_outcome.remove(known, known.began_ms)
         elif known.ended is not None:
             self._get_durations(known.kind).add(max(0, known.ended[0] - known.began_ms), -1)
+        if is_first or kind != known.kind:
+            self._count_kind(kind, 1)
+            if not is_first:
+                self._count_kind(known.kind, -1)
         known.began_ms, known.kind, known.changed_ms, known.ended = began_ms, kind, changed_ms, ended
         if ended is None:
             self.without_outcome.add(known, began_ms)
@@ -162,6 +170,11 @@ class ReadModel:
         for reason, since_ms in places:
             self.stuck_candidates.setdefault(reason, TimeIndex()).add(known, since_ms)
         known.stuck_candidates = places
+
+    def _count_kind(self, kind: str, by: int) -> None:
+        self.kinds[kind] += by
+        if not self.kinds[kind]:
+            del self.kinds[kind]
 
     def _count_parked(self, known: TrackedSaga, by: int) -> None:
         """Change the numbers of sagas with parked runs by those of this saga."""
@@ -199,6 +212,8 @@ class ReadModel:
         self, known: TrackedSaga, told: TransitionEvent, what: TransitionFacts, service: int, time_ms: int
     ) -> None:
         counts, name = self.counts, truncate(told.service)
+        if self.intern_table.find_name(name):
+            self.services.add(name)
         minute = counts.get_minute(name, what.handler, time_ms)
         if minute is not None:
             minute.transitions += 1
@@ -266,6 +281,7 @@ class ReadModel:
         """Drop a saga. Its transitions stay counted."""
         self._remove_candidates(known)
         self._count_parked(known, -1)
+        self._count_kind(known.kind, -1)
         self.by_change_time.remove(known, known.changed_ms)
         if known.ended is None:
             self.without_outcome.remove(known, known.began_ms)

@@ -103,14 +103,15 @@ class TimeIndex(Generic[Member]):
             end_ms = begin_ms if latest_first else begin_ms + BUCKET_MS
             yield IndexSlice([(ms, member) for ms, _, member in found], len(bucket), (end_ms, ""))
 
-    def iterate_oldest(self, until_ms: int | None = None) -> Iterator[tuple[int, Member]]:
-        """Yield members with their times, earliest first, up to `until_ms` if it is given."""
-        for number in self._sort_buckets():
+    def iterate_oldest(self, until_ms: int | None = None, since_ms: int = 0) -> Iterator[tuple[int, Member]]:
+        """Yield members with their times, earliest first, from `since_ms` on, up to `until_ms` if it is given."""
+        order = self._sort_buckets()
+        for number in order[bisect_left(order, since_ms // BUCKET_MS) :]:
             if until_ms is not None and number * BUCKET_MS > until_ms:
                 return
             bucket = [(ms, member.saga, member) for member, ms in self._buckets[number].items()]
             for ms, _, member in sorted(bucket, key=_place):
-                if until_ms is None or ms <= until_ms:
+                if since_ms <= ms and (until_ms is None or ms <= until_ms):
                     yield ms, member
 
     def count_until(self, until_ms: int) -> int:

@@ -35,7 +35,7 @@ BY_HAND = frozenset({"replayed", "discarded", "resolved"})
 
 Reason: TypeAlias = tuple[str, ...]
 """Reason why a saga is stuck: `dead`, `failing` or `overdue` with the service; `waiting` with service and handler;
-`silent` with the kind of saga.
+`silent` alone. The last part of each is the kind of saga, so that stuck sagas are counted by kind.
 """
 
 
@@ -128,17 +128,17 @@ def find_stuck_candidates(known: TrackedSaga, words: InternTable) -> tuple[tuple
     """
     if known.ended is not None and not known.service_states:
         return ()
-    names = words.services_and_workers
-    if dead := [(("dead", names[each.service]), each.since_ms) for each in find_dead(known, words)]:
+    names, kind = words.services_and_workers, known.kind
+    if dead := [(("dead", names[each.service], kind), each.since_ms) for each in find_dead(known, words)]:
         return _keep_earliest(dead)
-    if failing := [(("failing", names[each.service]), each.since_ms) for each in find_failing(known, words)]:
+    if failing := [(("failing", names[each.service], kind), each.since_ms) for each in find_failing(known, words)]:
         return _keep_earliest(failing)
     expecting = [each for each in known.service_states if each.open or (known.ended is None and not each.is_idle)]
-    if due := [(each.due_ms, ("overdue", names[each.service])) for each in expecting if each.due_ms]:
+    if due := [(each.due_ms, ("overdue", names[each.service], kind)) for each in expecting if each.due_ms]:
         due_ms, overdue = min(due)
         return ((overdue, due_ms),)
     waiting = [
-        (("waiting", names[standing.service], wait.handler), wait.since_ms)
+        (("waiting", names[standing.service], wait.handler, kind), wait.since_ms)
         for standing in expecting
         for wait in find_waits(known, words, standing)
     ]

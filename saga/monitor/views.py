@@ -28,6 +28,10 @@ class SagaFilter(Struct, frozen=True, kw_only=True):
     """Name of a service that has reported a transition of the saga."""
     outcome: Literal["", "none", "success", "failure"] = ""
     """Result of the saga; `none` means that it has no outcome yet."""
+    kind: str = ""
+    """Kind of the saga: type of the message that started it."""
+    since_ms: int | None = None
+    """Time at which, or after which, the saga began."""
     before_ms: int | None = None
     """Time before which the saga began."""
     dead: bool = False
@@ -45,6 +49,10 @@ class PageRequest(Struct, frozen=True, kw_only=True):
     """Maximum number of sagas on the page, up to `PAGE_MAX`."""
     after: str = ""
     """`SagaPage.next` of the previous page; empty for the first page."""
+
+
+WHOLE_PAGE = PageRequest(limit=PAGE_MAX)
+"""Request of as much as a page can have."""
 
 
 class SagaRow(Struct, frozen=True, kw_only=True):
@@ -132,14 +140,52 @@ class StuckSaga(Struct, frozen=True, kw_only=True):
     awaited: SagaWait
 
 
+class StuckFilter(Struct, frozen=True, kw_only=True):
+    """Filter of stuck sagas: one matches if it satisfies every field that is set."""
+
+    why: str = ""
+    service: str = ""
+    """Service in which the saga is stuck. One that is stuck because nothing is reported of it is stuck in none."""
+    kind: str = ""
+    """Kind of the saga: type of the message that started it."""
+    age_ms: int = 0
+    """Minimum time for which the saga has been stuck."""
+
+
+EVERYTHING = StuckFilter()
+"""Filter that every stuck saga matches."""
+
+
+class StuckCount(Struct, frozen=True, kw_only=True, order=True):
+    """Number of sagas that are stuck for one reason, in one service, of one kind."""
+
+    why: Why
+    service: str
+    """Empty for sagas that are stuck because nothing is reported of them."""
+    kind: str
+    count: int
+
+
 class StuckSagas(Struct, frozen=True, kw_only=True):
-    """Stuck sagas, those stuck longest first."""
+    """Stuck sagas, those stuck longest first. A saga that is stuck in several services is there once for each."""
 
     sagas: tuple[StuckSaga, ...]
     more: bool
     """True if there are further stuck sagas."""
+    next: str = ""
+    """`PageRequest.after` of the next page; empty if there is none."""
+    counts: tuple[StuckCount, ...] = ()
+    """Numbers of all that match the age of the filter, whatever its other fields."""
     unanswered: tuple[str, ...] = ()
     """Reasons why the answer is incomplete: partitions of a shared monitor that could not be queried."""
+
+
+class KnownNames(Struct, frozen=True, kw_only=True):
+    """Names that filters can have, in order, at most `PAGE_MAX` of each."""
+
+    services: tuple[str, ...]
+    kinds: tuple[str, ...]
+    """Types of the messages that started the tracked sagas."""
 
 
 class Timeline(Struct, frozen=True, kw_only=True):
@@ -310,8 +356,11 @@ class Views(Protocol):
     def rates(self) -> HandlerRates:
         """Return the rates and durations of each handler."""
 
-    def stuck(self, now_ms: int) -> StuckSagas:
-        """Return the sagas that are stuck now."""
+    def names(self) -> KnownNames:
+        """Return the services and kinds of sagas that are known."""
+
+    def stuck(self, now_ms: int, which: StuckFilter = EVERYTHING, page: PageRequest = WHOLE_PAGE) -> StuckSagas:
+        """Return a page of the sagas that are stuck now, and the numbers of all of them."""
 
     def activity(self, now_ms: int) -> MonitorActivity:
         """Return what happens now in each service."""

@@ -1,12 +1,15 @@
 """Answers of the folds as tests want them: the question is how the page shows them, not how they come about."""
 
 from saga.monitor.views import (
+    EVERYTHING,
+    WHOLE_PAGE,
     ErrorClass,
     HandlerRate,
     HandlerRates,
     HotPartition,
     HotSaga,
     HotSpots,
+    KnownNames,
     MinuteActivity,
     MinuteRate,
     MonitorActivity,
@@ -16,6 +19,8 @@ from saga.monitor.views import (
     SagaRow,
     SagaWait,
     ServiceActivity,
+    StuckCount,
+    StuckFilter,
     StuckSaga,
     StuckSagas,
     Timeline,
@@ -32,6 +37,7 @@ class FixedViews:
         self.text, self.count, self.began_ms = text, count, began_ms
         self.services = (text,) if services == 1 else tuple(f"service-{n}" for n in range(services))
         self.asked: list[tuple[SagaFilter, PageRequest]] = []
+        self.asked_stuck: list[tuple[StuckFilter, PageRequest]] = []
 
     def row(self, number: int) -> SagaRow:
         return SagaRow(
@@ -117,8 +123,20 @@ class FixedViews:
         )
         return HandlerRates(minutes=15, newest_ms=NEWEST_MS, sagas=9, in_flight=4, taken=17, handlers=handlers)
 
-    def stuck(self, now_ms: int) -> StuckSagas:
-        return StuckSagas(sagas=(self.one_stuck,) * self.count, more=False)
+    def names(self) -> KnownNames:
+        return KnownNames(services=self.services, kinds=(self.text,))
+
+    def stuck(self, now_ms: int, which: StuckFilter = EVERYTHING, page: PageRequest = WHOLE_PAGE) -> StuckSagas:
+        self.asked_stuck.append((which, page))
+        first = int(page.after or 0)
+        behind = min(self.count, first + page.limit)
+        counts = StuckCount(why="waiting", service=self.text, kind=self.text, count=self.count)
+        return StuckSagas(
+            sagas=(self.one_stuck,) * (behind - first),
+            more=behind < self.count,
+            next=str(behind) if behind < self.count else "",
+            counts=(counts,) if self.count else (),
+        )
 
     def activity(self, now_ms: int) -> MonitorActivity:
         services = tuple(

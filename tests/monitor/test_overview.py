@@ -11,7 +11,17 @@ from saga.configuration.settings import Settings
 from saga.errors import ConfigurationError
 from saga.messages import Partition
 from saga.messaging.controls import ControlEntry, Switch
-from saga.monitor.views import MonitorActivity, ServiceActivity, StuckSaga, StuckSagas, Why
+from saga.monitor.views import (
+    EVERYTHING,
+    WHOLE_PAGE,
+    MonitorActivity,
+    PageRequest,
+    ServiceActivity,
+    StuckFilter,
+    StuckSaga,
+    StuckSagas,
+    Why,
+)
 from saga.monitor.web import overview_page
 from saga.monitor.web.overview import ServiceFacts, SystemOverview, build_overview
 from saga.monitor.web.service_watch import MINUTE_MS, POINTS_MAX, SERVICES_MAX, LagPoint, ServiceWatch
@@ -242,7 +252,7 @@ class CountedViews(FixedViews):
         self.asked_for += 1
         return super().activity(now_ms)
 
-    def stuck(self, now_ms: int) -> StuckSagas:
+    def stuck(self, now_ms: int, which: StuckFilter = EVERYTHING, page: PageRequest = WHOLE_PAGE) -> StuckSagas:
         raise AssertionError("the list of stuck sagas is not needed")
 
 

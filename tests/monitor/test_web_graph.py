@@ -10,10 +10,14 @@ from saga.choreography.releases import read_manifests
 from saga.choreography.sequence_drawing import STYLE
 from saga.configuration.settings import Settings
 from saga.monitor.views import (
+    EVERYTHING,
+    WHOLE_PAGE,
     ErrorClass,
     HandlerRate,
     HandlerRates,
+    PageRequest,
     SagaWait,
+    StuckFilter,
     StuckSaga,
     StuckSagas,
 )
@@ -174,7 +178,7 @@ class BusyViews(FixedViews):
     def errors(self) -> tuple[ErrorClass, ...]:
         return (an_error("payment", "reserve", "BankDown", 7),)
 
-    def stuck(self, now_ms: int) -> StuckSagas:
+    def stuck(self, now_ms: int, which: StuckFilter = EVERYTHING, page: PageRequest = WHOLE_PAGE) -> StuckSagas:
         return StuckSagas(sagas=(stuck_at("shipping", "book", "PaymentReserved"),) * 4, more=False)
 
 

@@ -6,6 +6,7 @@ the actual question.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from http.client import HTTPConnection, HTTPException
 from typing import Literal, NamedTuple
@@ -29,7 +30,17 @@ from saga.monitor.read_model import SAGAS_MAX, ReadModel
 from saga.monitor.reader import POLL_S, Report
 from saga.monitor.server import format_address, open_listener, run_server
 from saga.monitor.shared.worker import KEPT, RATES, MonitorWorker, changelog_topic
-from saga.monitor.views import PAGE_MAX, ErrorClass, HandlerRates, HotSpots, StuckSaga, StuckSagas, Timeline
+from saga.monitor.views import (
+    PAGE_MAX,
+    ErrorClass,
+    HandlerRates,
+    HotSpots,
+    StuckCount,
+    StuckSaga,
+    StuckSagas,
+    Timeline,
+    Why,
+)
 from saga.monitor.web.guards import GuardMiddleware
 from saga.ops.sources import open_administration
 from saga.support.clock import Clock
@@ -146,7 +157,16 @@ def merge_stuck(several: Iterable[StuckSagas], unanswered: tuple[str, ...]) -> S
     several = [*several]
     found = sorted((stuck for each in several for stuck in each.sagas), key=_sort_key)
     more = any(each.more for each in several) or len(found) > PAGE_MAX
-    return StuckSagas(sagas=tuple(found[:PAGE_MAX]), more=more, unanswered=unanswered)
+    counts = Counter[tuple[Why, str, str]]()
+    for each in several:
+        for one in each.counts:
+            counts[one.why, one.service, one.kind] += one.count
+    return StuckSagas(
+        sagas=tuple(found[:PAGE_MAX]),
+        more=more,
+        counts=tuple(sorted(StuckCount(why=w, service=of, kind=k, count=n) for (w, of, k), n in counts.items())),
+        unanswered=unanswered,
+    )
 
 
 def _sort_key(stuck: StuckSaga) -> tuple[int, tuple[str, ...], str]:

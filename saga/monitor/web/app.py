@@ -18,11 +18,11 @@ from starlette.staticfiles import StaticFiles
 from saga.configuration.settings import Settings
 from saga.errors import BadInput, SagaError
 from saga.monitor.views import PAGE_MAX, PageRequest, Views
-from saga.monitor.web import bulk_pages, graph_page, letter_pages, overview_page, pages, search_pages
+from saga.monitor.web import bulk_pages, exports, graph_page, letter_pages, overview_page, pages, search_pages
 from saga.monitor.web.guards import GuardMiddleware, read_form
 from saga.monitor.web.letter_filters import is_open_escalation
 from saga.monitor.web.operator_console import open_console
-from saga.monitor.web.search_pages import parse_filter
+from saga.monitor.web.search_pages import SAGA_FIELDS, parse_filter, parse_stuck_filter
 from saga.monitor.web.service_watch import open_watch
 from saga.monitor.web.site import (
     NotAllowed,
@@ -93,6 +93,7 @@ def _list_routes(has_views: bool) -> list[BaseRoute]:
         *graph_page.GRAPH_ROUTES,
         *letter_pages.DEAD_LETTER_ROUTES,
         *bulk_pages.BULK_ROUTES,
+        *exports.EXPORT_ROUTES,
         *pages.CONTROL_ROUTES,
         *METRICS_ROUTES,
         *SIGN_IN_ROUTES,
@@ -155,7 +156,7 @@ def _respond(value: object, status: int = 200) -> Response:
 async def sagas(request: Request) -> Response:
     """Return a page of sagas as JSON, with the same filters as the HTML page. `limit` and `after` select the page."""
     site, asked = get_site(request), request.query_params
-    chosen = {name: asked.get(name, "") for name in ("text", "service", "outcome", "age", "state")}
+    chosen = {name: asked.get(name, "") for name in SAGA_FIELDS}
     if chosen["state"] == "escalated":
         return _respond(
             {"error": "escalations are not part of the transition events: saga dead list --json lists them"}, 400
@@ -173,9 +174,10 @@ async def trace(request: Request) -> Response:
 
 
 async def stuck(request: Request) -> Response:
-    """Return the sagas that are stuck now."""
-    site = get_site(request)
-    return _respond(get_views(site).stuck(site.clock.now_ms()))
+    """Return a page of the sagas that are stuck now, and the numbers of all of them."""
+    site, asked = get_site(request), request.query_params
+    page = PageRequest(limit=parse_number(asked, "limit", PAGE_MAX) or PAGE_MAX, after=asked.get("after", ""))
+    return _respond(get_views(site).stuck(site.clock.now_ms(), parse_stuck_filter(asked), page))
 
 
 async def rates(request: Request) -> Response:

@@ -104,6 +104,8 @@ def _describe_list(
         "kinds": sorted({each.letter.what for each in known} | ({which.what} if which.what else set())),
         "blames": BLAMES,
         "renewal": read_renewal(request),
+        "csv": link("/export/dead.csv", **which.fields),
+        "json": link("/export/dead.json", **which.fields),
         "to": lambda path, **more: link(path, **{**which.fields, **more}),
     }
 

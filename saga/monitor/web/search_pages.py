@@ -7,8 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from saga.monitor.views import PageRequest, SagaFilter, SagaRow
-from saga.monitor.web.site import Site, get_site, get_views, link
+from saga.monitor.views import PageRequest, SagaFilter, SagaRow, StuckCount, StuckFilter
+from saga.monitor.web.renewal import read_renewal
+from saga.monitor.web.site import Site, get_site, get_views, link, parse_time
 
 SAGAS_PER_PAGE = 50
 AGES = {"1m": 60, "10m": 600, "1h": 3600, "1d": 86_400, "7d": 604_800}
@@ -19,8 +20,19 @@ OUTCOMES: Mapping[str, Literal["none", "success", "failure"]] = {
     "failure": "failure",
 }
 STATES = ("open", "dead", "escalated", "stuck")
-ROWS_MAX = 200
-"""Maximum number of stuck sagas on a page."""
+SAGA_FIELDS = ("text", "service", "kind", "outcome", "age", "state", "since", "until")
+"""Fields of the search."""
+STUCK_FIELDS = ("why", "service", "kind", "age")
+"""Fields of the filter of stuck sagas."""
+STUCK_PER_PAGE = 100
+WHYS: Mapping[str, str] = {
+    "dead": "a dead letter blocks it",
+    "failing": "the service's own code fails",
+    "overdue": "due work has not run",
+    "waiting": "it waits longer than usual",
+    "silent": "nothing is reported of it",
+}
+"""Reasons why a saga is stuck, in words for people."""
 
 
 # ---------------------------------------------------------------- all sagas
@@ -30,7 +42,7 @@ async def sagas(request: Request) -> Response:
     """Show the sagas that match the filter, last changed first."""
     site, asked = get_site(request), request.query_params
     views, now_ms = get_views(site), site.clock.now_ms()
-    chosen = {name: asked.get(name, "") for name in ("text", "service", "outcome", "age", "state")}
+    chosen = {name: asked.get(name, "") for name in SAGA_FIELDS}
     troubles: Sequence[str] = ()
     rows: Sequence[SagaRow]
     if chosen["state"] == "escalated":
@@ -50,25 +62,42 @@ async def sagas(request: Request) -> Response:
         chosen=chosen,
         ages=AGES,
         states=STATES,
-        services=sorted({rate.service for rate in views.rates().handlers}),
+        names=views.names(),
+        newest_ms=views.rates().newest_ms,
+        renewal=read_renewal(request),
+        csv=link("/export/sagas.csv", **chosen),
+        json=link("/export/sagas.json", **chosen),
         behind=link("/sagas", **chosen, after=next_) if next_ else None,
         is_first=not asked.get("after"),
         troubles=troubles,
     )
 
 
-def parse_filter(chosen: dict[str, str], now_ms: int) -> SagaFilter:
-    """Parse the filter fields of the page. An invalid value is ignored."""
-    age_s = AGES.get(chosen["age"])
+def parse_filter(chosen: Mapping[str, str], now_ms: int) -> SagaFilter:
+    """Parse the fields of the search. An invalid value is ignored."""
+    age_s, until_ms = AGES.get(chosen.get("age", "")), parse_minute(chosen.get("until", ""))
+    before = [ms for ms in (until_ms, None if age_s is None else now_ms - age_s * 1000) if ms is not None]
     return SagaFilter(
         text=chosen["text"],
         service=chosen["service"],
+        kind=chosen.get("kind", ""),
         outcome=OUTCOMES.get(chosen["outcome"], ""),
-        before_ms=None if age_s is None else now_ms - age_s * 1000,
+        since_ms=parse_minute(chosen.get("since", "")),
+        before_ms=min(before, default=None),
         dead=chosen["state"] == "dead",
         open=chosen["state"] == "open",
         stuck_ms=now_ms if chosen["state"] == "stuck" else None,
     )
+
+
+def parse_minute(text: str) -> int | None:
+    """Parse a time as a browser sends it, or RFC 3339, in UTC; `None` for any other text.
+
+    >>> parse_minute("1970-01-01T00:01"), parse_minute("1970-01-01T00:00:02Z"), parse_minute("yesterday")
+    (60000, 2000, None)
+    """
+    form = {16: ":00Z", 19: "Z"}.get(len(text), "")
+    return parse_time(text + form)
 
 
 async def _list_escalated(site: Site, which: SagaFilter) -> tuple[list[SagaRow], str, Sequence[str]]:
@@ -95,16 +124,69 @@ def _matches_row(row: SagaRow, which: SagaFilter) -> bool:
     return (
         which.service in ("", *row.services)
         and which.outcome in ("", row.result or "none")
+        and (which.since_ms is None or row.began_ms >= which.since_ms)
         and (which.before_ms is None or row.began_ms < which.before_ms)
     )
 
 
 async def stuck(request: Request) -> Response:
-    """Show the stuck sagas, those stuck longest first."""
-    site = get_site(request)
-    found = get_views(site).stuck(site.clock.now_ms())
-    more = found.more or len(found.sagas) > ROWS_MAX
-    return site.render(request, "stuck.html.j2", sagas=found.sagas[:ROWS_MAX], more=more)
+    """Show the stuck sagas that match the filter, those stuck longest first, with the numbers of all of them."""
+    site, asked = get_site(request), request.query_params
+    views, chosen = get_views(site), {name: asked.get(name, "") for name in STUCK_FIELDS}
+    which = parse_stuck_filter(chosen)
+    page = PageRequest(limit=STUCK_PER_PAGE, after=asked.get("after", ""))
+    found = views.stuck(site.clock.now_ms(), which, page)
+    whys = sum_counts(found.counts, "why", which)
+    return site.render(
+        request,
+        "stuck.html.j2",
+        sagas=found.sagas,
+        chosen=chosen,
+        is_narrow=any(chosen.values()),
+        total=sum(each.count for each in found.counts),
+        count=whys.get(which.why, 0) if which.why else sum(whys.values()),
+        whys=[(why, words, whys[why]) for why, words in WHYS.items() if why in whys],
+        services=_list_options(sum_counts(found.counts, "service", which), which.service),
+        kinds=_list_options(sum_counts(found.counts, "kind", which), which.kind),
+        ages=AGES,
+        words=WHYS,
+        newest_ms=views.rates().newest_ms,
+        renewal=read_renewal(request),
+        csv=link("/export/stuck.csv", **chosen),
+        json=link("/export/stuck.json", **chosen),
+        of=lambda **more: link("/stuck", **{**chosen, **more}),
+        first=link("/stuck", **chosen) if page.after else None,
+        behind=link("/stuck", **chosen, after=found.next) if found.next else None,
+    )
+
+
+def parse_stuck_filter(chosen: Mapping[str, str]) -> StuckFilter:
+    """Parse the filter fields of the page of stuck sagas. An invalid age is ignored."""
+    return StuckFilter(
+        why=chosen.get("why", ""),
+        service=chosen.get("service", ""),
+        kind=chosen.get("kind", ""),
+        age_ms=AGES.get(chosen.get("age", ""), 0) * 1000,
+    )
+
+
+def sum_counts(
+    counts: Sequence[StuckCount], field: Literal["why", "service", "kind"], which: StuckFilter
+) -> dict[str, int]:
+    """Return the numbers of stuck sagas by one field, of those that match the other fields of the filter."""
+    sums: dict[str, int] = {}
+    for each in counts:
+        others = [name for name in ("why", "service", "kind") if name != field and getattr(which, name)]
+        if all(getattr(which, name) == getattr(each, name) for name in others):
+            key = getattr(each, field)
+            sums[key] = sums.get(key, 0) + each.count
+    return sums
+
+
+def _list_options(sums: Mapping[str, int], chosen: str) -> list[tuple[str, str]]:
+    """Return the options of a choice, each with its number."""
+    names = sorted({*sums, chosen} - {""})
+    return [(name, f"{name} ({sums.get(name, 0):,})") for name in names]
 
 
 SEARCH_ROUTES = [Route("/sagas", sagas), Route("/stuck", stuck)]
