@@ -28,6 +28,22 @@ def test_the_picture_in_the_documents_is_what_the_command_draws(saga: Call) -> N
         assert "pictures/choreography.svg" in (ROOT / page).read_text("utf-8")
 
 
+@pytest.mark.parametrize(
+    ("name", "title", "services"),
+    [
+        ("travel", "A trip", ("trips", "flights", "hotels", "cars", "insurance", "payments", "mail")),
+        ("loan", "A loan", ("intake", "scoring", "funds", "approval", "letters")),
+    ],
+)
+def test_the_pictures_of_the_examples_are_what_the_command_draws(
+    saga: Call, monkeypatch: pytest.MonkeyPatch, name: str, title: str, services: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("SAGA_CONTRACTS", str(ROOT / "examples" / name / "contracts"))
+    modules = [f"examples.{name}.{service}" for service in services]
+    drawn = saga("graph", "--title", title, *modules).stdout
+    assert (ROOT / f"docs/pictures/{name}.svg").read_text("utf-8") == drawn, f"draw docs/pictures/{name}.svg again"
+
+
 def test_the_diagram_in_the_documents_is_what_the_command_prints(saga: Call) -> None:
     page = (ROOT / "docs/guides/choreography.md").read_text("utf-8")
     shown = re.search(r"\$ saga graph (.+)\n\.\.\.\n((?:.+\n)+?)\.\.\.\n", page)
