@@ -35,8 +35,15 @@ from saga.contracts.checks import (
 from saga.contracts.checks import LINT_RULES as LINT_RULES
 from saga.contracts.checks import release as write_released
 from saga.contracts.codegen import find_generated, generate, is_generated, list_classes, why_unknown
-from saga.contracts.compatibility import CompatibilityFinding, SchemaChange, list_changes, promised_directions
-from saga.contracts.contract import Version
+from saga.contracts.compatibility import (
+    CompatibilityFinding,
+    SchemaChange,
+    list_changes,
+    promised_directions,
+    suggest_remedy,
+)
+from saga.contracts.contract import MODES, Version
+from saga.contracts.drafts import FieldTexts, draft_fields, make_first_version
 from saga.contracts.event_classes import declared_contract, iterate_declared
 from saga.contracts.event_modules import (
     ClassDrift,
@@ -47,7 +54,7 @@ from saga.contracts.event_modules import (
 )
 from saga.contracts.library import Library, find_folder, find_library
 from saga.contracts.loading import make_version, read_version
-from saga.contracts.schema_parser import KINDS, format_schema, make_first_version, parse_field
+from saga.contracts.schema_parser import KINDS, format_schema
 from saga.errors import ContractError, DeclarationError
 from saga.ops.schema_registration import Registration, find_registrable, register
 from saga.support.clock import SystemClock
@@ -83,7 +90,8 @@ def contracts() -> None:
 @contracts.command("generate")
 @click.argument("module", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("names", nargs=-1)
-def generate_(module: Path | None, names: tuple[str, ...]) -> None:
+@click.option("--add", "is_added", is_flag=True, help="Keep the classes that the module has, and add the named ones.")
+def generate_(module: Path | None, names: tuple[str, ...], is_added: bool) -> None:
     """Write event classes for contracts: their newest versions, or the named ones.
 
     \b
@@ -91,6 +99,8 @@ def generate_(module: Path | None, names: tuple[str, ...]) -> None:
         write this module with these classes, in this order
     saga contracts generate services/payment/events.py OrderPlaced OrderPlaced.v1
         the same, with version 1 as the class OrderPlacedV1, for an upcaster
+    saga contracts generate --add services/payment/events.py OrderCancelled
+        add this class to those that the module has
     saga contracts generate services/payment/events.py
         write it again with the classes it has
     saga contracts generate
@@ -99,6 +109,8 @@ def generate_(module: Path | None, names: tuple[str, ...]) -> None:
     modules = _find_generated(module)
     if module is not None and not module.exists() and not names:
         raise click.UsageError(f"{module} does not exist yet; name its classes")
+    if is_added and not names:
+        raise click.UsageError("--add: name the module and the classes to add: MODULE OrderCancelled")
     if names and module is not None:
         wrong = [why for name in names if (why := why_unknown(_load_library_of(module), name)) is not None]
         if wrong:
@@ -106,7 +118,7 @@ def generate_(module: Path | None, names: tuple[str, ...]) -> None:
     problems = []
     for path in modules:
         try:
-            source = generate(_load_library_of(path), names or list_classes(path.read_text("utf-8")))
+            source = generate(_load_library_of(path), _classes_to_write(path, names, is_added))
         except (ContractError, SyntaxError) as why:
             problems.append(f"{path}: {why}")
             continue
@@ -117,6 +129,15 @@ def generate_(module: Path | None, names: tuple[str, ...]) -> None:
         path.write_text(source, "utf-8")
         print_lines(f"{path} written")
     _exit_with(problems)
+
+
+def _classes_to_write(module: Path, names: tuple[str, ...], is_added: bool) -> list[str]:
+    """Return the names of the classes that a module is to have: those named, those it has, or both. Raises
+    `SyntaxError`."""
+    if names and not is_added:
+        return [*names]
+    there = list_classes(module.read_text("utf-8")) if module.exists() else []
+    return [*there, *(name for name in names if name not in there)]
 
 
 @contracts.command("write")
@@ -411,29 +432,52 @@ _ANY = "any.py"
     "fields",
     multiple=True,
     metavar="NAME:TYPE:DESCRIPTION",
-    help=f"A field besides the key, for example quantity:int:How many of it. Types: {KINDS}; append [] for a list, ? "
-    "if it may be absent.",
+    help=f"A field besides the key, for example quantity:int:How many of it. Types: {KINDS}; append [] for a list, "
+    "{} for a map, ? if it may be absent. RECORD.NAME is a field of a nested record.",
+)
+@click.option("--record", "records", multiple=True, metavar="NAME:DESCRIPTION", help="A nested record, as a type.")
+@click.option("--enum", "enums", multiple=True, metavar="NAME=SYMBOL,...:DESCRIPTION", help="An enum, as a type.")
+@click.option(
+    "--sensitive", multiple=True, metavar="FIELD", help="A sensitive field; FIELD=false says that it is none."
+)
+@click.option(
+    "--default",
+    "defaults",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Default of a field: JSON, or the text itself. ENUM=SYMBOL is what readers use for an unknown symbol.",
 )
 @click.option("--starts", is_flag=True, help="It starts a saga.")
 @click.option("--outcome", type=click.Choice(["success", "failure"]), help="It ends a saga.")
 @click.option("--produced-externally", is_flag=True, help="Clients and services that do not own it may publish it.")
 @click.option("--consumed-externally", is_flag=True, help="Consumers outside this repository read it.")
-def new_contract(place: str, doc: str, fields: tuple[str, ...], key: str, **terms: Any) -> None:
+@click.option("--namespace", help="Namespace of the record.")
+@click.option("--subject", help="Field that says whom it is about, for the key of its encryption.")
+@click.option("--principal", help="Header in which a foreign sender says who starts the saga.")
+@click.option("--id-header", help="Header with the id of messages of a sender that writes no ce_id.")
+@click.option("--id-field", help="Field with that id.")
+@click.option("--trusted-time", is_flag=True, help="Deadlines count from its own time, whoever published it.")
+@click.option("--compatible", type=click.Choice(MODES), help="What the version promises to others.")
+def new_contract(place: str, doc: str, key: str, **given: Any) -> None:
     """Write the first version of a contract: contracts/TOPIC/NAME.v1.avsc.
 
     \b
     saga contracts new orders/OrderShipped --owner order --key order_id --doc "The goods are on their way." \\
-        --field "tracking:string:Where to ask for them."
+        --record "Address:Where the goods go." --field "Address.street:string:Street and number." \\
+        --enum "Carrier=POST,OTHER:Who brings them." --default Carrier=OTHER --sensitive Address.street \\
+        --field "to:Address:Where they go." --field "by:Carrier:Who brings them." \\
+        --field "parcels:int:How many there are." --default parcels=1
     """
     topic, slash, name = place.partition("/")
     if not (topic and slash and name) or "/" in name:
         raise click.UsageError(f"{place!r} is not TOPIC/NAME, for example orders/OrderPlaced")
+    texts = FieldTexts(**{name: given.pop(name) for name in FieldTexts._fields})
     try:
-        parts = [parse_field(text) for text in fields]
+        parts = draft_fields(texts)
     except ValueError as why:
         raise click.UsageError(str(why)) from why
     id_ = {"name": key, "type": "string", "doc": f"The {key.removesuffix('_id')}, and with it the saga."}
-    attributes = {"doc": doc, "topic": topic, "key": key, **terms}
+    attributes = {"namespace": given.pop("namespace"), "doc": doc, "topic": topic, "key": key, **given}
     for attribute, option in (("produced_by", "produced_externally"), ("consumed_by", "consumed_externally")):
         attributes[attribute] = "external" if attributes.pop(option) else None
     schema = make_first_version(name, attributes, [id_, *parts])
@@ -555,7 +599,9 @@ def _describe_effects(change: SchemaChange, old: Version, new_: Version) -> list
     for findings, writer, reader in ((change.backward, old, new_), (change.forward, new_, old)):
         verbs = {"fails": "cannot read", "misread": "misreads", "default": "reads"}
         for finding in findings:
-            remedy = f"; {finding.remedy}" if finding.remedy else ""
+            is_upcast = old.number in new_.upcasts
+            advice = finding.remedy if writer is new_ or is_upcast else suggest_remedy(finding, new_, [old.number])
+            remedy = f"; {advice}" if advice else ""
             verb = verbs[finding.effect]
             lines.append(
                 f"    v{reader.number} {verb} messages of v{writer.number}: {finding.path} {finding.says}{remedy}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from saga.contracts.compatibility import CompatibilityBreak, find_breaks
+from saga.contracts.compatibility import CompatibilityBreak, find_breaks, suggest_remedy
 from saga.contracts.contract import DEFAULT_MODE, Contract, Mode, Version
 from saga.contracts.json_form import read_json
 from saga.contracts.loading import find_missing_marks, merge_marks
@@ -217,7 +217,9 @@ def _problem(group: list[CompatibilityBreak]) -> ContractProblem:
     if first.direction == "forward" and len(group) > 1:
         verb = verb.replace("misreads", "misread")
     remedy = first.finding.remedy
-    if first.direction == "forward" and all(found.older.number in found.newer.upcasts for found in group):
+    if first.direction == "backward":
+        remedy = suggest_remedy(first.finding, first.newer, [found.older.number for found in group])
+    elif all(found.older.number in found.newer.upcasts for found in group):
         remedy = (
             'it is a step in meaning ("upcasts"), which services of before cannot know: declare "compatible": '
             '"backward_transitive", and deploy all who hear it before its owner'

@@ -52,6 +52,9 @@ FOREIGN: Final = "foreign-type"
 """Name of the rule about types in foreign schemas that contracts do not support."""
 _ROUNDED: Final = {("int", "float"), ("long", "float"), ("long", "double")}
 
+_MEANING_RULES: Final = ("type", "logical-type", "rounding", "default-changed", "utf-8", "uuid")
+"""Rules whose findings may come from a change of what a field means."""
+
 Kind: TypeAlias = Literal[
     "added", "removed", "renamed", "order", "type", "symbols", "default", "aliases", "doc", "sensitive", "attribute"
 ]
@@ -134,6 +137,25 @@ def find_breaks(contract: Contract) -> Iterator[CompatibilityBreak]:
                         yield CompatibilityBreak(newer=newer, older=older, direction=direction, finding=finding)
             if not newer.compatible.endswith("_transitive"):
                 break
+
+
+def suggest_remedy(finding: CompatibilityFinding, newer: Version, older: Iterable[int]) -> str:
+    """Return what to do about a finding for older messages that a newer version reads.
+
+    Where the field may mean something else now, an upcaster is the other way out.
+
+    Args:
+        finding: the finding.
+        newer: the newer version.
+        older: numbers of the older versions.
+    """
+    if finding.rule not in _MEANING_RULES:
+        return finding.remedy
+    upcasts = sorted({*newer.upcasts, *older})
+    return (
+        f'{finding.remedy}; or, if it means something else now, declare "upcasts": {upcasts} and "compatible": '
+        f'"backward_transitive", and have an upcaster read the older messages'
+    )
 
 
 def promised_directions(mode: Mode) -> tuple[Direction, ...]:

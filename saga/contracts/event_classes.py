@@ -448,7 +448,7 @@ class _SchemaBuilder:
         except ValueError as why:
             raise _UnsupportedAnnotation(f"Avro({avro!r}): {why}") from why
         wanted = PYTHON_TYPES[type_.kind] if isinstance(type_, schema.ScalarType) else Decimal
-        if wanted is not inner or isinstance(type_, schema.ArrayType):
+        if wanted is not inner:
             raise _UnsupportedAnnotation(f"Avro({avro!r}) is no type of {inner.__name__}")
         return made, type_
 

@@ -1,10 +1,9 @@
-"""Parse the JSON of an `.avsc` file into a `RecordType`, and report all problems at once. Make new schemas for `saga
-contracts`."""
+"""Parse the JSON of an `.avsc` file into a `RecordType`, and report all problems at once. Write schemas as text."""
 
 import json
 import keyword
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from saga.contracts.schema import (
@@ -39,7 +38,6 @@ twice."""
 PRECISION_MAX = 1000
 """Largest number of digits of a decimal."""
 
-_FIELD = re.compile(r"(?P<name>\w+):(?P<type>[^:]+):(?P<doc>.+)", re.DOTALL)
 _DECIMAL = re.compile(r"decimal\(([0-9]+),([0-9]+)\)")
 KINDS: Final = f"{', '.join([*PRIMITIVES, *LOGICAL])}, decimal(12,2)"
 
@@ -410,30 +408,6 @@ def _null_first(union: Any) -> bool:
 # -------------------------------------------------------------------- writing
 
 
-def make_first_version(name: str, terms: Mapping[str, Any], fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Make the schema of a new contract.
-
-    Args:
-        name: name of the record.
-        terms: the contract attributes; those that are `None` or false are left out.
-        fields: JSON of the fields.
-    """
-    given = {term: value for term, value in terms.items() if value not in (None, False)}
-    return {"type": "record", "name": name, **given, "fields": [dict(field) for field in fields]}
-
-
-def parse_field(text: str) -> dict[str, Any]:
-    """Make the JSON of a field from `NAME:TYPE:DESCRIPTION`. Raises `ValueError` with the problem."""
-    match = _FIELD.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not NAME:TYPE:DESCRIPTION, as quantity:int:How many of it.")
-    kind, optional = match["type"].strip(), match["type"].strip().endswith("?")
-    type_ = _type(kind.removesuffix("?"))
-    default = {"default": None} if optional else {}
-    doc = match["doc"].strip()
-    return {"name": match["name"], "type": ["null", type_] if optional else type_, **default, "doc": doc}
-
-
 def format_schema(schema: Mapping[str, Any]) -> str:
     """Format a schema as JSON with one line for each attribute and each field."""
     lines = [f"  {json.dumps(name)}: {_json(value)}" for name, value in schema.items() if name != "fields"]
@@ -445,25 +419,22 @@ def format_schema(schema: Mapping[str, Any]) -> str:
 def parse_type(kind: str) -> tuple[Any, Type]:
     """Parse the short form of a type, such as `decimal(12,2)`. Return its JSON and the type. Raises `ValueError` with
     the problem."""
-    made = _type(kind)
+    made = type_to_json(kind)
     try:
         return made, _SchemaParser().type_(made, "", "")
     except _Unusable as why:
         raise ValueError(str(why)) from why
 
 
-def _type(kind: str) -> Any:
-    if kind.endswith("[]"):
-        return {"type": "array", "items": _type(kind.removesuffix("[]"))}
+def type_to_json(kind: str) -> Any:
+    """Return the JSON of the short form of a type. Raises `ValueError` for one that there is not."""
     if kind in PRIMITIVES:
         return kind
     if kind in LOGICAL:
         return {"type": LOGICAL[kind][0], "logicalType": kind}
     decimal = _DECIMAL.fullmatch(kind)
     if decimal is None:
-        raise ValueError(
-            f"there is no type {kind!r}; there are {KINDS}, each with [] for many, or ? for an optional one"
-        )
+        raise ValueError(f"there is no type {kind!r}; there are {KINDS}")
     precision, scale = int(decimal[1]), int(decimal[2])
     return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
 

@@ -68,6 +68,20 @@ def test_check_names_the_file_and_the_difference_and_generate_mends_it(folder: P
     assert saga("check").exit_code == 0
 
 
+def test_classes_are_added_to_those_that_a_module_has(folder: Path) -> None:
+    assert saga("generate", "--add", "a/events.py", "Asked").exit_code == 0
+    done = saga("generate", "--add", "a/events.py", "Placed", "Asked")
+    assert (done.exit_code, done.output) == (0, "a/events.py written\n")
+    added = (folder / "a/events.py").read_text("utf-8")
+    assert added.index("class Asked(Event)") < added.index("class Placed(Event)")
+    assert saga("generate", "a/events.py", "Placed").exit_code == 0
+    assert "class Asked" not in (folder / "a/events.py").read_text("utf-8"), "without --add the named ones are all"
+    for arguments in (["a/events.py"], []):
+        done = saga("generate", "--add", *arguments)
+        assert done.exit_code == 2
+        assert "--add: name the module and the classes to add" in done.output
+
+
 def test_an_older_version_is_generated_by_its_number_and_kept_in_step(folder: Path) -> None:
     write(folder, schema("Placed", field("note", "string", default="")), version=2)
     assert saga("generate", "a/events.py", "Placed", "Placed.v1").exit_code == 0
@@ -146,6 +160,22 @@ def test_a_repository_of_contracts_alone_is_checked(folder: Path) -> None:
     assert (done.exit_code, done.output.splitlines()[-1]) == (0, "0 generated modules are up to date")
 
 
+def test_diff_names_the_upcaster_where_a_field_may_mean_something_else(folder: Path) -> None:
+    write(folder, schema("Said", field("total", "long"), field("note", "string", default="")))
+    write(folder, schema("Said", field("total", "double"), field("note", "string", default="-")), version=2)
+    done = saga("diff", "Said.v1", "Said.v2")
+    upcaster = 'or, if it means something else now, declare "upcasts": [1] and "compatible": "backward_transitive"'
+    misread = [line for line in done.output.splitlines() if "v2 misreads messages of v1" in line]
+    assert [line.split(":")[1].split()[0] for line in misread] == ["total", "note"]
+    assert all(upcaster in line for line in misread)
+    assert not any("upcasts" in line for line in done.output.splitlines() if "messages of v2" in line)
+    write(folder, schema("Said", field("total", "double"), upcasts=[1], compatible="backward_transitive"), version=2)
+    forget_folders()
+    done = saga("diff", "Said.v1", "Said.v2")
+    assert upcaster not in done.output
+    assert "messages of v1 are read by an upcaster" in done.output
+
+
 def test_check_reports_each_promise_that_a_version_breaks_and_what_to_do(folder: Path) -> None:
     fields = [field("total", "int"), field("colour", {"type": "enum", "name": "Colour", "symbols": ["RED", "BLUE"]})]
     write(folder, schema("Said", *fields))
@@ -157,7 +187,8 @@ def test_check_reports_each_promise_that_a_version_breaks_and_what_to_do(folder:
     lines = [line for line in done.output.splitlines() if line.startswith("contracts/orders/Said.v3.avsc: ")]
     assert [line.partition(": ")[2] for line in lines] == [
         "v3 cannot read messages of v1, v2: total is written as int and read as string; leave its type, and add a "
-        "field with another name [type]",
+        'field with another name; or, if it means something else now, declare "upcasts": [1, 2] and "compatible": '
+        '"backward_transitive", and have an upcaster read the older messages [type]',
         "v3 cannot read messages of v1, v2: colour is written with BLUE, which is not known where it is read, and "
         "enum Colour has no default; keep all symbols; only an enum that has a default from its first version on can "
         "have new ones [symbols]",
@@ -306,6 +337,72 @@ def test_new_writes_a_version_that_is_linted_and_used(folder: Path) -> None:
     assert saga("generate", "events.py", "GoodsSent").exit_code == 0
     assert "total: Decimal | None = None" in (folder / "events.py").read_text("utf-8")
     assert [p["file"] for p in json.loads(saga("lint", "--json").output)["problems"] if "goods" in p["file"]] == []
+
+
+SHIPPED = [
+    *("new", "goods/GoodsShipped", "--owner", "order", "--key", "order_id", "--doc", "They are on their way."),
+    *("--record", "Address:Where goods go.", "--field", "Address.street:string:Street and number."),
+    *("--field", "Address.country:string:Code of the country.", "--default", "Address.country=CH"),
+    *("--enum", "Carrier=POST,OTHER:Who brings them.", "--default", "Carrier=OTHER"),
+    *("--field", "to:Address:Where they go.", "--field", "stops:Address[]:Where they stop.", "--default", "stops=[]"),
+    *("--field", "by:Carrier:Who brings them.", "--default", "by=POST", "--sensitive", "Address.street"),
+    *("--field", "sizes:int{}:How many pieces, by size.", "--field", "note:string?:A word.", "--default", "note="),
+    *("--field", "parcels:int:How many.", "--default", "parcels=1", "--field", "name:string:That of the ship."),
+    *("--sensitive", "name=false", "--namespace", "com.shop", "--subject", "order_id", "--compatible", "backward"),
+    *("--starts", "--produced-externally", "--principal", "x-user", "--id-header", "x-id", "--trusted-time"),
+]
+
+
+def test_new_says_everything_that_a_contract_can_say(folder: Path) -> None:
+    assert saga(*SHIPPED).exit_code == 0
+    written = json.loads((folder / "contracts/goods/GoodsShipped.v1.avsc").read_text("utf-8"))
+    fields = {field["name"]: field for field in written.pop("fields")}
+    assert written == {
+        **{"type": "record", "name": "GoodsShipped", "namespace": "com.shop", "doc": "They are on their way."},
+        **{"topic": "goods", "key": "order_id", "owner": "order", "starts": True, "produced_by": "external"},
+        **{"subject": "order_id", "principal": "x-user", "id_header": "x-id", "trusted_time": True},
+        "compatible": "backward",
+    }
+    street = {"name": "street", "type": "string", "doc": "Street and number.", "sensitive": True}
+    country = {"name": "country", "type": "string", "default": "CH", "doc": "Code of the country."}
+    address = {"type": "record", "name": "Address", "doc": "Where goods go.", "fields": [street, country]}
+    carrier = {"type": "enum", "name": "Carrier", "doc": "Who brings them.", "symbols": ["POST", "OTHER"]}
+    assert fields["to"]["type"] == address
+    assert fields["stops"] == {
+        **{"name": "stops", "type": {"type": "array", "items": "Address"}, "default": []},
+        "doc": "Where they stop.",
+    }
+    assert (fields["by"]["type"], fields["by"]["default"]) == ({**carrier, "default": "OTHER"}, "POST")
+    assert fields["sizes"]["type"] == {"type": "map", "values": "int"}
+    assert (fields["note"]["type"], fields["note"]["default"]) == (["string", "null"], "")
+    assert (fields["parcels"]["default"], fields["name"]["sensitive"]) == (1, False)
+    forget_folders()
+    assert [p["file"] for p in json.loads(saga("lint", "--json").output)["problems"] if "goods" in p["file"]] == []
+    assert saga("generate", "events.py", "GoodsShipped").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--record", "Address"], "'Address' is not NAME:DESCRIPTION, as Address:Where the goods go."),
+        (["--record", "Carrier:x"], "there are two types Carrier"),
+        (["--record", "Place:x", "--field", "Place.a:int:x"], "no field has the type Place: leave the record out, or"),
+        (["--enum", "Carrier:x"], "'Carrier:x' is not NAME=SYMBOL,SYMBOL:DESCRIPTION"),
+        (["--field", "Nowhere.a:int:x"], "there is no record Nowhere: name it with --record Nowhere:DESCRIPTION"),
+        (["--field", "Carrier.a:int:x"], "there is no record Carrier"),
+        (["--sensitive", "pin"], "there is no field pin; there are to, stops, by, sizes, note, parcels, name"),
+        (["--default", "parcels=many"], "the default of parcels is 'many', which is no JSON, as 1, true, [] or null"),
+        (["--default", "parcels"], "'parcels' is not NAME=VALUE, as quantity=1"),
+        (["--default", "parcels=1.5"], "field parcels: its default is 1.5, which is no int"),
+        (["--field", "Address.up:Address:x"], "Address contains itself"),
+        (["--field", "x:Adress:x"], "there is no type 'Adress'; there are boolean"),
+    ],
+)
+def test_new_says_what_is_wrong_with_an_option(folder: Path, more: list[str], message: str) -> None:
+    done = CliRunner().invoke(contracts, [*SHIPPED, *more])
+    assert done.exit_code != 0
+    assert message in f"{done.output} {done.exception}"
+    assert not (folder / "contracts/goods").exists()
 
 
 def test_the_first_contract_of_all_makes_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

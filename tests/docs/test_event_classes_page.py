@@ -44,6 +44,14 @@ def test_the_files_and_commands_of_the_page_do_what_it_says(tmp_path: Path, shel
     assert checked >= 2
 
 
+def test_the_commands_for_a_new_contract_do_what_the_page_says(tmp_path: Path, shell: Shell) -> None:
+    [script] = [block.body for block in blocks(PAGE) if "--record" in block.body]
+    first = "saga contracts new orders/OrderShipped --owner order --key order_id --doc 'It is on its way.'"
+    shell.call(f"{first}\n{script}saga contracts lint\nsaga contracts check\n")
+    module = (tmp_path / "shop/parcels.py").read_text("utf-8")
+    assert ["class Address:" in module, "class ParcelSent(" in module, "class OrderShipped(" in module] == [True] * 3
+
+
 @pytest.mark.parametrize(("hint", "type_"), rows(HEADING))
 def test_an_annotation_is_the_type_that_the_page_says(hint: str, type_: str) -> None:
     whole = declare("Said", f"value: {hint.partition('`')[0]}").newest.schema
