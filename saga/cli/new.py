@@ -23,8 +23,9 @@ def new() -> None:
 
     \b
     saga new project shop
+    saga new project shop --template compensation
     cd shop
-    saga new service payment
+    saga new service stock
 
     \b
     Exit code 0: written.
@@ -34,18 +35,30 @@ def new() -> None:
 
 @new.command()
 @click.argument("name")
+@click.option(
+    "--template",
+    type=click.Choice(list(plans.TEMPLATES)),
+    default=plans.PLAIN,
+    show_default=True,
+    help="What the project begins with.",
+)
 @json_option
-def project(name: str, as_json: bool) -> None:
+def project(name: str, template: str, as_json: bool) -> None:
     """Write the project NAME into a new folder of that name.
 
     It has contracts for an order, from its start to its outcome; the service `order`, which decides the outcome; its
-    tests; pyproject.toml, a Makefile, and compose files for Kafka.
+    tests; pyproject.toml, a Makefile, and compose files for Kafka. Templates:
+
+    \b
+    one-service    nothing more
+    compensation   payment takes the money and gives it back if the order is cancelled; a deadline
+    documents      intake starts a saga when another program writes a document
 
     \b
     Exit code 0: written.
     Exit code 2: nothing was written: a name is not valid, or a file exists already.
     """
-    _write(Path(name), plans.plan_project(name), as_json)
+    _write(Path(name), plans.plan_project(name, template), as_json)
     if not as_json:
         print_lines(f"next: cd {name}; saga dev; README.md has the next steps")
 

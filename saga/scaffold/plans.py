@@ -100,17 +100,56 @@ class NewService(NamedTuple):
         return self.name.replace("-", " ").capitalize()
 
 
-def plan_project(name: str) -> Mapping[str, str]:
-    """Return the files of a project, by path, with a service that decides how orders end. Raises `ConfigurationError`
-    for an invalid name.
+class ProjectTemplate(NamedTuple):
+    """What a new project begins with."""
+
+    events: Mapping[str, Sequence[str]]
+    """The event classes of each service."""
+    start: str = "saga publish OrderPlaced --example | saga publish OrderPlaced"
+    """Command that starts a first saga, that of `order-1`."""
+
+
+_OF_ORDER = ("OrderPlaced", "OrderConfirmed", "OrderCancelled")
+_OF_PAYMENT = ("PaymentTaken", "PaymentRefused")
+PLAIN: Final = "one-service"
+TEMPLATES: Final[Mapping[str, ProjectTemplate]] = {
+    PLAIN: ProjectTemplate({FIRST: _OF_ORDER}),
+    "compensation": ProjectTemplate(
+        {
+            FIRST: (*_OF_ORDER, *_OF_PAYMENT),
+            "payment": ("OrderPlaced", "OrderCancelled", *_OF_PAYMENT, "PaymentReturned"),
+        }
+    ),
+    "documents": ProjectTemplate(
+        {FIRST: _OF_ORDER, "intake": ("OrderPlaced",)}, start="python write_order.py order-1 tea 2"
+    ),
+}
+"""Templates of projects. Each but the first has a folder of files, which are added to those of the first or replace
+them."""
+
+
+def plan_project(name: str, template: str = PLAIN) -> Mapping[str, str]:
+    """Return the files of a project, by path. Raises `ConfigurationError` for an invalid name.
+
+    Args:
+        name: name of the project.
+        template: one of `TEMPLATES`.
     """
     _check("project", name)
-    events = ("OrderPlaced", "OrderConfirmed", "OrderCancelled")
-    texts = _texts("project", {"project": name, "package": PACKAGE, "first": FIRST, "saga_version": "0.1"})
+    chosen = TEMPLATES[template]
+    values = {"project": name, "package": PACKAGE, "first": FIRST, "saga_version": "0.1", "start": chosen.start}
+    texts = _texts("project", values)
+    if template != PLAIN:
+        texts |= _texts(template, values)
     contracts = {path: text for path, text in texts.items() if path.startswith("contracts/")}
     with TemporaryDirectory() as folder:
         library = _library(Path(folder), contracts)
-        return {**texts, f"{PACKAGE}/{FIRST}/events.py": generate(library, events)}
+        for service, events in chosen.events.items():
+            texts[f"{PACKAGE}/{service}/events.py"] = generate(library, events)
+    for service in chosen.events.keys() - {FIRST}:
+        own = {"name": service, "module": service, "package": PACKAGE}
+        texts[f"docker-compose.{service}.yml"] = _read("service/docker-compose.yml.txt", own)
+    return texts
 
 
 def plan_service(name: str, root: Path, hears: str | None = None) -> Mapping[str, str]:

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ from click.testing import CliRunner, Result
 from saga.cli.main import main
 from saga.configuration.settings import known_settings
 from saga.errors import SagaError
-from saga.scaffold.plans import write_files
+from saga.scaffold.plans import PLAIN, TEMPLATES, write_files
+from tests.cli.test_missing_topics import running
 from tests.compose.checked import compose_here, config_of, problems_in
 from tests.contracts.folders import decimal, field, schema
 from tests.contracts.folders import write as write_contracts
+from tests.waiting import until
 
 BIN = Path(sys.executable).parent
+RUN_S_MAX = 60.0
 LONG = "a-name-that-is-as-long-as-any-may-be-her"
 ROOT = Path(__file__).parents[2]
 CHECKS = (
@@ -72,6 +76,41 @@ def test_what_it_writes_passes_all_that_it_promises(folder: Path, monkeypatch: p
         called(shop, *command)
     modules = ("services.order", "services.payment", "services.stock", f"services.{LONG.replace('-', '_')}")
     called(shop, sys.executable, "-m", "saga.cli.main", "topics", "plan", *modules)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("template", [each for each in TEMPLATES if each != PLAIN])
+def test_a_template_passes_all_that_it_promises(folder: Path, template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert saga("new", "project", "shop", "--template", template).exit_code == 0
+    shop = folder / "shop"
+    monkeypatch.chdir(shop)
+    modules = [f"services.{service}" for service in TEMPLATES[template].events]
+    for command in CHECKS:
+        called(shop, *command)
+    called(shop, sys.executable, "-m", "saga.cli.main", "check", *modules)
+    called(shop, sys.executable, "-m", "saga.cli.main", "topics", "plan", *modules)
+    compose = sorted(shop.glob("docker-compose*.yml"))
+    assert len(compose) == len(modules)
+    assert [problems_in(file) for file in compose] == [[]] * len(modules)
+    assert saga("new", "service", "stock", "--hears", "OrderPlaced").exit_code == 0
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_the_first_saga_of_a_template_is_started_as_its_readme_says(
+    folder: Path, template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert saga("new", "project", "shop", "--template", template).exit_code == 0
+    monkeypatch.chdir(folder / "shop")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
+    start = TEMPLATES[template].start
+    assert f"\n{start}\nsaga sagas show order-1\n" in Path("README.md").read_text()
+    with ExitStack() as stack:
+        for service in TEMPLATES[template].events:
+            stack.enter_context(running(f"services.{service}"))
+        until(lambda: all(Path(f".saga/{service}.db").exists() for service in TEMPLATES[template].events), RUN_S_MAX)
+        subprocess.run(["sh", "-c", start], check=True, capture_output=True)
+        until(lambda: "ended with OrderConfirmed" in saga("sagas", "show", "order-1").output, RUN_S_MAX)
 
 
 def of_all_types() -> dict[str, Any]:
