@@ -62,8 +62,8 @@ from saga.support.printable import count_noun
 
 PROMISES = (
     'What a version promises is its "compatible", by default full_transitive: it reads messages of all earlier '
-    f"versions, and they read its messages, because {REASON}. docs/contracts.md says which change is safe, in which "
-    "order."
+    f"versions, and they read its messages, because {REASON}. docs/guides/evolving-contracts.md says which change is "
+    "safe, in which order."
 )
 
 
@@ -160,7 +160,7 @@ def write_contracts(modules: tuple[Path, ...]) -> None:
     without = [str(module) for module in modules if not find_event_lines(module)]
     if without or not found:
         where = f"in {', '.join(without)}" if without else "below the current folder"
-        raise click.UsageError(f"there is no event class below @event {where}; docs/contracts.md begins with one")
+        raise click.UsageError(f"there is no event class below @event {where}; docs/guides/contracts.md has one")
     drifts, problems, count = _compare_classes(found)
     problems += [problem for problem, drift in drifts.items() if drift.refusal]
     _exit_with([str(problem) for problem in problems])

@@ -121,7 +121,7 @@ def run(  # one parameter for each option
     keeps its read model in tables on Kafka, and answers for all. When a worker dies, the others take over its
     partitions. They have no page, and read no stores.
 
-    See docs/monitor.md. SIGTERM or Ctrl-C ends it.
+    See docs/operating/monitor.md. SIGTERM or Ctrl-C ends it.
 
     \b
     Exit code 0: stopped by a signal.

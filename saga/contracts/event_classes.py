@@ -65,7 +65,7 @@ nothing."""
 
 
 class EventAttributes(TypedDict, total=False):
-    """The attributes of a contract, as `docs/contracts.md` explains them, and what only a class needs: `version`."""
+    """The attributes of a contract, as `docs/reference/contracts.md` explains them; and `version`, for a class only."""
 
     topic: Required[str]
     """Topic of the event, and folder of its contract."""

@@ -1,7 +1,7 @@
 """Table of changes of a contract from one version to the next, each with its verdict in both directions.
 
 `test_changes.py` shows each verdict by writing with one version and reading with the other, and holds what other
-checkers say against it; `docs/contracts.md` has the table for people.
+checkers say against it; `docs/reference/contracts.md` has the table for people.
 """
 
 from collections.abc import Sequence

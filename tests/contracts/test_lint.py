@@ -175,7 +175,7 @@ def test_a_rule_is_silenced_where_it_is_said_and_nowhere_else() -> None:
 
 def test_every_rule_has_a_test_and_a_sentence() -> None:
     assert {bad[0] for bad in BAD} | {"contract"} == set(LINT_RULES)
-    page = (ROOT / "docs/contracts.md").read_text("utf-8")
+    page = (ROOT / "docs/reference/contracts.md").read_text("utf-8")
     for rule, sentence in LINT_RULES.items():
         assert f"| `{rule}` | {sentence} |" in page
 

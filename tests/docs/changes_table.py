@@ -1,11 +1,11 @@
-"""Writes the tables of changes in `docs/contracts.md` anew: `python -m tests.docs.changes_table`."""
+"""Writes the tables of changes in `docs/reference/contracts.md` anew: `python -m tests.docs.changes_table`."""
 
 import re
 
 from tests.contracts.changes import CHANGES, GROUPS, Change
 from tests.docs.markdown import ROOT
 
-PAGE = ROOT / "docs" / "contracts.md"
+PAGE = ROOT / "docs" / "reference" / "contracts.md"
 COMMAND = "python -m tests.docs.changes_table"
 
 

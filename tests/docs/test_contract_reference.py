@@ -14,7 +14,8 @@ from saga.messages import Topic
 from tests.contracts.folders import event, field, schema, write
 from tests.docs.markdown import ROOT
 
-PAGE = (ROOT / "docs" / "contracts.md").read_text("utf-8")
+PAGES = ("docs/guides/contracts.md", "docs/reference/contracts.md")
+PAGE = "\n".join((ROOT / page).read_text("utf-8") for page in PAGES)
 
 
 def rows(heading: str, table: int = 0) -> list[list[str]]:

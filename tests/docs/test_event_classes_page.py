@@ -16,7 +16,7 @@ from tests.docs.test_contract_reference import rows
 from tests.docs.test_tutorial import Shell, first_missing
 
 HEADING = "Events as classes"
-PAGE = (ROOT / "docs/contracts.md").read_text("utf-8")
+PAGE = (ROOT / "docs/guides/contracts.md").read_text("utf-8")
 SECTION = next(part for part in re.split(r"^## ", PAGE, flags=re.MULTILINE) if part.startswith(HEADING))
 
 
@@ -45,7 +45,8 @@ def test_the_files_and_commands_of_the_page_do_what_it_says(tmp_path: Path, shel
 
 
 def test_the_commands_for_a_new_contract_do_what_the_page_says(tmp_path: Path, shell: Shell) -> None:
-    [script] = [block.body for block in blocks(PAGE) if "--record" in block.body]
+    text = (ROOT / "docs/guides/evolving-contracts.md").read_text("utf-8")
+    [script] = [block.body for block in blocks(text) if "--record" in block.body]
     first = "saga contracts new orders/OrderShipped --owner order --key order_id --doc 'It is on its way.'"
     shell.call(f"{first}\n{script}saga contracts lint\nsaga contracts check\n")
     module = (tmp_path / "shop/parcels.py").read_text("utf-8")

@@ -10,7 +10,7 @@ import saga.testing
 from saga import errors
 from saga.cli.main import COMMANDS, main
 from saga.telemetry.logs import LEVELS, name_event
-from tests.docs.markdown import ROOT, prose
+from tests.docs.markdown import prose
 from tests.docs.reference_pages import COMMAND, FOLDER, pages
 
 MADE = pages()
@@ -58,4 +58,3 @@ def test_the_list_of_the_reference_names_each_page() -> None:
     listed = (FOLDER / "README.md").read_text("utf-8")
     for page in FOLDER.glob("*.md"):
         assert page.name == "README.md" or f"({page.name})" in listed
-    assert (ROOT / "docs/contracts.md").exists()

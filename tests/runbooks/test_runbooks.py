@@ -35,7 +35,6 @@ OTHER_PAGES = [
     *sorted((DOCS / "operating").glob("*.md")),
     *sorted((DOCS / "guides/deploying").glob("*.md")),
     DOCS / "reference/metrics.md",
-    DOCS / "monitor.md",
 ]
 
 
