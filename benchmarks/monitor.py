@@ -12,7 +12,18 @@ import httpx
 from msgspec.structs import replace
 
 from benchmarks.parts import Figure
-from benchmarks.watched import APART_MS, DAY_MS, GROUP, RUNNING, SHAPE, STUCK, name_of, population, record_of, told_of
+from benchmarks.watched import (
+    APART_MS,
+    DAY_MS,
+    GROUP,
+    RUNNING,
+    SHAPE,
+    STUCK,
+    make_transition_events,
+    name_of,
+    population,
+    record_of,
+)
 from saga.configuration.settings import Settings
 from saga.configuration.wiring import open_broker
 from saga.messages import Topic
@@ -37,7 +48,9 @@ TIMES = 20
 def monitor() -> list[Figure]:
     """Monitor: a million sagas of ten transitions, one process and core."""
     before = _resident_bytes()
-    records = transitions_to_records(make_line(each) for n in range(SMALL) for each in told_of(n, _begin_ms()))
+    records = transitions_to_records(
+        make_line(each) for n in range(SMALL) for each in make_transition_events(n, _begin_ms())
+    )
     begin_s = time.process_time()
     small = ReadModel()
     for each in records:
@@ -115,7 +128,7 @@ async def _pages(settings: Settings, folds: ReadModel, saga: str) -> list[Figure
 async def _through(settings: Settings, folds: ReadModel) -> tuple[float, float]:
     """Transitions a second through a broker, and seconds until a dead letter that was told is seen."""
     clock = SystemClock()
-    lines = [make_line(each) for n in range(THROUGH // len(SHAPE)) for each in told_of(n, _begin_ms())]
+    lines = [make_line(each) for n in range(THROUGH // len(SHAPE)) for each in make_transition_events(n, _begin_ms())]
     async with open_broker(None, clock, settings) as broker:
         await broker.ensure_topics([Topic(TRANSITIONS, 12)])
         for begin in range(0, len(lines), 1000):
@@ -125,7 +138,7 @@ async def _through(settings: Settings, folds: ReadModel) -> tuple[float, float]:
         reader = TransitionReader(folds, clock, print)
         following = asyncio.get_running_loop().create_task(reader.follow(settings, clock.now_ms()))
         await clock.sleep(2)
-        first = next(told_of(SAGAS + 1, 0))
+        first = next(make_transition_events(SAGAS + 1, 0))
         dead = replace(first, time=iso(clock.now_ms()), outcome="dead", open=True, error="KeyError")
         begin_s = time.perf_counter()
         await broker.publish(transitions_to_records([make_line(dead)]))

@@ -1,5 +1,5 @@
-"""Sagas as a monitor holds them, a million of them in seconds: one in many is folded from what services would tell, the
-others are copies of it under ids and at times of their own.
+"""Build a million sagas for the monitor in seconds: a few are folded from transition events, the others are copies of
+them with other ids and times.
 
 A copy is what folding would make of the same transitions (a test compares): it costs a tenth, and as much memory. Rates
 and the like are sums of what was folded.
@@ -49,7 +49,9 @@ SHAPE = (
 _standings = msgspec.json.Decoder(tuple[ServiceState, ...])
 
 
-def told_of(n: int, begin_ms: int, upto: int = len(SHAPE), due: str | None = None) -> Iterator[TransitionEvent]:
+def make_transition_events(
+    n: int, begin_ms: int, upto: int = len(SHAPE), due: str | None = None
+) -> Iterator[TransitionEvent]:
     """First transitions of the n-th saga. `due`: time of the deadline with which it begins."""
     numbers: dict[str, int] = {}
     for place, (service, handler, outcome, emitted) in enumerate(SHAPE[:upto]):
@@ -101,7 +103,7 @@ def fold(folds: ReadModel, n: int, begin_ms: int, due_ms: int) -> None:
     """Fold the n-th saga from its records."""
     is_running, is_stuck = n % RUNNING == 0, n < RUNNING * STUCK
     due = iso(due_ms) if is_running and not is_stuck else None
-    told = told_of(n, begin_ms, 5 if is_running else len(SHAPE), due)
+    told = make_transition_events(n, begin_ms, 5 if is_running else len(SHAPE), due)
     for record in transitions_to_records(map(make_line, told)):
         for each in parse_transitions(record_of(record)):
             folds.apply(each, 1 << 50)

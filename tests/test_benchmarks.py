@@ -102,7 +102,7 @@ def test_sagas_that_are_copied_are_as_if_they_had_been_folded(monkeypatch: pytes
     assert len(Queries(copied).stuck(due_ms + 600_000).sagas) == 5
 
 
-def test_the_part_with_transitions_that_are_told_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_part_with_published_transitions_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("MESSAGES", 200), ("SAGAS", 20)):
         monkeypatch.setattr(parts, name, value)
     monkeypatch.setattr(published_transitions, "ROUNDS", 1)

@@ -1,4 +1,4 @@
-"""Modules that `saga run` takes services from, and what it says of those it cannot."""
+"""Modules from which `saga run` loads services, and the errors of those it cannot load."""
 
 from pathlib import Path
 
@@ -79,7 +79,7 @@ def test_two_services_of_one_name_are_refused(folder: Path) -> None:
     assert "second_payment: a second service is called 'payment'" in told
 
 
-def test_all_that_cannot_be_loaded_is_told_at_once() -> None:
+def test_all_modules_that_cannot_be_loaded_are_reported_at_once() -> None:
     told = refusal("not_there", "services/payment.py")
     assert "not_there:" in told
     assert "services/payment.py:" in told

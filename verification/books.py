@@ -1,4 +1,4 @@
-"""Books of a saga when nothing more can happen: every message has led to something, every effect stands rightly."""
+"""Check the final state of a saga: every message has led to something, and every effect is justified."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -39,14 +39,14 @@ class Books:
         dead = self._p.is_quarantined
         return (
             self._lost_message()
-            or self._discarded_and_not_told()
+            or self._unreported_discard()
             or (None if dead else self._unheard())
             or (None if dead else self._left_standing())
             or self._wrong_document()
             or self._wrong_state()
         )
 
-    def _discarded_and_not_told(self) -> str | None:
+    def _unreported_discard(self) -> str | None:
         """A run that is discarded although it has done something, which no person was told. What another run of the
         handler did is no concern of it."""
         ran = {t.handler for t in self._entries if t.ran}
@@ -157,7 +157,7 @@ class Books:
         if not said and not any(e.type in failures for t in self._entries for e in t.events):
             return f"UNDONE WITHOUT FAILURE {back}" if back else None
         undone = {t.handler.removeprefix("undo_") for t in self._entries if t.outcome == "compensated"}
-        if said and all(self._is_open_or_told(m) for m in said):
+        if said and all(self._is_kept_or_reported(m) for m in said):
             told |= self._handlers.keys() - undone
         undoable = {h.name for h in self._handlers.values() if h.undo is not None}
         if not undoable - self._added:  # no failure outcome was listened to before the later release
@@ -179,7 +179,7 @@ class Books:
         never = {b for b in back - did if b.split(":")[0] not in told}
         return f"UNDONE WHAT NEVER WAS {sorted(never)}" if never else None
 
-    def _is_open_or_told(self, m: Message) -> bool:
+    def _is_kept_or_reported(self, m: Message) -> bool:
         """True if a failure outcome is kept until its saga is known, or a person was told that it came too late."""
         kept = any(
             (k.message.id, k.message.source) == (m.id, m.source) for k in (*self._p.waiting, *self._p.compensating)

@@ -21,7 +21,7 @@ from verification.building_blocks import (
 )
 from verification.handlers import Reacts
 from verification.page_scenarios import TINY
-from verification.scenario import Scenario, has_run, runs_once, told_of_other_content
+from verification.scenario import Scenario, check_other_content_reported, has_run, runs_once
 from verification.services import message
 
 looks = Reacts(name="reserve", to=(("O",),), does=("read unless note", "step if left"), emits=("R if left",), undo=None)
@@ -124,7 +124,7 @@ def senders() -> Iterator[Scenario]:
         a=(message("n1", "N", "x"), message("o1", "O", source="somebody else")),
         b=(message("n1", "N", "y", source="somebody else"), ORD),
         owner=(0, 1),
-        at_the_end=told_of_other_content,
+        at_the_end=check_other_content_reported,
     )
     yield Scenario(
         name="a relay says the same again, without an id of ours",

@@ -31,7 +31,7 @@ from verification.building_blocks import (
     two_events,
 )
 from verification.handlers import Reacts
-from verification.scenario import Scenario, has_run, told_of_other_content
+from verification.scenario import Scenario, check_other_content_reported, has_run
 from verification.services import message
 
 
@@ -197,7 +197,7 @@ def repetitions() -> Iterator[Scenario]:
         crash=1,
         move=1,
         may_die=True,
-        at_the_end=told_of_other_content,
+        at_the_end=check_other_content_reported,
     )
     yield Scenario(
         name="a late original, published again", service=of(reserve, note), a=(ORD, ORD), b=(N,), crash=1, move=1
@@ -212,5 +212,5 @@ def repetitions() -> Iterator[Scenario]:
         b=(Q,),
         crash=1,
         may_die=True,
-        at_the_end=told_of_other_content,
+        at_the_end=check_other_content_reported,
     )

@@ -1,4 +1,4 @@
-"""Scenarios made by chance: small services and small logs. A seed gives the same one on every version of Python."""
+"""Generated scenarios: small random services and small logs. A seed gives the same one on every version of Python."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -88,7 +88,7 @@ class Made:
             starts=frozenset({"O"}) if self.happens(0.2) else frozenset(),
             attempts_max=attempts_max,
             added=added,
-            said=self._said(handlers) if self.has("others say it", 0.15) else frozenset(),
+            said=self._choose_external_events(handlers) if self.has("others say it", 0.15) else frozenset(),
             tight=ages or self.happens(0.2),
             bounds=TINY if self.has("pages", 0.2) else BOUNDS,
             parks=self.has("parks", 0.3),
@@ -112,7 +112,7 @@ class Made:
         )
         return replace(made, **faults)
 
-    def _said(self, handlers: Sequence[Reacts]) -> frozenset[str]:
+    def _choose_external_events(self, handlers: Sequence[Reacts]) -> frozenset[str]:
         """Own event that handlers here take, and that others say too."""
         emitted = {t for h in handlers for t in h.types}
         taken = sorted(emitted & {t for h in handlers for ts in h.to for t in ts})

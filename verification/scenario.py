@@ -43,7 +43,7 @@ def runs_once(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
     return None if count == 1 else f"{count} RUNS"
 
 
-def told_of_other_content(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
+def check_other_content_reported(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
     """Check that a repetition with other content is a dead letter."""
     told = any(letter.reason.startswith("already handled with other content") for t in entries for letter in t.letters)
     return None if told else "OTHER CONTENT NOT TOLD"

@@ -1,4 +1,4 @@
-"""State of everything that is explored, as a value without history, and readings of its parts."""
+"""State of everything that is explored, as a value without history, and functions that read its parts."""
 
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
@@ -125,7 +125,7 @@ class State(NamedTuple):
     def saying(self, publish: Publish) -> "State":
         """State with these records in the log. A letter about a compensation that is tried again is in the log, and
         recorded nowhere."""
-        told, wakes = told_by(publish)
+        told, wakes = find_published(publish)
         new = [i for i in told if i not in self.out]
         if not new and not wakes:
             return self
@@ -147,7 +147,7 @@ def is_wake(record: Outgoing) -> bool:
 
 
 @lru_cache(maxsize=10_000)  # a search publishes the same few records in most of its states
-def told_by(publish: Publish) -> tuple[tuple[str, ...], tuple[SagaTimer, ...]]:
+def find_published(publish: Publish) -> tuple[tuple[str, ...], tuple[SagaTimer, ...]]:
     """Ids of what the records tell for good, and the wakes among them."""
     told = [r for r in publish.records if all(name != "dead_undoes" for name, _ in r.headers)]
     wakes = [parse_timer(Record(r.topic, 0, 0, r.key, r.value, r.headers, 0)) for r in told if is_wake(r)]

@@ -1,4 +1,4 @@
-"""Servers of this run, and processes that work on them until they are told to stop."""
+"""Servers of this run, and processes that use them until they are stopped."""
 
 import asyncio
 import multiprocessing
@@ -202,7 +202,7 @@ def _work(
 ) -> None:
     wiring.tune_collector()  # as `saga run` does; for the plain clients too
 
-    async def until_told() -> Spent:
+    async def work_until_stopped() -> Spent:
         count, marks, killed_after = about
         asked = Work(count, marks, killed_after=killed_after, ready=lambda: words.send("ready"))
         asyncio.get_running_loop().add_reader(words.fileno(), asked.stop.set)
@@ -211,4 +211,4 @@ def _work(
         asyncio.get_running_loop().remove_reader(words.fileno())
         return asked.spent()
 
-    words.send(asyncio.run(until_told()))
+    words.send(asyncio.run(work_until_stopped()))

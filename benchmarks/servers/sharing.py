@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.parts import Figure
 from benchmarks.servers.ground import Ground
-from benchmarks.watched import told_of
+from benchmarks.watched import make_transition_events
 from saga.configuration.wiring import open_broker
 from saga.messages import Topic
 from saga.messaging.names import TRANSITIONS
@@ -48,7 +48,7 @@ def sharing(ground: Ground) -> list[Figure]:
 
 async def _tell(ground: Ground) -> None:
     begin_ms = clock.now_ms() - 600_000
-    lines = [make_line(each) for n in range(SAGAS) for each in told_of(n, begin_ms)]
+    lines = [make_line(each) for n in range(SAGAS) for each in make_transition_events(n, begin_ms)]
     async with open_broker(None, clock, ground.settings) as broker:
         await broker.ensure_topics([Topic(TRANSITIONS, 12)])
         for begin in range(0, len(lines), 1000):

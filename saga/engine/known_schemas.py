@@ -69,11 +69,11 @@ class KnownSchemas:
         async with self._gate:
             now_s = watching.clock.monotonic_s()
             if why.fingerprint not in self.library.by_fingerprint and now_s - self._read_s >= READ_S_MIN:
-                await self._read_anew(read, watching)
+                await self._reload(read, watching)
                 self._read_s = watching.clock.monotonic_s()
         return why.fingerprint in self.library.by_fingerprint
 
-    async def _read_anew(self, read: ReloadContracts, watching: OutageWatch) -> None:
+    async def _reload(self, read: ReloadContracts, watching: OutageWatch) -> None:
         """Reload the contracts. If they are invalid, perhaps in the middle of a deployment, the known ones stay."""
         before, error = self.library, ""
         try:

@@ -1,4 +1,4 @@
-"""Reads all books: what each service keeps of each order, the shelves, the ledgers of the bank and of the carrier."""
+"""Read all books: what each service stores of each order, the stock, and the ledgers of the bank and of the carrier."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -133,7 +133,7 @@ def _order(id_: str, kept: Mapping[str, SagaHistory], library: Library) -> Order
 
     entries = {service: history.entries for service, history in kept.items()}
 
-    def said(service: str, event: type[E]) -> list[tuple[Transition, E]]:
+    def find_emitted(service: str, event: type[E]) -> list[tuple[Transition, E]]:
         return [
             (entry, _event(emitted.value, event, library))
             for entry in entries.get(service, ())
@@ -142,19 +142,21 @@ def _order(id_: str, kept: Mapping[str, SagaHistory], library: Library) -> Order
         ]
 
     def goods(event: type[InventoryReserved] | type[InventoryHandedOut] | type[InventoryPutBack]) -> tuple[Goods, ...]:
-        return tuple(Goods(sku=e.sku, quantity=e.quantity, time=entry.time) for entry, e in said("inventory", event))
+        return tuple(
+            Goods(sku=e.sku, quantity=e.quantity, time=entry.time) for entry, e in find_emitted("inventory", event)
+        )
 
-    reserved = [event for _, event in said("payment", PaymentReserved)]
+    reserved = [event for _, event in find_emitted("payment", PaymentReserved)]
     endings = [
         Ending(confirmed=isinstance(event, OrderConfirmed), because=_because(entry), time=entry.time)
-        for entry, event in [*said("order", OrderConfirmed), *said("order", OrderCancelled)]
+        for entry, event in [*find_emitted("order", OrderConfirmed), *find_emitted("order", OrderCancelled)]
     ]
     return Order(
         id=id_,
         endings=tuple(endings),
         reserved=tuple(event.amount for event in reserved),
         charges=tuple(Charge(id=event.charge_id, amount=event.amount) for event in reserved),
-        bookings=tuple(Booking(id=event.booking_id) for _, event in said("shipping", ShipmentBooked)),
+        bookings=tuple(Booking(id=event.booking_id) for _, event in find_emitted("shipping", ShipmentBooked)),
         set_aside=goods(InventoryReserved),
         handed_out=goods(InventoryHandedOut),
         put_back=goods(InventoryPutBack),

@@ -66,7 +66,7 @@ def main() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     with Fleet(FOLDER, clock) as fleet, Page(fleet) as page:
         try:
-            differs = asyncio.run(_unless_told_to_end(fleet, page, clock))
+            differs = asyncio.run(_run_story_until_signal(fleet, page, clock))
         except (Fallen, SagaError) as why:
             raise click.ClickException(str(why)) from why
         except (KeyboardInterrupt, asyncio.CancelledError):
@@ -75,7 +75,7 @@ def main() -> None:
     raise SystemExit(differs)
 
 
-async def _unless_told_to_end(fleet: Fleet, page: Page, clock: Clock) -> bool:
+async def _run_story_until_signal(fleet: Fleet, page: Page, clock: Clock) -> bool:
     task = asyncio.current_task()
     assert task is not None  # a coroutine that runs is a task's
     for name in (signal.SIGTERM, signal.SIGHUP):

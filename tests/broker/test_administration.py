@@ -1,4 +1,4 @@
-"""Questions of tools to a broker, on each adapter: the same questions, the same answers."""
+"""Administration of a broker, with the same expected results on each adapter."""
 
 import itertools
 import os
@@ -267,7 +267,7 @@ async def test_offsets_stay_while_the_group_has_a_member(broker: Tools, name: st
         assert (await broker.describe_group(name)).positions[Partition(name, 0)] == 1
 
 
-async def test_an_embedded_member_that_died_is_in_nobodys_way(tmp_path: Path) -> None:
+async def test_a_dead_embedded_member_does_not_prevent_moving_positions(tmp_path: Path) -> None:
     async with EmbeddedAdministration(tmp_path / "broker.db", clock=CLOCK) as broker:
         await broker.ensure_topics([Topic("orders", 2)])
         await publish_everywhere(broker, "orders", 2, 3)

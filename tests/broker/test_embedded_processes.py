@@ -1,4 +1,4 @@
-"""Several processes at one broker file, and what the death or the freezing of one does to the others."""
+"""Several processes share one broker file: what the death or the freezing of one does to the others."""
 
 import asyncio
 import signal
@@ -27,16 +27,16 @@ conformance = BrokerConformance()
 class Child:
     process: asyncio.subprocess.Process
 
-    async def says(self) -> list[str]:
+    async def read_words(self) -> list[str]:
         assert self.process.stdout is not None
         return (await CLOCK.within(10, self.process.stdout.readline())).decode().split()
 
-    async def says_in_the_end(self, what: str) -> list[str]:
-        while (line := await self.says())[:1] != [what]:
+    async def read_until(self, what: str) -> list[str]:
+        while (line := await self.read_words())[:1] != [what]:
             assert line, f"it ended before it said {what}"
         return line[1:]
 
-    def told(self, line: str) -> None:
+    def send_line(self, line: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n".encode())
 
@@ -91,7 +91,7 @@ async def test_what_was_acknowledged_before_a_kill_is_there(tmp_path: Path) -> N
     path = tmp_path / "broker.db"
     async with child("publish", path, "a", 100_000) as publisher:
         for _ in range(50):
-            last = await publisher.says()
+            last = await publisher.read_words()
         publisher.process.kill()
         rest, _ = await publisher.process.communicate()
     acknowledged = max([int(last[1])] + [int(line.split()[1]) for line in rest.splitlines() if line.count(b" ")])
@@ -105,7 +105,7 @@ async def test_a_killed_members_partitions_move_at_once(tmp_path: Path) -> None:
     async with EmbeddedBroker(path, clock=CLOCK) as broker:
         await broker.ensure_topics([TOPIC])
         async with broker.join(Subscription(GROUP, [TOPIC.name]), listener), child("member", path, 60) as other:
-            await other.says_in_the_end("assigned")
+            await other.read_until("assigned")
             assert len(listener.has) == 2
             other.process.kill()
             killed_s = CLOCK.monotonic_s()
@@ -121,18 +121,18 @@ async def test_a_frozen_member_is_a_zombie_whose_commit_is_fenced_and_which_join
             broker.join(Subscription(GROUP, [TOPIC.name]), listener) as membership,
             child("member", path, 1) as other,
         ):
-            had = await other.says_in_the_end("assigned")
-            other.told(f"commit {had[0]} 3")
-            assert await other.says() == ["committed"]
+            had = await other.read_until("assigned")
+            other.send_line(f"commit {had[0]} 3")
+            assert await other.read_words() == ["committed"]
             other.process.send_signal(signal.SIGSTOP)
             frozen_s = CLOCK.monotonic_s()
             await conformance.complete(listener)
             assert CLOCK.monotonic_s() - frozen_s > 0.7  # its lock is still held: silence told
             assert listener.has[Partition(TOPIC.name, int(had[0]))] == 3
             await membership.commit({Partition(TOPIC.name, int(had[0])): 7})
-            other.told(f"commit {had[0]} 5")
+            other.send_line(f"commit {had[0]} 5")
             other.process.send_signal(signal.SIGCONT)
-            heard = [await other.says() for _ in range(3)]
+            heard = [await other.read_words() for _ in range(3)]
             assert ["fenced"] in heard
             assert ["lost", *had] in heard
             assert any(line[:1] == ["assigned"] for line in heard)

@@ -1,4 +1,5 @@
-"""Connecting: who is let in, and the error of who is not; within 15 s, and what to do about it."""
+"""Connections to Kafka: which credentials are accepted, and the error of refused ones, within 15 s and with a
+remedy."""
 
 import asyncio
 import base64
@@ -199,8 +200,8 @@ async def test_a_secret_that_cannot_be_had_is_an_outage_that_is_reported_and_ret
             assert membership._consumer is not None
             membership._consumer._fetcher._fetch_task.cancel()  # and needs another client
             broker._open[0].producer._sender._sender_task.cancel()
-            await CLOCK.within(30, told(lambda: unread(membership), says))
-            await CLOCK.within(30, told(lambda: unpublished(broker, topic), says))
+            await CLOCK.within(30, wait_for_error(lambda: unread(membership), says))
+            await CLOCK.within(30, wait_for_error(lambda: unpublished(broker, topic), says))
             with pytest.raises(BrokerUnavailable, match=says):
                 assert [record async for record in broker.scan(topic)] == []
             sealed = False
@@ -227,11 +228,11 @@ async def test_a_password_that_is_another_one_by_now_is_called_so_while_running(
             assert isinstance(membership, KafkaMember)
             client = membership._consumer._client if membership._consumer is not None else None
             await until(lambda: client is not None and client._sasl_plain_password == given)
-            await CLOCK.within(30, told(lambda: unread(membership), "Connect call failed"))
+            await CLOCK.within(30, wait_for_error(lambda: unread(membership), "Connect call failed"))
             await asyncio.to_thread(secured.kafka.restart)
-            await CLOCK.within(30, told(lambda: unread(membership), says))
+            await CLOCK.within(30, wait_for_error(lambda: unread(membership), says))
             assert "see whether" not in await unread(membership)
-            await CLOCK.within(30, told(lambda: unpublished(broker, "renewed"), says))
+            await CLOCK.within(30, wait_for_error(lambda: unpublished(broker, "renewed"), says))
             with pytest.raises(BrokerUnavailable, match=says):
                 await broker.count_partitions(["renewed"])
             given = PASSWORD
@@ -261,7 +262,7 @@ async def test_a_secrets_function_that_would_end_the_process_does_not(secret: st
         await asked()
 
 
-async def told(trial: Callable[[], Awaitable[str]], says: str) -> None:
+async def wait_for_error(trial: Callable[[], Awaitable[str]], says: str) -> None:
     while says not in await trial():
         await CLOCK.sleep(0.05)
 

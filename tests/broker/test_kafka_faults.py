@@ -1,4 +1,4 @@
-"""Kafka, or a member, is killed or frozen in the middle: nothing is lost, and it resumes by itself."""
+"""Kafka, or a member, is killed or frozen: nothing is lost, and reading resumes by itself."""
 
 import asyncio
 import gc
@@ -262,11 +262,11 @@ class Child:
             process.kill()
             await process.communicate()
 
-    async def says(self, *starts: str) -> list[str]:
+    async def read_line(self, *starts: str) -> list[str]:
         """The next line that begins with one of these."""
         assert self.process.stdout is not None
 
-        async def said() -> list[str]:
+        async def read_matching_line() -> list[str]:
             assert self.process.stdout is not None
             while True:
                 line = (await self.process.stdout.readline()).decode().split()
@@ -274,7 +274,7 @@ class Child:
                 if line[0] in starts:
                     return line
 
-        return await CLOCK.within(WITHIN_S, said())
+        return await CLOCK.within(WITHIN_S, read_matching_line())
 
     def tell(self, line: str) -> None:
         assert self.process.stdin is not None
@@ -290,10 +290,10 @@ async def test_a_member_that_slept_for_too_long_is_fenced_and_loses_what_it_had(
     async with KafkaBroker(settings, clock=CLOCK) as broker, Child.start(kafka.address, "payment", topic) as child:
         await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", f"{n}") for n in range(10)])
-        await child.says("assigned")
-        await child.says("read")
+        await child.read_line("assigned")
+        await child.read_line("read")
         child.tell("commit 0 2")
-        await child.says("committed")
+        await child.read_line("committed")
         child.signal(signal.SIGSTOP)
         async with broker.join(Subscription("payment", [topic]), listening := RecordingListener()) as membership:
             while not listening.has:
@@ -303,9 +303,9 @@ async def test_a_member_that_slept_for_too_long_is_fenced_and_loses_what_it_had(
             child.tell("commit 0 3")
             child.signal(signal.SIGCONT)
             # Its heartbeat may be answered before its commit.
-            told = [await child.says("fenced", "committed", "lost", "revoked") for _ in range(2)]
+            told = [await child.read_line("fenced", "committed", "lost", "revoked") for _ in range(2)]
             assert sorted(told) == [["fenced"], ["lost", "0"]]
-        while (await child.says("assigned")) != ["assigned", "0"]:
+        while (await child.read_line("assigned")) != ["assigned", "0"]:
             pass
         child.signal(signal.SIGKILL)
     async with (
@@ -328,21 +328,21 @@ async def test_a_member_that_slept_while_its_topic_was_created_again_reads_all_o
         await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", f"old {n}") for n in range(10)])
         async with Child.start(kafka.address, topic, topic, session_s=30) as child:
-            while (await child.says("read"))[-1] != "9":
+            while (await child.read_line("read"))[-1] != "9":
                 pass
             child.tell("commit 0 10")
-            await child.says("committed")
+            await child.read_line("committed")
             child.signal(signal.SIGSTOP)
             await recreate_topic(kafka.address, topic, 1)
             await broker.publish([event(topic, "k", f"new {n}") for n in range(30)])
             child.signal(signal.SIGCONT)
-            assert await child.says("lost") == ["lost", "0"]
-            (_, _, position) = await child.says("replaced")
+            assert await child.read_line("lost") == ["lost", "0"]
+            (_, _, position) = await child.read_line("replaced")
             assert int(position) in (10, 30), "it may have read on before it looked"
-            assert await child.says("assigned") == ["assigned", "0"]
-            assert [int((await child.says("read"))[-1]) for _ in range(30)] == [*range(30)]
+            assert await child.read_line("assigned") == ["assigned", "0"]
+            assert [int((await child.read_line("read"))[-1]) for _ in range(30)] == [*range(30)]
             child.tell("commit 0 30")
-            await child.says("committed")
+            await child.read_line("committed")
         async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()):
             while not listening.has:
                 await CLOCK.sleep(0.02)

@@ -28,10 +28,10 @@ async def test_a_member_that_joined_unseen_is_refused_before_it_reads_and_the_ot
             await until(lambda: len(first.has) == 4)
             assert (await one.describe_group(kafka_topic)).identities == {OURS}
 
-            async def nobody(*_: object) -> list[MemberIdentity | None]:
+            async def find_no_members(*_: object) -> list[MemberIdentity | None]:
                 return []
 
-            monkeypatch.setattr(client, "fetch_identities", nobody)
+            monkeypatch.setattr(client, "fetch_identities", find_no_members)
             async with two.join(Subscription(kafka_topic, [kafka_topic], identity=THEIRS), second) as theirs:
                 with pytest.raises(ConfigurationError, match="belongs to another service or store"):
                     await theirs.poll([Partition(kafka_topic, n) for n in range(4)], records_max=1, timeout_s=20)

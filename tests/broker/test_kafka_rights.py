@@ -1,4 +1,5 @@
-"""Rights that are revoked while a client publishes and reads: they are named, waited for, and nothing is lost."""
+"""Rights that are revoked while a client publishes and reads: the missing right is named, the client waits, and nothing
+is lost."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -38,7 +39,7 @@ async def guarded(running: Guarded) -> AsyncIterator[Guarded]:
 
 
 @pytest.fixture
-def anybody(guarded: Guarded) -> KafkaSettings:
+def settings_with_all_rights(guarded: Guarded) -> KafkaSettings:
     """Settings of a user with all rights."""
     return KafkaSettings(
         servers=(guarded.kafka.address,),
@@ -91,14 +92,14 @@ async def standstill(membership: Membership, place: Partition, says: str = "") -
     """Stalled topic that a polling member gets, once its text has `says`: what stops first is reported
     first."""
 
-    async def told() -> str:
+    async def wait_for_stall_reason() -> str:
         while not any(says in each.reason for each in membership.stalled_partitions()):
             await membership.poll([place], records_max=9, timeout_s=0.1)
         (each,) = membership.stalled_partitions()
         assert (each.topic, each.partition) == (place.topic, None)
         return each.reason
 
-    return await CLOCK.within(WITHIN_S, told())
+    return await CLOCK.within(WITHIN_S, wait_for_stall_reason())
 
 
 async def read(membership: Membership, place: Partition, wanted: list[str]) -> None:

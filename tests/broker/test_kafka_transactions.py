@@ -1,4 +1,4 @@
-"""Records that a transaction has not committed: they are not there for members, for tools, and in what is counted."""
+"""Records of open and aborted transactions: members, tools and counts ignore them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -54,7 +54,7 @@ async def transactions(settings: KafkaSettings, topic: str, *words: str) -> None
             await (producer.abort_transaction() if word.startswith("no") else producer.commit_transaction())
 
 
-async def test_aborted_transactions_are_not_read_by_anybody(
+async def test_members_and_tools_skip_records_of_aborted_transactions(
     broker: KafkaAdministration, kafka_settings: KafkaSettings, place: Partition
 ) -> None:
     await broker.publish([event(place.topic, "k", "before")])

@@ -1,5 +1,5 @@
-"""Records that another program put into other partitions than our partitioner: reported once, and found by what reads
-one saga."""
+"""Records that another program put into other partitions than our partitioner: reported once, and found by tools that
+read one saga."""
 
 import zlib
 from datetime import timedelta
@@ -32,7 +32,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
     return Shop(tmp_path)
 
 
-async def said_by_others(shop: Shop, monkeypatch: pytest.MonkeyPatch, *events: Any) -> None:
+async def publish_with_another_partitioner(shop: Shop, monkeypatch: pytest.MonkeyPatch, *events: Any) -> None:
     with monkeypatch.context() as others:
         others.setattr("saga.broker.embedded.log.partition_of", crc32)
         await shop.say(*events)
@@ -72,7 +72,7 @@ async def test_an_outcome_is_found_wherever_another_partitioner_put_it(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both, sagas = (shop.confirmed, shop.cancelled), moved(8, 3)
-    await said_by_others(shop, monkeypatch, *(shop.confirmed(order_id=saga) for saga in sagas))
+    await publish_with_another_partitioner(shop, monkeypatch, *(shop.confirmed(order_id=saga) for saga in sagas))
     async with Client() as client:
         for saga in sagas:
             assert await client.outcome(saga, *both, within=SOON) == shop.confirmed(order_id=saga)
@@ -96,7 +96,7 @@ async def test_an_outcome_from_before_partitions_were_raised_is_found(
 
 async def test_a_saga_is_shown_wherever_its_records_lie(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     [saga] = moved(1, 3)
-    await said_by_others(shop, monkeypatch, shop.confirmed(order_id=saga))
+    await publish_with_another_partitioner(shop, monkeypatch, shop.confirmed(order_id=saga))
     async with open_administration(Settings.from_environment(), CLOCK) as broker:
         what = TailTarget(topics=(shop.topic,), saga=saga)
         seen = [each async for each in tail(what, broker, None, print, since_ms=0, follow=False)]

@@ -1,4 +1,5 @@
-"""Functions that read orders in every way that is told apart, as text: each test imports them beside its contracts."""
+"""Functions that read orders in every way that the analysis distinguishes, as text: each test imports them beside its
+contracts."""
 
 READERS = """
 from functools import wraps
@@ -55,10 +56,10 @@ async def other_name_for_something_else(order: Order) -> object:
 
 
 async def inner_function(order: Order) -> object:
-    def told() -> object:
+    def read_note() -> object:
         return order.note
 
-    return told(), (lambda: order.total)()
+    return read_note(), (lambda: order.total)()
 
 
 async def by_literal_name(order: Order) -> object:
@@ -158,14 +159,14 @@ def traced(function):
     return inside
 
 
-def untold(function):
+def without_metadata(function):
     def inside(order):
         return order.note, getattr(function(order), "close", int)()
 
     return inside
 
 
-@untold
+@without_metadata
 def decorated(order: Order) -> object:
     return order.total
 
@@ -265,7 +266,7 @@ async def wrapped(order: Order) -> object:
     return order.total
 
 
-@untold
+@without_metadata
 async def wrapped_without_saying(order: Order) -> object:
     return order.total
 

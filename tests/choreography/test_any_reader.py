@@ -1,4 +1,4 @@
-"""Handlers made by chance: whatever they read when they run, the analysis of their source has told."""
+"""Generated handlers read no field that the analysis of their source has not found."""
 
 import linecache
 import re
@@ -146,7 +146,7 @@ def test_a_run_reads_no_field_that_was_not_found(events: ModuleType, statements:
     assert read.whole or seen <= read.fields, f"{sorted(seen - read.fields)} are read, and not told"
 
 
-def test_by_chance_much_is_told_apart(events: ModuleType) -> None:
+def test_single_fields_are_found_in_the_generated_kinds_of_code(events: ModuleType) -> None:
     handler = made([["a.one"], ["reads(b)"], ["match order:", "    case Order(three=x):", "        x"]], events)
     [read] = find_fields_read(handler, "order", [events.Order]).values()
     assert not read.whole

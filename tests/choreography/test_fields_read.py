@@ -72,20 +72,20 @@ def taken(function: Callable[..., object]) -> dict[str, list[type[Event]]]:
     return {name: events for name, events in classes.items() if events}
 
 
-def as_told(read: FieldsRead) -> object:
+def fields_or_reason(read: FieldsRead) -> object:
     return read.whole or set(read.fields)
 
 
 @pytest.mark.parametrize("name", sorted(ORDER))
 def test_fields_are_found_in_the_source(readers: ModuleType, name: str) -> None:
     found = read_by(readers, name)
-    assert as_told(found["Order"]) == ORDER[name]
-    assert {event: as_told(read) for event, read in found.items() if event == "Refused"} == (
+    assert fields_or_reason(found["Order"]) == ORDER[name]
+    assert {event: fields_or_reason(read) for event, read in found.items() if event == "Refused"} == (
         {"Refused": REFUSED[name]} if name in REFUSED else {}
     )
 
 
-def test_each_function_says_what_it_reads(readers: ModuleType) -> None:
+def test_each_function_of_the_module_has_expected_fields(readers: ModuleType) -> None:
     handlers = {name for name, value in vars(readers).items() if inspect.iscoroutinefunction(value)}
     assert handlers - {"asks_for_keys", "later_noted", "takes_a_step", "uses_the_saga"} == set(ORDER) - {
         "wrapped",
@@ -145,8 +145,8 @@ def test_code_that_is_not_in_its_file_any_more_counts_as_reading_all(
 ) -> None:
     text = READERS.replace("return order.order_id, order.total", "return order.order_id, order.note ")
     monkeypatch.setattr("saga.choreography.fields_read.linecache.getlines", lambda *_: text.splitlines(keepends=True))
-    assert as_told(read_by(readers, "attributes")["Order"]) == "the source of attributes cannot be told"
-    assert as_told(read_by(readers, "alias")["Order"]) == {"note"}
+    assert fields_or_reason(read_by(readers, "attributes")["Order"]) == "the source of attributes cannot be told"
+    assert fields_or_reason(read_by(readers, "alias")["Order"]) == {"note"}
 
 
 @pytest.mark.parametrize("text", ["", "def broken(:"])
@@ -154,7 +154,7 @@ def test_code_without_a_file_counts_as_reading_all(
     readers: ModuleType, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setattr("saga.choreography.fields_read.linecache.getlines", lambda *_: [text] if text else [])
-    assert as_told(read_by(readers, "alias")["Order"]) == "the source of alias cannot be told"
+    assert fields_or_reason(read_by(readers, "alias")["Order"]) == "the source of alias cannot be told"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Picture of a choreography: labels never cover each other, and what a colour means is visible without it."""
+"""Drawing of a choreography: labels never overlap, and no meaning depends on colour alone."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -243,7 +243,7 @@ def find_labels(svg: str, event: str) -> list[str]:
     return [text for text, _ in after]
 
 
-def test_a_fan_in_says_how_many_events_it_needs() -> None:
+def test_a_fan_in_is_labelled_with_the_number_of_events_it_needs() -> None:
     svg = drawn("order")
     assert "book (1 of 3)" in find_labels(svg, "OrderPlaced")
     events = [row.name for row in make_picture(make_graph(ALL["order"].values()), "").rows]
@@ -260,14 +260,14 @@ def test_deadlines_have_their_duration_and_compensations_what_they_undo() -> Non
     assert {"give_up", "does not run then"} <= set(find_labels(drawn("travel"), "DepositCharged"))
 
 
-def test_an_event_that_is_not_needed_says_so() -> None:
+def test_an_optional_event_is_labelled_as_not_needed() -> None:
     text = "event Asked starts\nguest.answer: Asked -> Answered\ntrip.remind: Asked + Answered? -> Reminded"
     svg = draw_sequence(make_picture(make_graph(parse_choreography(text).values()), "optional"))
     assert find_labels(svg, "Answered") == ["answer", "remind", "does not need it"]
     assert "remind" in find_labels(svg, "Asked"), "it needs one event only: no count"
 
 
-def test_what_cannot_be_undone_and_what_may_wait_says_so() -> None:
+def test_irreversible_and_suspendable_handlers_are_labelled() -> None:
     manifest = parse_choreography("event Asked starts\na.send: Asked -> Sent")["a"]
     sent = replace(manifest, reactions=(replace(manifest.reactions[0], later=True, irreversible=True),))
     svg = draw_sequence(make_picture(make_graph([sent]), "pivot"))

@@ -1,4 +1,4 @@
-"""Manifests: what the example's services say of themselves, and files that others wrote."""
+"""Manifests of the example's services, and manifest files written by others."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = (order, payment, inventory, shipping)
 
 
-def test_it_says_which_fields_a_service_reads_of_each_event() -> None:
+def test_a_manifest_lists_the_fields_that_a_service_reads_of_each_event() -> None:
     read = {each.contract: each.fields for each in make_manifest(payment.declared).consumes}
     assert read == {
         "OrderCancelled": ("order_id",),
@@ -36,7 +36,7 @@ def test_it_says_which_fields_a_service_reads_of_each_event() -> None:
     }
 
 
-def test_it_says_what_is_undone_awaited_and_used() -> None:
+def test_a_manifest_lists_compensations_awaited_events_and_steps() -> None:
     found = make_manifest(payment.declared)
     assert found.reaction("release") == DeclaredReaction(
         name="release",
@@ -82,7 +82,7 @@ def test_a_wait_and_what_ends_it_are_in_the_manifest() -> None:
     assert [each.contract for each in told.consumes] == ["OrderCancelled", "OrderConfirmed", "OrderPlaced"]
 
 
-def test_it_says_so_where_code_cannot_be_followed() -> None:
+def test_a_manifest_claims_all_fields_where_an_event_is_passed_on_whole() -> None:
     opaque = Service("opaque")
 
     @opaque.handler
@@ -240,7 +240,7 @@ def test_a_renamed_service_is_compared_with_its_manifest_under_the_name_of_befor
     assert not save_manifest(again)
 
 
-def test_what_a_handler_returns_together_is_told_from_alternatives() -> None:
+def test_events_returned_together_are_distinguished_from_alternatives() -> None:
     def alternatives(annotation: object) -> tuple[tuple[str, ...], ...]:
         return list_alternatives(parse_shape(annotation, "here"))
 

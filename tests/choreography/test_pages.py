@@ -1,4 +1,4 @@
-"""Pages: who says what, who hears it, what failure means; whatever stands in a contract stays text."""
+"""Generated pages: producers, consumers and the effects of a failure; text of a contract is always escaped."""
 
 import re
 from base64 import b64encode
@@ -97,7 +97,7 @@ def test_a_page_names_who_emits_an_event_and_who_consumes_it(shop: Mapping[str, 
     assert "external consumers unknown all" in shop["events/PaymentCaptured.html"].text
 
 
-def test_a_page_says_what_failure_means(shop: Mapping[str, Page]) -> None:
+def test_the_page_of_an_outcome_shows_which_handlers_are_compensated(shop: Mapping[str, Page]) -> None:
     failure = shop["events/OrderCancelled.html"].text
     assert "The saga has failed. Each service compensates its own work:" in failure
     assert "payment.release payment.reserve PaymentReserved OrderCancelled PaymentReleased" in failure
@@ -115,7 +115,7 @@ def test_a_page_says_what_failure_means(shop: Mapping[str, Page]) -> None:
     )
 
 
-def test_a_page_says_what_is_promised_and_the_versions(shop: Mapping[str, Page], odd: Mapping[str, Page]) -> None:
+def test_the_page_of_an_event_shows_guarantees_and_versions(shop: Mapping[str, Page], odd: Mapping[str, Page]) -> None:
     text = shop["events/OrderPlaced.html"].text
     assert all(f"{word}." in text for word in ("Once", "In order", "Compensated"))
     assert "versions 1; compatibility full_transitive" in text
@@ -137,7 +137,9 @@ def test_who_reads_a_part_of_a_field_reads_the_field(tmp_path: Path) -> None:
     assert list_readers(hearings, "street") == []
 
 
-def test_a_service_page_says_what_it_does(shop: Mapping[str, Page], odd: Mapping[str, Page]) -> None:
+def test_the_page_of_a_service_shows_its_handlers_and_compensations(
+    shop: Mapping[str, Page], odd: Mapping[str, Page]
+) -> None:
     text = shop["services/payment.html"].text
     assert "capture OrderConfirmed and PaymentReserved PaymentCaptured bank keys: capture nothing" in text
     assert "release compensation OrderCancelled and PaymentReserved compensates payment.reserve PaymentReleased" in text

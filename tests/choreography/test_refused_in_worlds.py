@@ -1,4 +1,5 @@
-"""What a refused release would do to open sagas, seen in a world: the reasons that `saga manifest --check` gives."""
+"""Effects of a refused release on open sagas, in a simulated world: they justify the refusals of `saga manifest
+--check`."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -54,7 +55,9 @@ def release(events: ModuleType, name: str, *takes: Any, many: bool = False, fail
     return watcher
 
 
-def told(events: ModuleType, old: Service[None], new: Service[None], first: list[Event], then: list[Event]) -> Any:
+def run_both_releases(
+    events: ModuleType, old: Service[None], new: Service[None], first: list[Event], then: list[Event]
+) -> Any:
     """Run a saga under one release, then under the other: its progress, its transitions, and why a lane stands still.
     The second release is one that is refused."""
     found = compare_releases(make_manifest(old.declared), make_manifest(new.declared), [])
@@ -76,7 +79,7 @@ def told(events: ModuleType, old: Service[None], new: Service[None], first: list
 
 def test_what_a_renamed_handler_has_parked_strands(events: ModuleType) -> None:
     old, new = release(events, "react", events.Asked, fails=True), release(events, "answer", events.Asked)
-    p, _, stuck = told(events, old, new, [events.Asked(order_id="o-1")], [events.Answered(order_id="o-1")])
+    p, _, stuck = run_both_releases(events, old, new, [events.Asked(order_id="o-1")], [events.Answered(order_id="o-1")])
     assert [queued.handler for queued in p.queue] == ["react"]
     assert any("does not declare: handler react" in why for why in stuck)
 
@@ -84,7 +87,7 @@ def test_what_a_renamed_handler_has_parked_strands(events: ModuleType) -> None:
 def test_a_part_that_waits_for_a_renamed_handler_stays_there(events: ModuleType) -> None:
     old = release(events, "react", events.Asked, events.Answered)
     new = release(events, "answer", events.Asked, events.Answered)
-    p, _, _ = told(events, old, new, [events.Asked(order_id="o-1")], [events.Answered(order_id="o-1")])
+    p, _, _ = run_both_releases(events, old, new, [events.Asked(order_id="o-1")], [events.Answered(order_id="o-1")])
     assert sorted((each.handler, each.message.type) for each in p.waiting) == [
         ("answer", "Answered"),
         ("react", "Asked"),
@@ -94,7 +97,9 @@ def test_a_part_that_waits_for_a_renamed_handler_stays_there(events: ModuleType)
 def test_an_event_that_is_taken_no_more_stays_where_it_is_parked(events: ModuleType) -> None:
     old = release(events, "react", events.Asked | events.Answered, fails=True)
     new = release(events, "react", events.Answered)
-    p, entries, _ = told(events, old, new, [events.Asked(order_id="o-1")], [events.Answered(order_id="o-1")])
+    p, entries, _ = run_both_releases(
+        events, old, new, [events.Asked(order_id="o-1")], [events.Answered(order_id="o-1")]
+    )
     assert [(each.handler, each.message.type) for each in p.waiting] == [("react", "Asked")]
     assert [entry.type for entry in entries if entry.handler == "react" and entry.outcome == "handled"] == ["Answered"]
 
@@ -102,5 +107,5 @@ def test_an_event_that_is_taken_no_more_stays_where_it_is_parked(events: ModuleT
 def test_without_many_one_more_is_handled_and_the_next_is_a_dead_letter(events: ModuleType) -> None:
     old, new = release(events, "react", events.Asked, many=True), release(events, "react", events.Asked)
     first, *then = (events.Asked(order_id="o-1", n=n) for n in range(4))
-    _, entries, _ = told(events, old, new, [first], then)
+    _, entries, _ = run_both_releases(events, old, new, [first], then)
     assert [entry.outcome for entry in entries if entry.handler == "react"] == ["handled", "handled", "dead", "dead"]

@@ -102,14 +102,14 @@ def finished(pottery: Pottery) -> Iterator[tuple[str, list[str]]]:
 def until(holds: Callable[[], bool], worker: Running) -> None:
     end_s = CLOCK.monotonic_s() + 60 + DOCUMENTS / 20
     while not holds():
-        assert CLOCK.monotonic_s() < end_s, worker.said()[-5000:]
+        assert CLOCK.monotonic_s() < end_s, worker.read_log()[-5000:]
         asyncio.run(CLOCK.sleep(0.05))
 
 
 def test_each_document_starts_one_saga_whichever_process_is_killed(wisher: Pottery, saga: Call) -> None:
     module, chance = f"{wisher.module}_wishes", Random(SEED)
     with running(module) as worker:
-        until(lambda: store_of(wisher).exists() and "started" in worker.said(), worker)
+        until(lambda: store_of(wisher).exists() and "started" in worker.read_log(), worker)
     part = DOCUMENTS // (KILLS + 1)
     for number in range(KILLS + 1):
         with running(module) as worker:
@@ -119,7 +119,7 @@ def test_each_document_starts_one_saga_whichever_process_is_killed(wisher: Potte
                 write(wisher, INSERT, [(name, '{"colour":"blue"}') for name in some])
                 write(wisher, UPDATE, [('{"colour":"red"}', name) for name in some])
             if number < KILLS:
-                until(lambda: "started" in worker.said(), worker)
+                until(lambda: "started" in worker.read_log(), worker)
                 asyncio.run(CLOCK.sleep(chance.random() / 2))
                 continue
             until(lambda: not pending(wisher), worker)
@@ -146,7 +146,7 @@ def test_each_document_that_a_connector_publishes_starts_one_saga_whichever_proc
             told = names[number * part :] if number == KILLS else names[number * part : (number + 1) * part]
             asyncio.run(tell(kafka_pottery, told, chance))
             if number < KILLS:
-                until(lambda: "started" in worker.said(), worker)
+                until(lambda: "started" in worker.read_log(), worker)
                 asyncio.run(CLOCK.sleep(chance.random() / 2))
                 continue
             until(lambda: not lag(saga, kafka_pottery), worker)
@@ -187,10 +187,10 @@ def test_documents_that_are_there_before_count_from_the_beginning_alone(
     monkeypatch.setenv("SAGA_CHANGES_FROM", begins)
     module = declared(embedded_pottery)
     with running(embedded_pottery.module) as worker:  # the same service before it takes changes: it makes the store
-        until(lambda: "started" in worker.said(), worker)
+        until(lambda: "started" in worker.read_log(), worker)
     write(embedded_pottery, INSERT, [("early", '{"colour":"blue"}')])
     with running(module) as worker:
-        until(lambda: "started" in worker.said(), worker)
+        until(lambda: "started" in worker.read_log(), worker)
         write(embedded_pottery, INSERT, [("late", '{"colour":"blue"}')])
         until(lambda: "late" in dict(finished(embedded_pottery)), worker)
         until(lambda: not pending(embedded_pottery), worker)

@@ -1,5 +1,5 @@
-"""Releases of two services with other versions of their events, as real processes over the same topics: deployed in the
-wrong order, rolled back and forward, each killed, and nothing is lost, dead or misread.
+"""Releases of two services with different versions of their events, as real processes over the same topics: deployed in
+the wrong order, rolled back and forward, each killed. Nothing is lost, dead or misread.
 
 On files in every run; on Kafka too with SAGA_TEST_VERSIONS_ON_KAFKA=1.
 """
@@ -58,12 +58,12 @@ class Market:
             else BasketFilled(basket_id=id_, amount=cents * 10)
             for id_, cents in zip(ids, CENTS, strict=True)
         ]
-        asyncio.run(said(filled))
+        asyncio.run(publish_all(filled))
         self.baskets += ids
         return ids
 
     def until(self, holds: Callable[[], bool]) -> None:
-        until(holds, last=lambda: "\n".join(each.said()[-3000:] for each in self._running.values()))
+        until(holds, last=lambda: "\n".join(each.read_log()[-3000:] for each in self._running.values()))
 
     @staticmethod
     def handed_over(count: int) -> bool:
@@ -83,7 +83,7 @@ class Market:
         return all(r and r[0]["error"].startswith(f"NewerVersion: it is of {schema}, ") for r in retries)
 
 
-async def said(events: list[Event]) -> None:
+async def publish_all(events: list[Event]) -> None:
     async with Client() as client:
         for event in events:
             await client.publish(event)

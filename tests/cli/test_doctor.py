@@ -1,4 +1,4 @@
-"""`saga doctor`: what it finds on sound and unsound brokers and stores, and how soon it says that one is down."""
+"""`saga doctor`: its findings on sound and unsound brokers and stores, and how soon it reports that one is down."""
 
 import asyncio
 import json
@@ -481,13 +481,13 @@ def test_topics_of_different_numbers_of_partitions_are_reported() -> None:
 
 
 def test_positions_outside_the_log_are_errors() -> None:
-    def told(position: int | None) -> list[str]:
+    def position_findings(position: int | None) -> list[str]:
         places = {Partition("cups", 1): PartitionState(OffsetBounds(10, 20), position)}
         return [f"{each.severity} {each.what}" for each in findings.check_positions(POTTER, places)]
 
-    assert told(None) == told(10) == told(20) == []
-    assert told(7) == ["error 3 records of cups/1 were removed before they were handled"]
-    assert told(21) == ["error its position in cups/1 is 21, but the log ends at 20"]
+    assert position_findings(None) == position_findings(10) == position_findings(20) == []
+    assert position_findings(7) == ["error 3 records of cups/1 were removed before they were handled"]
+    assert position_findings(21) == ["error its position in cups/1 is 21, but the log ends at 20"]
 
 
 @pytest.mark.parametrize(
@@ -530,14 +530,14 @@ def test_brokers_that_forget_offsets_too_soon_are_reported() -> None:
 def test_the_clock_of_a_couchbase_is_in_the_version_of_a_document() -> None:
     now_ms = 1_795_270_000_123
 
-    def told(cas: int) -> list[str]:
+    def store_clock_severities(cas: int) -> list[str]:
         told_ms = COUCHBASE.version_time_ms(cas)
         return [each.severity for each in findings.check_store_clock("store", told_ms, now_ms - 5, now_ms + 5)]
 
-    assert told(now_ms * 1_000_000 + 999_999) == ["ok"]
-    assert told((now_ms + 10_000) * 1_000_000) == ["warning"]
-    assert told((now_ms - 90_000) * 1_000_000) == ["error"]
-    assert told(5) == []  # a version that is a plain number, as that of CouchbaseMock
+    assert store_clock_severities(now_ms * 1_000_000 + 999_999) == ["ok"]
+    assert store_clock_severities((now_ms + 10_000) * 1_000_000) == ["warning"]
+    assert store_clock_severities((now_ms - 90_000) * 1_000_000) == ["error"]
+    assert store_clock_severities(5) == []  # a version that is a plain number, as that of CouchbaseMock
     assert (
         list(findings.check_store_clock("store", None, now_ms - 5, now_ms + 5)) == []
     )  # of a store that tells no time

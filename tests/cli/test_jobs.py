@@ -61,7 +61,7 @@ async def make(
 
 
 def until(holds: Callable[[], bool], worker: Running) -> None:
-    waiting.until(holds, 60 + ITEMS / 20, lambda: worker.said()[-5000:])
+    waiting.until(holds, 60 + ITEMS / 20, lambda: worker.read_log()[-5000:])
 
 
 @pytest.fixture

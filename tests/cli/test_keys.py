@@ -1,4 +1,4 @@
-"""`saga keys`, `saga keys forget` and `saga sagas show --reveal`, around a service that runs with keys."""
+"""`saga keys`, `saga keys forget` and `saga sagas show --reveal`, with a running service that encrypts values."""
 
 import json
 import os
@@ -149,31 +149,31 @@ def test_what_runs_handlers_beside_a_service_opens_what_is_sealed(
 def test_the_doctor_looks_at_the_folder_of_keys(
     kiln: str, saga: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told(exit_code: int = 0) -> list[tuple[str, str]]:
+    def key_findings(exit_code: int = 0) -> list[tuple[str, str]]:
         found = found_by(saga, kiln, exit_code=exit_code)
         return [(each.severity, each.what) for each in found if each.about == f"keys {folder / 'keys'}"]
 
-    ((severity, what),) = told(1)
+    ((severity, what),) = key_findings(1)
     assert (severity, "make one: saga keys new" in what) == ("error", True)
     assert saga("keys", "new", *WHO).exit_code == 0
     for n in range(7):
         assert ordered(saga, f"cup-{n}", customer=f"customer-{n}") == 0
     assert saga("keys", "forget", "customer-6", *WHO).exit_code == 0
-    assert told() == [("ok", "secrets of 6 subjects can be read; 1 are forgotten")]
+    assert key_findings() == [("ok", "secrets of 6 subjects can be read; 1 are forgotten")]
     (first,) = (folder / "keys").glob("*.key")
     assert saga("keys", "new", *WHO).exit_code == 0
-    assert told()[0][0] == "ok"
+    assert key_findings()[0][0] == "ok"
     assert saga("keys", "rewrap", *WHO).exit_code == 0
-    assert told()[0] == ("warning", f"no secret is wrapped any more with {first.name}")
+    assert key_findings()[0] == ("warning", f"no secret is wrapped any more with {first.name}")
     first.unlink()
     may = os.access
     with monkeypatch.context() as others:
         others.setattr("os.access", lambda path, mode: not str(path).endswith("keys") and may(path, mode))
-        assert told(1)[0] == ("error", f"{folder / 'keys'} may not be written")
+        assert key_findings(1)[0] == ("error", f"{folder / 'keys'} may not be written")
     for each in (folder / "keys" / "subjects").glob("??/*.json"):
         if b"wrapped" in each.read_bytes():
             each.write_bytes(b"[]")
-    errors = told(1)
+    errors = key_findings(1)
     assert [severity for severity, _ in errors] == ["error"] * 6
     assert errors[0][1].endswith("is no key of a subject: restore it")
     assert errors[-1][1] == "1 more cannot be read"
@@ -184,7 +184,7 @@ def test_the_doctor_sees_that_a_service_seals_with_another_folder_of_keys(
 ) -> None:
     service = embedded_pottery.service
 
-    def told(exit_code: int) -> list[tuple[str, str]]:
+    def key_problems(exit_code: int) -> list[tuple[str, str]]:
         found = found_by(saga, kiln, exit_code=exit_code)
         return [(each.severity, each.what) for each in found if each.about.startswith("keys") and each.severity != "ok"]
 
@@ -194,16 +194,16 @@ def test_the_doctor_sees_that_a_service_seals_with_another_folder_of_keys(
             assert ordered(saga, f"cup-{n}", customer=f"customer-{n}") == 0
         until(lambda: handled_for_good(service, embedded_pottery.topic) == 3)
     assert saga("keys", "forget", "customer-2", *WHO).exit_code == 0
-    assert told(0) == []
+    assert key_problems(0) == []
     monkeypatch.setenv("SAGA_KEYS", str(folder / "other-keys"))
     assert saga("keys", "new", *WHO).exit_code == 0
     none = f"of 3 secrets with which {service} has encrypted values, 3 are not in this folder"
-    assert told(1) == [("error", none)]
+    assert key_problems(1) == [("error", none)]
     shutil.copytree(folder / "keys" / "subjects", folder / "other-keys" / "subjects", dirs_exist_ok=True)
     shutil.copytree(folder / "keys" / "made", folder / "other-keys" / "made", dirs_exist_ok=True)
     for key in (folder / "keys").glob("*.key"):
         shutil.copy(key, folder / "other-keys")
-    assert told(0) == []
+    assert key_problems(0) == []
 
 
 @pytest.mark.parametrize(("missing", "severity"), [(0, None), (1, "warning"), (3, "error")])

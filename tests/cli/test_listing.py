@@ -1,4 +1,4 @@
-"""`saga sagas list`: its costs, damaged documents in it, its count of what is open, and all that `--dead` shows."""
+"""`saga sagas list`: its costs, damaged documents, its count of open sagas, and all that `--dead` shows."""
 
 import asyncio
 import json
@@ -479,7 +479,7 @@ def test_a_compensation_that_fails_is_listed_until_it_has_come_to_its_end(shop: 
     """`payment` has reserved money for `order-1`, and it is escalated that it cannot be given back."""
     [result] = decode_progress(content_of(shop, "payment", "order-1")).results
 
-    def said(undoes: str) -> str:
+    def printed_remedy(undoes: str) -> str:
         message = Message(id="m", type="OrderCancelled", schema="", saga="order-1", source="order", time="", value=b"x")
         dead = replace(a_letter(1, "escalation"), handler="release", message=message)
         say(shop, dead_letters.escalation_to_outgoing("payment", dead, iso(NOW_MS), undoes, "here", None))
@@ -487,8 +487,8 @@ def test_a_compensation_that_fails_is_listed_until_it_has_come_to_its_end(shop: 
         [letter] = [each for each in found if each["what"] == "escalation"]
         return str(letter["now"])
 
-    assert said(result.event.id) == "goes on"
-    assert said("another") == "over"
+    assert printed_remedy(result.event.id) == "goes on"
+    assert printed_remedy("another") == "over"
 
 
 def test_headers_of_the_original_are_never_taken_for_ours() -> None:

@@ -1,4 +1,5 @@
-"""Topics that are missing on Kafka: services and clients make none, and say in time which, and what to type."""
+"""Missing topics on Kafka: services and clients create none, and report in time which are missing and the command that
+creates them."""
 
 import asyncio
 import json
@@ -57,7 +58,7 @@ class Running(subprocess.Popen[bytes]):
         with log.open("wb") as file:
             super().__init__(command("run", module), stderr=file, env=environment())
 
-    def said(self) -> str:
+    def read_log(self) -> str:
         return self._log.read_text("utf-8", "replace")
 
 
@@ -104,7 +105,7 @@ def test_once_the_topics_are_there_the_service_runs(kafka_pottery: Pottery, saga
     async def made() -> list[bytes]:
         async with the_broker() as broker:
             while not (keys := [record.key async for record in broker.scan(kafka_pottery.made)]):
-                assert process.poll() is None, process.said()
+                assert process.poll() is None, process.read_log()
                 await CLOCK.sleep(0.1)
             return [key for key in keys if key is not None]
 
@@ -127,7 +128,7 @@ def test_with_the_embedded_broker_services_and_clients_make_what_they_miss(
         async def all_made() -> None:
             async with the_broker() as broker:
                 while (await broker.describe_topics(topics)).keys() != set(topics):
-                    assert process.poll() is None, process.said()
+                    assert process.poll() is None, process.read_log()
                     await CLOCK.sleep(0.05)
 
         asyncio.run(CLOCK.within(WITHIN_S, all_made()))

@@ -1,4 +1,4 @@
-"""A producer that is deployed first: what it says in a newer schema waits until the schema is deployed here, too."""
+"""A producer that is deployed first: its events in a newer schema wait until the schema is deployed here, too."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.cli.test_parked import ends, listed, parked, publish
 NEW, OLD = ["cup-1", "cup-2"], ["cup-3", "cup-4"]
 
 
-def said_by_the_newer(pottery: Pottery, saga: Call, monkeypatch: pytest.MonkeyPatch) -> Path:
+def order_with_newer_schema(pottery: Pottery, saga: Call, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Order cups as a producer that has its contracts already; the path of the schema that only it has."""
     here = Path(os.environ["SAGA_CONTRACTS"])
     producers = shutil.copytree(here, pottery.folder / "newer")
@@ -43,7 +43,7 @@ def test_a_schema_that_is_deployed_while_the_service_runs_is_enough(
     pottery_on: Pottery, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert saga("topics", "apply", pottery_on.module).exit_code == 0
-    newer = said_by_the_newer(pottery_on, saga, monkeypatch)
+    newer = order_with_newer_schema(pottery_on, saga, monkeypatch)
     with running(pottery_on.module):
         publish(saga, "CupOrdered", *OLD)
         until(lambda: parked(saga, pottery_on.service) == set(NEW))
@@ -62,7 +62,7 @@ def test_a_service_that_is_started_with_the_schema_resumes_what_another_one_park
     pottery_on: Pottery, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert saga("topics", "apply", pottery_on.module).exit_code == 0
-    newer = said_by_the_newer(pottery_on, saga, monkeypatch)
+    newer = order_with_newer_schema(pottery_on, saga, monkeypatch)
     with running(pottery_on.module):
         until(lambda: parked(saga, pottery_on.service) == set(NEW))
     shutil.copy(newer, Path(os.environ["SAGA_CONTRACTS"]) / pottery_on.topic / newer.name)

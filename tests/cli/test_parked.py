@@ -1,4 +1,5 @@
-"""A run that fails is parked: operators see it, others continue, and it resumes by itself, whatever dies meanwhile."""
+"""A run that fails is parked: operators see it, other sagas continue, and it resumes by itself, whatever is killed
+meanwhile."""
 
 import asyncio
 import json
@@ -114,7 +115,7 @@ def check_wakes_are_counted_apart(saga: Call, service: str) -> None:
     machine: each attempt adds one, and commits and this look take their time."""
     said: list[str] = []
 
-    def is_told() -> bool:
+    def few_timers_are_pending() -> bool:
         answer = saga("offsets", "show", service, "--json")
         said.append(answer.output)
         if answer.exit_code:
@@ -123,7 +124,7 @@ def check_wakes_are_counted_apart(saga: Call, service: str) -> None:
         all_wakes = sum(each["end"] for each in shown["partitions"] if ".wake." in each["topic"])
         return bool(shown["lag"] == 0 and 0 < shown["wakes"] <= all_wakes / 2)
 
-    until(is_told, last=lambda: f"first:\n{said[0]}\nlast:\n{said[-1]}")
+    until(few_timers_are_pending, last=lambda: f"first:\n{said[0]}\nlast:\n{said[-1]}")
     assert re.search(r": 1 member, 0 not handled, [0-9]+ timers? pending\n", saga("offsets", "show", service).stdout)
 
 

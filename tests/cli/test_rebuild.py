@@ -1,5 +1,5 @@
-"""`saga sagas rebuild`: progresses that are lost are rebuilt from the topics, as they were, and without the
-outside."""
+"""`saga sagas rebuild`: lost progresses are rebuilt from the topics, as they were, and without calls to external
+systems."""
 
 import asyncio
 import json
@@ -245,13 +245,13 @@ def test_a_worker_that_comes_first_keeps_its_progress(
     lose(folder, "payment", "one")
     made = rebuild_progress
 
-    async def while_somebody_writes(*args: Any, **named: Any) -> Any:
+    async def rebuild_during_a_write(*args: Any, **named: Any) -> Any:
         anew = await made(*args, **named)
         async with SqliteStore(folder / ".saga" / "payment.db", clock=SystemClock()) as store:
             await store.insert(PROGRESS, "payment::one", encode(SagaProgress(service="payment", saga="one")))
         return anew
 
-    monkeypatch.setattr(rebuilding, "rebuild_progress", while_somebody_writes)
+    monkeypatch.setattr(rebuilding, "rebuild_progress", rebuild_during_a_write)
     done = saga("sagas", "rebuild", "services.payment", "--apply")
     assert done.exit_code == 1
     assert "payment  one  cannot be rebuilt: its progress is there by now: it is left as it is" in done.stdout

@@ -138,7 +138,7 @@ class Shop:
         return {name: found.get(name) for name in ("fields", "version")}
 
     def until(self, holds: Callable[[], bool]) -> None:
-        until(holds, last=lambda: "\n".join(each.said()[-3000:] for each in self._places.values()))
+        until(holds, last=lambda: "\n".join(each.read_log()[-3000:] for each in self._places.values()))
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_sagas_of_one_release_continue_in_the_next_one_while_both_run(shop: Shop
     # Both, side by side: what the old one does not know waits, and people are told; all else goes on.
     old = shop.deploy(OLD, "potter-1")
     shop.sell(*newer)
-    shop.until(lambda: "has version 2, and this version of" in old.said())
+    shop.until(lambda: "has version 2, and this version of" in old.read_log())
     shop.order(*both)
     shop.until(lambda: {release for cup, release in by_release() if cup in both} == {"old", "new"})
     Path("mended").write_text(" ".join(half_way[:2]))

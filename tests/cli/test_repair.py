@@ -265,7 +265,7 @@ def test_timers_that_are_lost_while_no_worker_runs_are_published_again_by_the_se
     assert "saga sagas repair" in told.stdout
     with running(kiln.module) as service:
         kiln.ends(saga)
-        assert '"event":"timers_lost"' in service.said()
+        assert '"event":"timers_lost"' in service.read_log()
     assert "its timers are lost" not in saga("doctor", kiln.module).stdout
 
 
@@ -283,7 +283,7 @@ def test_events_of_a_topic_that_was_created_again_are_reported_and_published_aga
     assert told.exit_code == 1
     assert f"{pottery.made}: it was deleted and created again since {pottery.service} published to it" in told.stdout
     with running(pottery.module) as service:
-        until(lambda: '"event":"published_lost"' in service.said())
+        until(lambda: '"event":"published_lost"' in service.read_log())
         assert saga("sagas", "repair", pottery.module, "--saga", "two").stdout.splitlines() == [
             f"{pottery.service}  two  1 record are published again",
             "1 saga resumed, no problems",

@@ -1,5 +1,5 @@
-"""Tools and services as a user with few rights: what is not allowed is named, with what to allow. And as one who may
-exactly what `saga access kafka` prints."""
+"""Tools and services as a user with few rights: errors name the missing right and how to grant it. And as a user who
+has exactly the rights that `saga access kafka` prints."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -56,7 +56,7 @@ def guarded(server_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield guarded
 
 
-def as_anybody(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+def use_all_rights(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on as a user with all rights."""
     monkeypatch.setenv("SAGA_BROKER", f"kafka://{guarded.kafka.address}")
     for name in ("SASL", "CLEARTEXT", "USERNAME", "PASSWORD"):
@@ -98,7 +98,7 @@ def pottery(guarded: Guarded, embedded_pottery: Pottery, saga: Call, monkeypatch
     """Its topics are there; from here on tools are a user who may nothing yet."""
     for name, value in (("REPLICATION", "1"), ("MIN_INSYNC", "1")):
         monkeypatch.setenv(f"SAGA_KAFKA_{name}", value)
-    as_anybody(guarded, monkeypatch)
+    use_all_rights(guarded, monkeypatch)
     assert saga("topics", "apply", embedded_pottery.module).exit_code == 0
     as_potter(guarded, monkeypatch)
     return embedded_pottery
@@ -190,7 +190,7 @@ def test_a_service_whose_rights_are_revoked_waits_and_continues_when_it_has_them
     asyncio.run(guarded.allow(*rights.values()))
 
     def order(cup: str) -> None:
-        as_anybody(guarded, monkeypatch)
+        use_all_rights(guarded, monkeypatch)
         assert saga("publish", "CupOrdered", stdin=A_CUP.replace("cup-1", cup)).exit_code == 0
 
     def made() -> set[bytes | None]:
@@ -204,14 +204,14 @@ def test_a_service_whose_rights_are_revoked_waits_and_continues_when_it_has_them
 
     with running(pottery.module) as process:
         order("cup-1")
-        until(lambda: made() == {b"cup-1"}, process.said)
+        until(lambda: made() == {b"cup-1"}, process.read_log)
         asyncio.run(guarded.take(*taken))
         order("cup-2")
-        until(lambda: "allowed" in process.said(), process.said)
-        assert pottery.service in next(line for line in process.said().splitlines() if "allowed" in line)
+        until(lambda: "allowed" in process.read_log(), process.read_log)
+        assert pottery.service in next(line for line in process.read_log().splitlines() if "allowed" in line)
         assert process.poll() is None
         asyncio.run(guarded.allow(*taken))
-        until(lambda: made() == {b"cup-1", b"cup-2"}, process.said)
+        until(lambda: made() == {b"cup-1", b"cup-2"}, process.read_log)
 
 
 # -------------------------------------------------------------------- what `saga access` prints
@@ -298,7 +298,7 @@ def test_a_service_with_exactly_the_printed_rights_runs_dead_letters_wakes_and_c
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(wiring.run(wiring.load_services([module]), of_potter(guarded), said.append, stop))
-            as_anybody(guarded, monkeypatch)
+            use_all_rights(guarded, monkeypatch)
             ordered = "CupOrdered --principal user:4711"
             for event, cup in ((ordered, "cup-1"), ("CupSold", "cup-1"), (ordered, "broken")):
                 said_of = A_CUP.replace("cup-1", cup)
@@ -335,7 +335,7 @@ def test_for_each_printed_right_that_is_missing_the_service_does_not_start_and_n
             return why.problems
         return []
 
-    async def told(broker: Broker, *words: str) -> None:
+    async def wait_for_problems(broker: Broker, *words: str) -> None:
         """Return when there are as many problems as words, each with its word."""
         while [word in problem for word, problem in zip_longest(words, await problems(broker), fillvalue="")] != [
             True
@@ -346,9 +346,11 @@ def test_for_each_printed_right_that_is_missing_the_service_does_not_start_and_n
         async with wiring.open_broker(None, CLOCK, of_potter(guarded)) as broker:
             for name, several in by_name.items():
                 await guarded.take(*several)
-                await CLOCK.within(WITHIN_S, told(broker, f"--group {name}" if several[0].kind == GROUP else name))
+                await CLOCK.within(
+                    WITHIN_S, wait_for_problems(broker, f"--group {name}" if several[0].kind == GROUP else name)
+                )
                 await guarded.allow(*several)
-                await CLOCK.within(WITHIN_S, told(broker))
+                await CLOCK.within(WITHIN_S, wait_for_problems(broker))
 
     asyncio.run(each())
 
@@ -398,7 +400,7 @@ def test_a_client_with_exactly_the_printed_rights_asks_and_listens_and_without_t
         time="2026-01-01T00:00:00.000Z", value=codec.encode(made),
     )  # fmt: skip
 
-    async def said() -> None:
+    async def publish_message() -> None:
         async with the_broker() as broker:
             await broker.publish([to_record(message, binding_of(type(made)).contract)])
 
@@ -421,8 +423,8 @@ def test_a_client_with_exactly_the_printed_rights_asks_and_listens_and_without_t
 
         until(is_refused)
 
-    as_anybody(guarded, monkeypatch)
-    asyncio.run(said())
+    use_all_rights(guarded, monkeypatch)
+    asyncio.run(publish_message())
     as_potter(guarded, monkeypatch)
     rights = allowed(module, "--for", "client", "--event", "CupMade", "--group", "mailer")
     reads, joins = Right(TOPIC, pottery.made, READ), Right(GROUP, "client.mailer", READ)
@@ -441,7 +443,7 @@ def test_an_operator_with_exactly_the_printed_rights_reads_and_commands_and_with
     allowed: Callable[..., Sequence[Right]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    as_anybody(guarded, monkeypatch)
+    use_all_rights(guarded, monkeypatch)
     asyncio.run(handled(pottery, {0: 1}, each=1))
     as_potter(guarded, monkeypatch)
     rights = allowed(pottery.module, "--for", "operator")
@@ -489,7 +491,7 @@ def test_an_administrator_with_exactly_the_printed_rights_makes_topics_and_moves
     allowed: Callable[..., Sequence[Right]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    as_anybody(guarded, monkeypatch)
+    use_all_rights(guarded, monkeypatch)
     asyncio.run(handled(pottery, {0: 1}, each=1))
     stranger = f"stranger-to-{pottery.service}"
     asyncio.run(handled(replace(pottery, service=stranger, topic=pottery.sold), {0: 1}, each=1))

@@ -1,4 +1,4 @@
-"""`saga topics`: what is to be done so that topics are as the contracts want them, printed and done."""
+"""`saga topics`: the changes that make topics match the contracts, printed and applied."""
 
 import asyncio
 import json
@@ -221,13 +221,13 @@ def test_times_are_printed_in_words(ms: float, text: str) -> None:
 def test_the_topic_of_transition_events_is_made_and_kept_according_to_the_settings(
     saga: Call, embedded_pottery: Pottery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told(command: str) -> list[list[str]]:
+    def transition_topic_actions(command: str) -> list[list[str]]:
         lines = saga("topics", command, embedded_pottery.module).stdout.splitlines()
         return [line.split()[:1] + line.split()[2:] for line in lines if " saga.transitions " in line]
 
-    assert told("plan") == [["create", "12", "partitions,", "kept", "7", "days"]]
-    assert told("apply")[0][0] == "created"
+    assert transition_topic_actions("plan") == [["create", "12", "partitions,", "kept", "7", "days"]]
+    assert transition_topic_actions("apply")[0][0] == "created"
     monkeypatch.setenv("SAGA_TRANSITIONS_DAYS", "30")
-    assert told("plan") == [["change", "kept", "30", "days", "instead", "of", "7", "days"]]
+    assert transition_topic_actions("plan") == [["change", "kept", "30", "days", "instead", "of", "7", "days"]]
     monkeypatch.setenv("SAGA_TRANSITIONS", "off")
-    assert told("plan") == []
+    assert transition_topic_actions("plan") == []

@@ -1,4 +1,5 @@
-"""`saga sagas verify` with its witness: damage on files that agree with themselves, and what is no damage."""
+"""`saga sagas verify` with published transitions: it finds damage in files that are consistent in themselves, and
+reports no false damage."""
 
 import asyncio
 import json
@@ -26,7 +27,7 @@ AGAIN = "restore it from a backup that has it, or rebuild it from the messages: 
 
 
 @dataclass(frozen=True)
-class Told:
+class PublishedFiles:
     """A service's files after two orders, one of which was confirmed."""
 
     folder: Path
@@ -37,9 +38,9 @@ class Told:
 
 
 @pytest.fixture(scope="session")
-def told_once(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    async def made() -> Told:
-        folder, elsewhere = tmp_path_factory.mktemp("told"), tmp_path_factory.mktemp("elsewhere")
+def published_once(tmp_path_factory: pytest.TempPathFactory) -> PublishedFiles:
+    async def made() -> PublishedFiles:
+        folder, elsewhere = tmp_path_factory.mktemp("published"), tmp_path_factory.mktemp("elsewhere")
         found = []
         for where, tells in ((folder, TOPIC), (elsewhere, None)):
             async with workplace(where) as place:
@@ -51,7 +52,7 @@ def told_once(tmp_path_factory: pytest.TempPathFactory) -> Told:
                     await place.publish(OrderConfirmed(order_id="order-1"))
                     await place.at_rest(payment)
                     found.append(await content_of(place))
-        return Told(folder, found[0], found[3])
+        return PublishedFiles(folder, found[0], found[3])
 
     return asyncio.run(made())
 
@@ -63,10 +64,10 @@ async def content_of(place: Workplace) -> bytes:
 
 
 @pytest.fixture
-def told(told_once: Told, folder: Path) -> Told:
+def published(published_once: PublishedFiles, folder: Path) -> PublishedFiles:
     """The files in the current folder, for a test of its own."""
-    shutil.copytree(told_once.folder, folder, dirs_exist_ok=True)
-    return told_once
+    shutil.copytree(published_once.folder, folder, dirs_exist_ok=True)
+    return published_once
 
 
 def at_store(act: Callable[[SqliteStore], Any]) -> None:
@@ -112,7 +113,7 @@ def put_on_topic(*records: Outgoing) -> None:
     asyncio.run(done())
 
 
-def test_stores_that_match_the_published_transitions_are_sound(told: Told, saga: Call) -> None:
+def test_stores_that_match_the_published_transitions_are_sound(published: PublishedFiles, saga: Call) -> None:
     found = verified(saga, exit_code=0)
     assert (found["histories"], found["witnessed"], found["in_part"], found["strange"]) == (2, 2, 0, 0)
     assert (found["broken"], found["alone"]) == ([], None)
@@ -123,8 +124,8 @@ def test_stores_that_match_the_published_transitions_are_sound(told: Told, saga:
     ]
 
 
-def test_an_earlier_version_in_the_place_of_a_later_one_is_found(told: Told, saga: Call) -> None:
-    put(told.earlier)
+def test_an_earlier_version_in_the_place_of_a_later_one_is_found(published: PublishedFiles, saga: Call) -> None:
+    put(published.earlier)
     (broken,) = verified(saga)["broken"]
     assert (broken["saga"], broken["service"], broken["transition"]) == ("order-1", "payment", 1)
     assert broken["what"].startswith("transition 1 was published, of 20")
@@ -136,14 +137,16 @@ def test_an_earlier_version_in_the_place_of_a_later_one_is_found(told: Told, sag
     assert f"\n  to do: {AGAIN}\n" in shown
 
 
-def test_another_history_in_the_place_of_one_is_found_though_it_agrees_with_itself(told: Told, saga: Call) -> None:
-    put(told.others)
+def test_another_history_in_the_place_of_one_is_found_though_it_agrees_with_itself(
+    published: PublishedFiles, saga: Call
+) -> None:
+    put(published.others)
     (broken,) = verified(saga)["broken"]
     assert broken["transition"] == 0
     assert "transition 0 is not the published one: this history was replaced" in broken["what"]
 
 
-def test_a_document_that_was_removed_is_found_before_it_can_have_expired(told: Told, saga: Call) -> None:
+def test_a_document_that_was_removed_is_found_before_it_can_have_expired(published: PublishedFiles, saga: Call) -> None:
     remove()
     (broken,) = verified(saga)["broken"]
     assert (broken["saga"], broken["transition"]) == ("order-1", 1)
@@ -152,38 +155,40 @@ def test_a_document_that_was_removed_is_found_before_it_can_have_expired(told: T
     assert verified(saga, "order-1")["broken"] == [broken]
 
 
-def test_two_transitions_with_one_number_are_found(told: Told, saga: Call) -> None:
-    async def written_by_somebody() -> None:
+def test_two_transitions_with_one_number_are_found(published: PublishedFiles, saga: Call) -> None:
+    async def overwrite_with_earlier_version() -> None:
         """An earlier version is put back while the service runs, and it continues from there."""
         async with workplace(Path.cwd()) as place:
             document = await place.store.get("saga", KEY)
             assert document is not None
-            await place.store.replace("saga", KEY, told.earlier, cas=document.cas)
+            await place.store.replace("saga", KEY, published.earlier, cas=document.cas)
             place.clock.ahead_ms += 5000
             async with at_work(place, payment, tells=TOPIC):
                 await place.publish(OrderConfirmed(order_id="order-1"), id="confirmed-again")
                 await place.at_rest(payment)
 
-    asyncio.run(written_by_somebody())
+    asyncio.run(overwrite_with_earlier_version())
     (broken,) = verified(saga)["broken"]
     assert broken["transition"] == 1
     assert broken["what"].startswith("two different transitions 1 were written")
     assert broken["todo"].startswith("look at both")
 
 
-def test_a_history_that_was_published_in_part_or_not_at_all_is_no_damage_and_counted(told: Told, saga: Call) -> None:
-    async def untold() -> None:
+def test_a_history_that_was_published_in_part_or_not_at_all_is_no_damage_and_counted(
+    published: PublishedFiles, saga: Call
+) -> None:
+    async def handle_without_publishing() -> None:
         async with workplace(Path.cwd()) as place, at_work(place, payment):
             await place.publish(an_order("order-3"), OrderConfirmed(order_id="order-2"))
             await place.at_rest(payment)
 
-    asyncio.run(untold())
+    asyncio.run(handle_without_publishing())
     found = verified(saga, exit_code=0)
     assert (found["histories"], found["witnessed"], found["in_part"]) == (3, 1, 1)
     assert "1 to their last transition, 1 in part, 1 not at all" in saga("sagas", "verify", *ADDRESSES).stdout
 
 
-def test_foreign_records_in_the_topic_are_counted_and_break_no_history(told: Told, saga: Call) -> None:
+def test_foreign_records_in_the_topic_are_counted_and_break_no_history(published: PublishedFiles, saga: Call) -> None:
     put_on_topic(
         Outgoing(TRANSITIONS, b"order-1", b"\x00\xff", ()),
         Outgoing(TRANSITIONS, b"order-1", None, ()),
@@ -196,9 +201,9 @@ def test_foreign_records_in_the_topic_are_counted_and_break_no_history(told: Tol
 
 
 def test_without_transition_events_the_output_names_what_cannot_be_found(
-    told: Told, saga: Call, monkeypatch: pytest.MonkeyPatch
+    published: PublishedFiles, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(told.earlier)
+    put(published.earlier)
     monkeypatch.setenv("SAGA_TRANSITIONS", "off")
     assert verified(saga, exit_code=0)["alone"] == "SAGA_TRANSITIONS is off"
     monkeypatch.delenv("SAGA_TRANSITIONS")

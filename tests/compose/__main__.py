@@ -41,7 +41,7 @@ def main(images: str) -> None:
     unless COMPOSE=optional is set.
     """
     for name in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, _told_to_end)
+        signal.signal(name, _exit_on_signal)
     FOLDER.mkdir(parents=True, exist_ok=True)
     began_s = now_s()
     try:
@@ -59,7 +59,7 @@ def main(images: str) -> None:
     raise SystemExit(0 if agree else 1)
 
 
-def _told_to_end(number: int, _: object) -> Never:
+def _exit_on_signal(number: int, _: object) -> Never:
     raise SystemExit(128 + number)
 
 

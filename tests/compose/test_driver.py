@@ -1,5 +1,5 @@
-"""Driver of the containers, without containers: no engine is a failure that says what to do, customers do not give up,
-and a command is waited for only so long."""
+"""Driver of the containers, without containers: a missing engine fails with a remedy, customers retry, and a command
+has a timeout."""
 
 import signal
 import sys
@@ -71,7 +71,7 @@ def no_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 
 @pytest.mark.usefixtures("no_programs")
-def test_a_machine_without_an_engine_fails_and_says_what_to_install() -> None:
+def test_without_a_container_engine_the_error_names_what_to_install() -> None:
     result = CliRunner().invoke(main)
     assert result.exit_code == 1
     assert "NOT TESTED" in result.output
@@ -97,7 +97,7 @@ def test_customers_order_as_much_as_is_wanted_and_no_more() -> None:
     assert customers_.repeated == 0
 
 
-def test_customers_order_again_what_nobody_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_customers_repeat_orders_that_were_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(customers, "AGAIN_S", 0.001)
     shop = Shop(silent=2)
     with Customers(cast(System, shop), ORDERS[:5]) as customers_:
@@ -106,7 +106,7 @@ def test_customers_order_again_what_nobody_confirmed(monkeypatch: pytest.MonkeyP
     assert customers_.repeated == 2
 
 
-def test_orders_that_cannot_be_placed_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orders_that_cannot_be_placed_fail_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(customers, "AGAIN_S", 0.001)
     with (
         Customers(cast(System, Shop(silent=10**9)), ORDERS) as customers_,
@@ -133,7 +133,7 @@ def test_books_that_never_balance_fail(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "--store couchbase://couchbase/saga/order --by-key" in auditor.asked[0]
 
 
-def test_a_command_that_fails_is_told_with_what_it_said() -> None:
+def test_a_failed_command_raises_an_error_with_its_exit_code_and_output() -> None:
     with pytest.raises(CommandFailed, match=r"ended with 3\nno such thing"):
         run(sys.executable, "-c", "import sys; print('no such thing'); sys.exit(3)")
 

@@ -1,4 +1,4 @@
-"""The compose files and scripts say what the services need, and no secret stands in them."""
+"""The compose files and scripts contain what the services need, and no secret."""
 
 import json
 import os
@@ -183,7 +183,7 @@ def test_settings_in_compose_files_are_settings() -> None:
 
 
 @pytest.mark.parametrize("name", ["docker-compose.yml", "docker-compose.stand-ins.yml"])
-def test_the_files_are_as_the_specification_of_compose_says(name: str) -> None:
+def test_compose_files_match_the_compose_specification(name: str) -> None:
     assert problems_in(ROOT / name) == []
 
 
@@ -286,7 +286,7 @@ def test_kafka_connect_is_given_the_connector_that_the_service_declares(
     assert config["couchbase.topic"].replace("${collection}", "orders") in topics
 
 
-def test_a_connector_that_is_refused_or_missing_ends_with_what_was_said() -> None:
+def test_a_refused_or_unreachable_connector_ends_with_the_error_of_the_server() -> None:
     with connecting(400) as (address, _):
         done = applied(address, '{"name": "a", "config": {}} {"name": "b", "config": {}}')
     assert (done.returncode, done.stderr) == (1, "a is refused with 400: 'it is so\\x1b[2J'\n")

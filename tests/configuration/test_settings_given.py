@@ -1,4 +1,5 @@
-"""Sources of settings: layers of which blank ones count for nothing, without secrets, all problems at once."""
+"""Sources of settings in layers: blank values count for nothing, no secret is shown, and all problems are reported at
+once."""
 
 import itertools
 import re
@@ -43,7 +44,7 @@ def file_with(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\t\n"])
-def test_a_blank_variable_leaves_what_the_file_says(
+def test_a_blank_variable_does_not_override_the_file(
     blank: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file_with('broker = "kafka://from-file"\nkafka_tls = true\ndrain_s = 7\n', tmp_path, monkeypatch)
@@ -139,7 +140,7 @@ def test_an_invalid_function_for_tokens_is_reported_before_anything_is_opened(
 @pytest.mark.parametrize("name", ["SAGA_BROKER", "SAGA_STORE", "SAGA_HTTP", "SAGA_KAFKA_TOKEN"])
 @pytest.mark.parametrize("address", ADDRESSES_WITH_SECRETS)
 def test_an_address_with_a_secret_is_refused_and_the_secret_is_nowhere(name: str, address: str) -> None:
-    told = told_of({name: address})
+    told = format_refusal({name: address})
     assert name in told
     assert SECRET not in told
     assert "ada" not in told
@@ -169,7 +170,7 @@ def test_no_address_that_is_refused_shows_what_may_be_a_secret(address: str) -> 
     for name in ("SAGA_BROKER", "SAGA_STORE", "SAGA_HTTP", "SAGA_KAFKA_TOKEN"):
         if is_of_a_file(address):  # it may have any name
             continue
-        told = told_of({name: address})
+        told = format_refusal({name: address})
         assert SECRET not in told
         assert told or "@" not in address
 
@@ -178,7 +179,7 @@ def is_of_a_file(address: str) -> bool:
     return address.strip().startswith(("embedded:///", "sqlite:///"))
 
 
-def told_of(environ: Mapping[str, str]) -> str:
+def format_refusal(environ: Mapping[str, str]) -> str:
     """All that is said of settings that are refused; nothing of others."""
     try:
         Settings.read(environ)

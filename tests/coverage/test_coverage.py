@@ -1,4 +1,4 @@
-"""Coverage: measuring misses no process and no plugin, and what did not run is told; floors only rise."""
+"""Coverage: measuring misses no process and no plugin, lines that did not run are reported, and floors only rise."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from tests.coverage import floors
 from tests.coverage.pure import PURE, ROOT, measured, missing
 
 
-def test_what_did_not_run_is_told_for_each_file_of_the_folder() -> None:
+def test_uncovered_lines_and_branches_are_reported_for_each_file_of_the_folder() -> None:
     whole: dict[str, object] = {"missing_lines": [], "missing_branches": []}
     report: dict[str, object] = {
         "saga/progress/a.py": whole,
@@ -50,7 +50,7 @@ def test_a_folder_is_as_covered_as_all_its_files_together_and_never_rounded_up()
     assert floors.by_folder(report) == {"saga/progress": 99.9, "saga/store": 63.3}
 
 
-def test_less_than_the_floor_is_told_and_a_folder_that_is_new_or_gone() -> None:
+def test_coverage_below_the_floor_and_new_or_missing_folders_are_reported() -> None:
     told = floors.below({"saga/a": 90.0, "saga/b": 80.0, "saga/c": 10.0}, {"saga/a": 89.9, "saga/b": 80.0, "saga/d": 1})
     assert told == [
         "saga/a: 89.9 %, and the floor is 90.0 %",

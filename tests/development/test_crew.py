@@ -35,21 +35,23 @@ class Dev:
                 cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 
-    def said(self) -> list[str]:
+    def read_log_lines(self) -> list[str]:
         return self.log.read_text("utf-8", "replace").splitlines()
 
     def times(self, pattern: str) -> int:
-        return len([line for line in self.said() if re.search(pattern, line)])
+        return len([line for line in self.read_log_lines() if re.search(pattern, line)])
 
-    def until_said(self, pattern: str, times: int = 1) -> None:
+    def wait_until_logged(self, pattern: str, times: int = 1) -> None:
         def holds() -> bool:
-            assert self.process.poll() is None, self.said()
+            assert self.process.poll() is None, self.read_log_lines()
             return self.times(pattern) >= times
 
-        until(holds, self.said)
+        until(holds, self.read_log_lines)
 
     def processes(self) -> list[int]:
-        return [int(found[1]) for line in self.said() if (found := re.search(r"started, process (\d+)", line))]
+        return [
+            int(found[1]) for line in self.read_log_lines() if (found := re.search(r"started, process (\d+)", line))
+        ]
 
     def edit(self, path: str, change: Callable[[str], str]) -> None:
         file = self.folder / path
@@ -83,8 +85,8 @@ def is_alive(process: int) -> bool:
 
 
 def test_services_run_are_started_again_when_they_change_and_end_with_it(dev: Dev) -> None:
-    dev.until_said(r"^order +\| .* assigned ")
-    dev.until_said(r"^payment +\| .* assigned ")
+    dev.wait_until_logged(r"^order +\| .* assigned ")
+    dev.wait_until_logged(r"^payment +\| .* assigned ")
     assert dev.times(r"^saga +\| SAGA_HTTP is ignored") == 1
     assert dev.times(r"^saga +\|   saga publish OrderPlaced --example \| saga publish OrderPlaced$") == 1
     assert dev.times(r"^saga +\|   saga sagas show order-1$") == 1
@@ -95,42 +97,44 @@ def test_services_run_are_started_again_when_they_change_and_end_with_it(dev: De
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert put.returncode == 0, put.stderr
-    dev.until_said(r"^order +\| .* handled .*saga=o-1")
-    dev.until_said(r"^page +\| the monitor answers at ")
-    until(lambda: "o-1" in page_of(dev), dev.said)
+    dev.wait_until_logged(r"^order +\| .* handled .*saga=o-1")
+    dev.wait_until_logged(r"^page +\| the monitor answers at ")
+    until(lambda: "o-1" in page_of(dev), dev.read_log_lines)
 
     dev.edit(ORDER, lambda text: text.replace("= 100", "= 100 +"))
-    dev.until_said(r"^order +\| cannot be read: .*services/order/__init__.py:7: .*; the old process keeps running")
+    dev.wait_until_logged(
+        r"^order +\| cannot be read: .*services/order/__init__.py:7: .*; the old process keeps running"
+    )
     assert len(dev.processes()) == 3
     assert all(map(is_alive, dev.processes()))
 
     dev.edit(ORDER, lambda text: text.replace("= 100 +", "= nobody"))
-    dev.until_said(r"^order +\| cannot be loaded; the old process keeps running")
+    dev.wait_until_logged(r"^order +\| cannot be loaded; the old process keeps running")
     assert dev.times(r"^order +\|.*NameError: name 'nobody' is not defined") >= 1
 
     dev.edit(ORDER, lambda text: text.replace("= nobody", "= 10"))
-    dev.until_said(r"^order +\| started, process", times=2)
+    dev.wait_until_logged(r"^order +\| started, process", times=2)
     assert dev.times(r"^payment +\| started, process") == 1, "its code has not changed"
     assert dev.times(r"^page +\| started, process") == 1, "no contract has changed"
 
     dev.edit("contracts/payment/PaymentDone.v1.avsc", lambda text: text.replace("has done", "did"))
-    dev.until_said(r"^payment +\| started, process", times=2)
-    dev.until_said(r"^order +\| started, process", times=3)
-    dev.until_said(r"^page +\| the monitor answers at ", times=2)
-    until(lambda: "o-1" in page_of(dev), dev.said)
+    dev.wait_until_logged(r"^payment +\| started, process", times=2)
+    dev.wait_until_logged(r"^order +\| started, process", times=3)
+    dev.wait_until_logged(r"^page +\| the monitor answers at ", times=2)
+    until(lambda: "o-1" in page_of(dev), dev.read_log_lines)
     last = dev.processes()[-2:]
     os.kill(last[0], signal.SIGKILL)
-    dev.until_said(r"ended by itself with code -9; it is started again when something changes")
+    dev.wait_until_logged(r"ended by itself with code -9; it is started again when something changes")
     assert dev.times("ended by itself") == 1, "those that were started again were told to end"
 
     dev.process.send_signal(signal.SIGINT)
-    assert dev.process.wait(60) == 0, dev.said()
+    assert dev.process.wait(60) == 0, dev.read_log_lines()
     assert not any(map(is_alive, dev.processes()))
 
 
 def page_of(dev: Dev) -> str:
     """Sagas, as the page shows them."""
-    (*_, said) = [line for line in dev.said() if "the monitor answers at " in line]
+    (*_, said) = [line for line in dev.read_log_lines() if "the monitor answers at " in line]
     connection = HTTPConnection(said.rpartition("/")[2], timeout=40)
     try:
         connection.request("GET", "/sagas")
@@ -139,7 +143,7 @@ def page_of(dev: Dev) -> str:
         connection.close()
 
 
-async def test_a_page_that_cannot_be_shown_is_said_and_the_services_go_on(tmp_path: Path) -> None:
+async def test_an_occupied_page_address_is_reported_and_services_keep_running(tmp_path: Path) -> None:
     said, ended, stop = list[tuple[str, str]](), asyncio.Event(), asyncio.Event()
 
     def say(who: str, line: str) -> None:
@@ -162,15 +166,15 @@ async def test_a_page_that_cannot_be_shown_is_said_and_the_services_go_on(tmp_pa
 
 @pytest.mark.parametrize("dev", [("--no-page",)], indirect=True)
 def test_a_service_that_does_not_drain_is_ended_by_a_second_signal(dev: Dev) -> None:
-    dev.until_said(r"^order +\| .* assigned ")
-    dev.until_said(r"^payment +\| .* assigned ")
+    dev.wait_until_logged(r"^order +\| .* assigned ")
+    dev.wait_until_logged(r"^payment +\| .* assigned ")
     for process in dev.processes():
         os.kill(process, signal.SIGSTOP)
     dev.process.send_signal(signal.SIGINT)
     dev.edit("services/__init__.py", lambda text: text + "\n")
     until(lambda: not signal_waits(dev.process.pid))
     dev.process.send_signal(signal.SIGINT)
-    assert dev.process.wait(60) == 0, dev.said()
+    assert dev.process.wait(60) == 0, dev.read_log_lines()
     assert dev.times("did not end in time, and is killed; nothing is lost") == 2
     assert dev.times(r"^page ") == 0
     assert not any(map(is_alive, dev.processes()))

@@ -1,4 +1,5 @@
-"""Folder of keys: one secret for each subject, whoever asks first; keys that change while all goes on; erasure."""
+"""Folder of keys: one secret for each subject, concurrent first requests, wrapping keys that change during use, and
+erasure."""
 
 import asyncio
 import base64
@@ -96,7 +97,7 @@ async def test_a_newer_key_wraps_new_secrets_and_older_ones_stay_readable(keys: 
         assert await opened(another(keys, clock), text) == "4242"
 
 
-async def test_when_all_is_wrapped_anew_the_older_key_can_go_and_old_copies_open_nothing(
+async def test_after_rewrapping_the_older_key_is_removable_and_old_copies_are_useless(
     keys: KeyFolder, clock: Calendar
 ) -> None:
     text, (first,) = await sealed(keys, "ada"), keys.folder.glob("*.key")
@@ -262,7 +263,7 @@ async def test_a_secret_that_is_made_while_keys_change_can_be_read_for_ever(
     assert await opened(another(keys, clock), text) == "4242"
 
 
-async def test_who_reads_a_secret_while_it_is_wrapped_anew_reads_it_again(
+async def test_a_reader_retries_when_a_secret_is_rewrapped_during_the_read(
     keys: KeyFolder, clock: Calendar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, slow = await sealed(keys, "ada"), another(keys, clock)
@@ -314,7 +315,7 @@ def is_locked(keys: KeyFolder) -> bool:
         return False
 
 
-async def test_whoever_finds_the_lock_taken_for_long_reports_it(
+async def test_a_lock_held_too_long_by_another_process_raises_keys_unavailable(
     keys: KeyFolder, clock: Calendar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("saga.encryption.key_folder.LOCK_ATTEMPTS_MAX", 2)

@@ -112,7 +112,7 @@ class Workplace:
         message = message_of(event, time=now, source=source, started=started, id=id)
         return envelope.to_record(message, contract_of(type(event)))
 
-    def said_by_client(self, event: Event) -> Outgoing:
+    def to_client_record(self, event: Event) -> Outgoing:
         """An event as a Client publishes it."""
         return events.to_record(event, self.clock.now_ms())
 

@@ -1,4 +1,4 @@
-"""Flags in runs that one release began and another resumes: each takes the way on which the run began."""
+"""Flags in runs that one release began and another resumes: each run keeps the value with which it began."""
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -52,7 +52,9 @@ def release(*ways: str) -> Service[None]:
     return service
 
 
-async def told(folder: Path, first: Service[Any], second: Service[Any], *, on: Sequence[str] = (), fails: int) -> Any:
+async def resume_under_second_release(
+    folder: Path, first: Service[Any], second: Service[Any], *, on: Sequence[str] = (), fails: int
+) -> Any:
     """Calls of the outside that the second release makes in a run which the first one began, and whether it died."""
     bank = Bank(-1)
     async with workplace(folder) as place:
@@ -95,7 +97,7 @@ OLD, NEW = release("step a", "step b"), release("flag new", "step a", "step b")
 async def test_a_run_goes_the_way_on_which_it_began(
     first: Service[Any], second: Service[Any], on: Sequence[str], asked: list[str], died: bool, tmp_path: Path
 ) -> None:
-    assert await told(tmp_path, first, second, on=on, fails=10**6) == (asked, died)
+    assert await resume_under_second_release(tmp_path, first, second, on=on, fails=10**6) == (asked, died)
 
 
 async def test_a_flag_that_was_the_last_that_a_run_asked_for_need_not_be_asked_for_again(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ async def test_of_two_senders_with_one_id_and_two_contents_the_second_is_a_dead_
 async def test_what_a_client_publishes_twice_is_one_event(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place, at_work(place, counting):
         for _ in range(2):
-            await place.broker.publish([place.said_by_client(an_order())])
+            await place.broker.publish([place.to_client_record(an_order())])
         await place.at_rest(counting)
         (only,) = await outcomes(place, counting)
         assert only[:2] == ("count", "handled")

@@ -1,4 +1,4 @@
-"""The guard against messages of which the process dies: what goes alone keeps the others waiting for a moment only."""
+"""The guard against poison messages: a message that runs alone delays the others for a moment only."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -36,7 +36,7 @@ async def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         yield place
 
 
-async def in_hand_at_a_death(place: Workplace, *sagas: str) -> None:
+async def record_death_while_running(place: Workplace, *sagas: str) -> None:
     """Count the messages of these sagas as a process did that died while they were running."""
     async for record in place.broker.scan("orders"):
         if (record.key or b"").decode() in sagas:
@@ -59,7 +59,7 @@ async def test_a_saga_that_cannot_decide_does_not_block_others_that_were_running
     await place.store.insert("saga", progress_key("payment", STUCK), b"{damaged")
     for saga in (STUCK, "order-1", "order-2"):
         await place.publish(an_order(saga))
-    await in_hand_at_a_death(place, *counted)
+    await record_death_while_running(place, *counted)
     async with at_work(place, payment):
         await place.until(lambda: {"order-1", "order-2"} <= {*handled})
         await place.until(lambda: {moment.saga for moment in place.reported(Stuck)} == {STUCK})
@@ -81,7 +81,7 @@ async def test_a_handler_that_takes_its_time_goes_alone_for_a_moment_only(
         await place.at_rest(payment)
     for saga in (STUCK, "order-1", "order-2"):
         await place.publish(an_order(saga))
-    await in_hand_at_a_death(place, STUCK, "order-1")
+    await record_death_while_running(place, STUCK, "order-1")
     async with at_work(place, payment):
         await place.until(lambda: {"order-1", "order-2"} <= {*handled})
         may_end.set()

@@ -1,4 +1,4 @@
-"""Transitions as a worker publishes them: each as it was written, blocking no message, and none left out for ever."""
+"""Transitions as a worker publishes them: each as it was written, blocking no message, and none missing for ever."""
 
 import asyncio
 import re
@@ -66,7 +66,7 @@ async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> Payme
     return PaymentReleased(order_id=cancelled.order_id, charge_id=reserved.charge_id)
 
 
-async def told_at(place: Workplace) -> list[TransitionEvent]:
+async def read_transition_events(place: Workplace) -> list[TransitionEvent]:
     return [told for record in await place.records(TRANSITIONS) for told in parse_transitions(record)]
 
 
@@ -81,7 +81,7 @@ async def test_a_worker_publishes_what_became_of_each_message_and_what_the_saga_
             await place.at_rest(payment)
             await place.publish(an_order(card=CARD))
             await place.at_rest(payment)
-        waits, reserved, captured = await told_at(place)
+        waits, reserved, captured = await read_transition_events(place)
         history = await place.history(payment)
         p = await place.progress(payment)
     assert [(t.service, t.saga, t.number) for t in (waits, reserved, captured)] == [
@@ -112,7 +112,10 @@ async def test_a_failure_is_published_with_its_class_and_no_text_and_no_event_wi
             await place.publish(OrderConfirmed(order_id="order-1"))
             await place.until(lambda: any(t.saga == "order-2" for t in place.reported_dead_letters()))
             await place.at_rest(payment)
-        told, raw = await told_at(place), b"".join(r.value or b"" for r in await place.records(TRANSITIONS))
+        told, raw = (
+            await read_transition_events(place),
+            b"".join(r.value or b"" for r in await place.records(TRANSITIONS)),
+        )
     dead = [t for t in told if t.outcome == "dead"]
     assert [(t.saga, t.error, t.attempt > 1) for t in dead] == [("order-2", "ConnectionError", True)]
     assert dead[0].open
@@ -128,7 +131,7 @@ async def test_a_worker_that_is_not_to_publish_transitions_publishes_none(tmp_pa
         async with at_work(place, payment):
             await place.publish(an_order())
             await place.at_rest(payment)
-        assert await told_at(place) == []
+        assert await read_transition_events(place) == []
         p = await place.progress(payment)
     assert p is not None
     assert p.transitions_published == 0
@@ -143,7 +146,7 @@ async def test_what_a_silent_worker_wrote_is_published_by_the_next_one_that_load
         async with at_work(place, payment, tells=TOPIC):
             await place.publish(OrderConfirmed(order_id="order-1"))
             await place.at_rest(payment)
-        told = await told_at(place)
+        told = await read_transition_events(place)
         p = await place.progress(payment)
     assert [(t.saga, t.number, t.handler_ms is None) for t in told] == [("order-1", 0, True), ("order-1", 1, False)]
     assert p is not None
@@ -162,7 +165,7 @@ async def test_messages_are_handled_and_committed_though_no_transition_can_be_pu
         async with at_work(place, payment, tells=TOPIC):
             await place.publish(OrderConfirmed(order_id="order-1"))
             await place.at_rest(payment)
-        assert [t.number for t in await told_at(place)] == [0, 1]
+        assert [t.number for t in await read_transition_events(place)] == [0, 1]
 
 
 # ---------------------------------------------------------------- by itself
@@ -185,7 +188,7 @@ class Paper:
         self.batches.append(len(messages))
         self.has_taken.set()
 
-    def told(self) -> list[TransitionEvent]:
+    def transition_events(self) -> list[TransitionEvent]:
         records = [Record(r.topic, 0, n, r.key, r.value, r.headers, 0) for n, r in enumerate(self.taken)]
         return [told for record in records for told in parse_transitions(record)]
 
@@ -242,7 +245,7 @@ async def test_the_mark_rises_with_what_is_acknowledged_and_not_before(tmp_path:
     telling.on_written(two, last(two), Measurements())
     await telling.publish()
     assert telling.published_below(two) == two.n
-    assert [t.number for t in desk.log.told()] == [last(one).n, last(two).n]
+    assert [t.number for t in desk.log.transition_events()] == [last(one).n, last(two).n]
     telling.on_loaded(two)  # nothing of it is new
     await telling.publish()
     assert len(desk.log.taken) == 2
@@ -262,7 +265,7 @@ async def test_a_commit_waits_for_a_log_that_is_away_for_ten_seconds_and_no_long
     desk.log.fails = None
     desk.clock.ahead_ms += 1000
     assert await telling.publish()
-    assert [t.number for t in desk.log.told()] == [0]
+    assert [t.number for t in desk.log.transition_events()] == [0]
 
 
 async def test_beyond_the_bound_new_ones_are_dropped_and_published_when_their_saga_is_loaded(
@@ -286,7 +289,7 @@ async def test_beyond_the_bound_new_ones_are_dropped_and_published_when_their_sa
     again = desk.telling()
     again.on_loaded(three)
     await again.publish()
-    assert [t.number for t in desk.log.told()] == [0, 2, 0, 1, 2]
+    assert [t.number for t in desk.log.transition_events()] == [0, 2, 0, 1, 2]
     assert again.published_below(three) == 3
 
 
@@ -304,7 +307,7 @@ async def test_it_publishes_until_when_the_head_of_a_queue_is_parked_and_the_nea
     ):  # fmt: skip
         telling.on_written(replace(one, queue=queue, deadlines=deadlines), last(one), Measurements())
     await telling.publish()
-    assert [(t.parked_until, t.due, t.open) for t in desk.log.told()] == [
+    assert [(t.parked_until, t.due, t.open) for t in desk.log.transition_events()] == [
         ("1970-01-01T00:00:09.000Z", None, True),
         (None, "1970-01-01T00:00:05.000Z", True),
         (None, None, False),
@@ -352,7 +355,7 @@ async def test_a_suspended_run_is_published_with_its_time_unless_an_operator_has
     for queue in ((), (replace(dead, handler="capture"),), (dead,)):
         telling.on_written(replace(one, suspended_runs=(goes_on,), queue=queue), last(one), Measurements())
     await telling.publish()
-    assert [(each.handler, each.types, each.until) for t in desk.log.told() for each in t.awaits] == [
+    assert [(each.handler, each.types, each.until) for t in desk.log.transition_events() for each in t.awaits] == [
         ("reserve", ("OrderConfirmed",), "1970-01-01T00:00:07.000Z"),
         ("reserve", ("OrderConfirmed",), "1970-01-01T00:00:07.000Z"),
         ("reserve", ("OrderConfirmed",), None),
@@ -369,7 +372,7 @@ async def test_what_waits_for_the_start_of_its_saga_is_published_with_the_types_
     for p in (replace(one, compensating=(outcome,)), replace(one, waiting=(outcome,))):
         telling.on_written(replace(p, started=None), last(one), Measurements())
     await telling.publish()
-    assert [(each.handler, each.types) for t in desk.log.told() for each in t.awaits] == [
+    assert [(each.handler, each.types) for t in desk.log.transition_events() for each in t.awaits] == [
         ("release", ("OrderPlaced",)),
         ("reserve", ("OrderPlaced",)),
     ]
@@ -384,7 +387,7 @@ async def test_what_no_log_takes_is_let_go_and_keeps_back_nothing(tmp_path: Path
     desk.log.fails = None
     telling.on_loaded(two)
     assert await telling.publish()
-    assert [t.number for t in desk.log.told()] == [0, 1]
+    assert [t.number for t in desk.log.transition_events()] == [0, 1]
 
 
 async def test_a_saga_that_begins_again_under_its_id_is_published_from_its_beginning(tmp_path: Path) -> None:
@@ -394,7 +397,7 @@ async def test_a_saga_that_begins_again_under_its_id_is_published_from_its_begin
     for p in (one, two, one):
         telling.on_written(p, last(p), Measurements())
     await telling.publish()
-    assert [t.number for t in desk.log.told()] == [0, 1, 0]
+    assert [t.number for t in desk.log.transition_events()] == [0, 1, 0]
     telling.on_written(two, last(two), Measurements())
     assert telling.published_below(two) == 1
 
@@ -405,7 +408,7 @@ async def test_a_damaged_transition_is_a_gap_and_stops_no_worker(tmp_path: Path)
     telling = desk.telling()
     telling.on_loaded(replace(three, transitions=(three.transitions[0], Raw(b'{"n":"one"}'), three.transitions[2])))
     await telling.publish()
-    assert [t.number for t in desk.log.told()] == [0, 2]
+    assert [t.number for t in desk.log.transition_events()] == [0, 2]
     assert telling.published_below(three) == 1
 
 
@@ -419,7 +422,7 @@ async def test_what_many_lanes_write_goes_in_one_batch_soon_after(tmp_path: Path
         telling.on_written(two, last(two), Measurements())
         await desk.log.has_taken.wait()
         running.cancel()
-    assert (desk.log.batches, len(desk.log.told())) == ([1], 2)
+    assert (desk.log.batches, len(desk.log.transition_events())) == ([1], 2)
 
 
 async def test_published_transitions_free_their_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -431,5 +434,5 @@ async def test_published_transitions_free_their_share(tmp_path: Path, monkeypatc
     await telling_.publish()
     telling_.on_written(two, last(two), Measurements())
     await telling_.publish()
-    assert [t.number for t in desk.log.told()] == [0, 1]
+    assert [t.number for t in desk.log.transition_events()] == [0, 1]
     assert not desk.moments

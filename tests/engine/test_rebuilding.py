@@ -1,4 +1,5 @@
-"""One progress rebuilt from messages and from emitted events: what is known, what is made, and what is refused."""
+"""One progress rebuilt from messages and from emitted events: what is known, what is reconstructed, and what is
+refused."""
 
 import dataclasses
 from collections.abc import AsyncIterator
@@ -69,7 +70,7 @@ class Life:
             await self.worker.participant.ports.clock.sleep(1)
 
     @property
-    def said(self) -> dict[str, Message]:
+    def logged_events(self) -> dict[str, Message]:
         """Events in the log."""
         contracts, found = self.worker.participant.contracts, dict[str, Message]()
         for out in self.worker.log.messages:
@@ -80,7 +81,7 @@ class Life:
                 found[message.id] = message
         return found
 
-    async def anew(
+    async def rebuild(
         self,
         service: Service | None = None,
         said: dict[str, Message] | None = None,
@@ -91,7 +92,7 @@ class Life:
             self.worker.participant if service is None else prepare(service.declared),
             SAGA,
             self.taken if taken is None else taken,
-            self.said if said is None else said,
+            self.logged_events if said is None else said,
             self.worker.participant.ports.clock.now_ms() + HOUR_MS,
             RebuildEnvironment(1_000_000, 20_000_000),
         )
@@ -118,7 +119,7 @@ async def test_handlers_that_ask_for_nothing_outside_are_made_again_with_what_th
     async with place(tmp_path) as at:
         life = Life(await at.worker(payment))
         await life.takes(an_order(quantity=7), CONFIRMED)
-        anew, once = await life.anew(), await life.worker.progress()
+        anew, once = await life.rebuild(), await life.worker.progress()
         assert anew.snapshot.state == once.state == {"seen": 107}
         assert (anew.snapshot.inbox, anew.unpublished, anew.left_to_service) == (once.inbox, [], [])
         assert summarize(anew.snapshot) == [
@@ -137,16 +138,16 @@ async def test_events_that_were_never_published_are_listed_as_they_would_have_be
     async with place(tmp_path) as at:
         life = Life(await at.worker(payment))
         await life.takes(an_order())
-        first, second = life.said.values()
-        anew = await life.anew(said={first.id: first})
+        first, second = life.logged_events.values()
+        anew = await life.rebuild(said={first.id: first})
         assert [(e.id, e.value) for e in anew.unpublished] == [(second.id, second.value)]
-        anew = await life.anew(said={})
+        anew = await life.rebuild(said={})
         assert [e.id for e in anew.unpublished] == [first.id, second.id]
         named = [
             dataclasses.replace(each, message=structs.replace(each.message, principal="user:4711"))
             for each in life.taken
         ]
-        anew = await life.anew(said={}, taken=named)
+        anew = await life.rebuild(said={}, taken=named)
         assert [anew.snapshot.principal, *(e.principal for e in anew.unpublished)] == ["user:4711"] * 3
 
 
@@ -166,11 +167,11 @@ async def test_a_step_is_never_made_and_what_it_led_to_is_taken_from_the_log(tmp
         life = Life(await at.worker(payment))
         await life.takes(an_order(), CANCELLED)
         assert bank.calls == 2
-        anew, once = await life.anew(), await life.worker.progress()
+        anew, once = await life.rebuild(), await life.worker.progress()
         assert [entry[:2] for entry in summarize(anew.snapshot)] == [("reserve", "handled"), ("release", "compensated")]
         assert (anew.snapshot.closed, anew.snapshot.results) == (once.closed, once.results)
-        first, _ = life.said.values()
-        anew = await life.anew(said={first.id: first})
+        first, _ = life.logged_events.values()
+        anew = await life.rebuild(said={first.id: first})
         assert anew.left_to_service == ["release"]
         assert [k.handler for k in anew.snapshot.compensating] == ["reserve"]
         assert bank.calls == 2
@@ -203,8 +204,8 @@ async def test_limits_of_calls_that_are_not_made_hold_nothing_back(tmp_path: Pat
     async with place(tmp_path) as at:
         life = Life(await at.worker(payment))
         await life.takes(an_order(), CONFIRMED, CANCELLED)
-        first, second, *_ = life.said.values()
-        anew = await life.anew(said={first.id: first, second.id: second})
+        first, second, *_ = life.logged_events.values()
+        anew = await life.rebuild(said={first.id: first, second.id: second})
         assert anew.left_to_service == ["refund", "release"]
 
 
@@ -224,11 +225,11 @@ async def test_a_deadline_that_has_run_has_run_and_another_is_left_to_the_servic
         await life.takes(an_order())
         await at.clock.sleep(10)
         await life.takes(late)
-        anew, once = await life.anew(), await life.worker.progress()
+        anew, once = await life.rebuild(), await life.worker.progress()
         assert ("expire", "handled") in [entry[:2] for entry in summarize(anew.snapshot)]
         assert (anew.snapshot.outcome, anew.snapshot.closed) == (once.outcome, once.closed)
         assert anew.snapshot.outcome == "OrderCancelled"
-        anew = await life.anew(said={})
+        anew = await life.rebuild(said={})
         assert [entry[:2] for entry in summarize(anew.snapshot)] == [("", "noted"), ("note", "handled")]
         assert [k.handler for k in anew.snapshot.deadlines] == ["expire"]
         assert anew.unpublished == []
@@ -252,7 +253,7 @@ async def test_a_message_that_lay_in_the_log_for_long_is_taken_when_it_was_handl
         await life.takes(an_order(), CONFIRMED)
         first, second = life.taken
         early = ReceivedMessage(second.message, Position("other", 0, 0), first.time_ms - HOUR_MS)
-        anew = await life.anew(taken=[first, early])
+        anew = await life.rebuild(taken=[first, early])
         assert anew.snapshot.state == {"handler": "confirmed"}
 
 
@@ -266,7 +267,7 @@ async def test_a_long_history_comes_with_its_archives(tmp_path: Path) -> None:
     async with place(tmp_path) as at:
         life = Life(await at.worker(payment))
         await life.takes(*(an_order(quantity=n) for n in range(1, 100)))
-        anew = await life.anew()
+        anew = await life.rebuild()
         *before, (last, _) = anew.documents
         assert (last, {collection for collection, _ in before}) == (PROGRESS, {ARCHIVES})
         archived = [
@@ -304,7 +305,7 @@ async def test_a_state_in_its_newest_version_is_rebuilt_without_a_migration(tmp_
     async with place(tmp_path) as at:
         life = Life(await at.worker(service))
         await life.takes(an_order(), CONFIRMED)
-        anew, once = await life.anew(), await life.worker.progress()
+        anew, once = await life.rebuild(), await life.worker.progress()
     assert anew.snapshot.state == once.state == {"thousands": 1_000_000}
     assert anew.snapshot.version == once.version == 2
 
@@ -325,7 +326,7 @@ async def test_a_state_that_a_run_with_steps_may_have_changed_is_refused(tmp_pat
         life = Life(await at.worker(payment))
         await life.takes(an_order())
         with refused("reserve may have changed the state"):
-            await life.anew()
+            await life.rebuild()
 
 
 async def test_a_run_with_steps_that_may_say_nothing_is_refused(tmp_path: Path) -> None:
@@ -344,7 +345,7 @@ async def test_a_run_with_steps_that_may_say_nothing_is_refused(tmp_path: Path) 
         life = Life(await at.worker(payment))
         await life.takes(an_order())
         with refused("reserve makes calls, and may emit nothing"):
-            await life.anew()
+            await life.rebuild()
 
 
 def version(charge: str, *, breaks: bool = False) -> Service:
@@ -363,11 +364,11 @@ async def test_a_version_that_emits_something_else_is_refused(tmp_path: Path) ->
     async with place(tmp_path) as at:
         life = Life(await at.worker(version("1")))
         await life.takes(an_order())
-        await life.anew(version("1"))
+        await life.rebuild(version("1"))
         with refused("reserve emits other events than the log has of it"):
-            await life.anew(version("2"))
+            await life.rebuild(version("2"))
         with refused("reserve fails on OrderPlaced: ValueError: a bug"):
-            await life.anew(version("1", breaks=True))
+            await life.rebuild(version("1", breaks=True))
 
 
 async def test_events_caused_by_messages_that_are_gone_are_refused(tmp_path: Path) -> None:
@@ -384,9 +385,9 @@ async def test_events_caused_by_messages_that_are_gone_are_refused(tmp_path: Pat
     async with place(tmp_path) as at:
         life = Life(await at.worker(payment))
         await life.takes(an_order(), CONFIRMED)
-        assert len((await life.anew()).snapshot.transitions) == 3
+        assert len((await life.rebuild()).snapshot.transitions) == 3
         with refused("the log has events that nothing here leads to: PaymentCaptured PaymentCaptured-"):
-            await life.anew(taken=life.taken[:1])
+            await life.rebuild(taken=life.taken[:1])
 
 
 async def test_a_run_that_may_be_suspended_cannot_be_rebuilt_from_the_log(tmp_path: Path) -> None:
@@ -402,4 +403,4 @@ async def test_a_run_that_may_be_suspended_cannot_be_rebuilt_from_the_log(tmp_pa
         life = Life(await at.worker(service))
         await life.takes(an_order())
         with refused("wait may wait"):
-            await life.anew()
+            await life.rebuild()

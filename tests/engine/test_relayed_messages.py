@@ -1,5 +1,5 @@
-"""Messages of relays and connectors: their id is where the contract says, a record without a value is no event, and a
-type that nobody knows is told."""
+"""Messages of relays and connectors: the contract names where their id is, a record without a value is no event, and an
+unknown type is reported."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,9 @@ class Bank:
     def a_top_up(self, **fields: Any) -> Event:
         return self.topped(order_id="a-1", cents=100, **fields)  # type: ignore[call-arg]
 
-    async def says(self, place: Workplace, *values: bytes | None, headers: Headers = (), times: int = 2) -> None:
+    async def publish_and_settle(
+        self, place: Workplace, *values: bytes | None, headers: Headers = (), times: int = 2
+    ) -> None:
         """Publish these, again and again, and wait until all are handled."""
         for _ in range(times):
             await place.broker.publish([Outgoing("accounts", b"a-1", value, headers) for value in values])
@@ -54,10 +56,10 @@ async def test_what_a_relay_publishes_twice_takes_effect_once(tmp_path: Path, wh
     declares: dict[str, Any] = {"id_header": "id"}
     bank = Bank(tmp_path, **declares) if where == "the contract" else Bank(tmp_path, topic=declares)
     async with workplace(tmp_path) as place, at_work(place, bank.service):
-        await bank.says(place, codec.encode(bank.a_top_up()), headers=RELAYED)
+        await bank.publish_and_settle(place, codec.encode(bank.a_top_up()), headers=RELAYED)
         assert list(bank.added.values()) == [100]
         assert [e.message for e in await place.history(bank.service, "a-1")] == ["|accounts/Topped#uuid-1"]
-        await bank.says(place, codec.encode(bank.a_top_up()), headers=(("id", b"uuid-2"),))
+        await bank.publish_and_settle(place, codec.encode(bank.a_top_up()), headers=(("id", b"uuid-2"),))
         assert list(bank.added.values()) == [100, 100], "equal content, and another id"
         assert not place.reported_dead_letters()
 
@@ -66,10 +68,10 @@ async def test_an_id_in_a_header_may_be_binary_and_counts_per_source(tmp_path: P
     bank = Bank(tmp_path, id_header="id")
     async with workplace(tmp_path) as place, at_work(place, bank.service):
         value, binary = codec.encode(bank.a_top_up()), ("id", b"\xff" * 16)
-        await bank.says(place, value, headers=(binary,))
-        await bank.says(place, value, headers=(binary, ("ce_source", b"/a")))
-        await bank.says(place, value, headers=(binary, ("ce_source", b"/b")))
-        await bank.says(place, value, headers=(("id", None),))
+        await bank.publish_and_settle(place, value, headers=(binary,))
+        await bank.publish_and_settle(place, value, headers=(binary, ("ce_source", b"/a")))
+        await bank.publish_and_settle(place, value, headers=(binary, ("ce_source", b"/b")))
+        await bank.publish_and_settle(place, value, headers=(("id", None),))
         seen = [e.message for e in await place.history(bank.service, "a-1")]
         assert seen == [f"|accounts/Topped#{'ff' * 16}", f"/a|{'ff' * 16}", f"/b|{'ff' * 16}", *seen[3:]]
         assert len(seen) == 5, "without the header each goes by its place"
@@ -80,7 +82,9 @@ async def test_a_ce_id_comes_before_what_the_contract_names(tmp_path: Path) -> N
     async with workplace(tmp_path) as place, at_work(place, bank.service):
         value = codec.encode(bank.a_top_up())
         for number in (b"1", b"2"):
-            await bank.says(place, value, headers=(("id", number), ("ce_id", b"7"), ("ce_source", b"/shop")))
+            await bank.publish_and_settle(
+                place, value, headers=(("id", number), ("ce_id", b"7"), ("ce_source", b"/shop"))
+            )
         assert [e.message for e in await place.history(bank.service, "a-1")] == ["/shop|7"]
 
 
@@ -95,9 +99,9 @@ async def test_an_id_in_a_field_is_read_in_each_form(tmp_path: Path, type_: Any,
     bank = Bank(tmp_path, field("number", type_), id_field="number")
     async with workplace(tmp_path) as place, at_work(place, bank.service):
         top_up = bank.a_top_up(number=given)
-        await bank.says(place, codec.encode(top_up))
+        await bank.publish_and_settle(place, codec.encode(top_up))
         as_json: Headers = (("content-type", b"application/json"), ("ce_type", b"Topped"))
-        await bank.says(place, json.dumps(codec.to_json(top_up)).encode(), headers=as_json)
+        await bank.publish_and_settle(place, json.dumps(codec.to_json(top_up)).encode(), headers=as_json)
         name = f"|accounts/Topped#{shown or given}"
         assert [e.message for e in await place.history(bank.service, "a-1")] == [name]
         assert list(bank.added.values()) == [100]
@@ -107,7 +111,7 @@ async def test_what_has_no_readable_id_field_goes_by_its_bytes(tmp_path: Path) -
     bank = Bank(tmp_path, field("number", "string"), id_field="number")
     as_json: Headers = (("content-type", b"application/json"), ("ce_type", b"Topped"))
     async with workplace(tmp_path) as place, at_work(place, bank.service):
-        await bank.says(place, b'{"order_id": "a-1", "cents": 1}', headers=as_json)
+        await bank.publish_and_settle(place, b'{"order_id": "a-1", "cents": 1}', headers=as_json)
         (name,) = {headers["dead_message"] for _, headers in await place.dead(bank.service)}
         assert name.startswith("|accounts/Topped#bytes-")
 
@@ -116,7 +120,7 @@ async def test_an_id_without_a_source_does_not_swallow_another_senders_message(t
     bank = Bank(tmp_path)
     async with workplace(tmp_path) as place, at_work(place, bank.service):
         one, other = bank.a_top_up(), bank.topped(order_id="a-1", cents=5)  # type: ignore[call-arg]
-        await bank.says(place, codec.encode(one), codec.encode(other), headers=(("ce_id", b"1"),))
+        await bank.publish_and_settle(place, codec.encode(one), codec.encode(other), headers=(("ce_id", b"1"),))
         assert sorted(bank.added.values()) == [5, 100], "each once"
         sources = {e.message.partition("|")[0].partition("/")[0] for e in await place.history(bank.service, "a-1")}
         assert sources == {"unknown"}
@@ -125,9 +129,11 @@ async def test_an_id_without_a_source_does_not_swallow_another_senders_message(t
 async def test_a_tombstone_is_passed_over_and_counted(tmp_path: Path) -> None:
     bank = Bank(tmp_path)
     async with workplace(tmp_path) as place, at_work(place, bank.service):
-        await bank.says(place, codec.encode(bank.a_top_up()), times=1)
-        await bank.says(place, None, headers=(("ce_type", b"Topped"), ("ce_id", b"d"), ("ce_source", b"/cdc")))
-        await bank.says(place, None)
+        await bank.publish_and_settle(place, codec.encode(bank.a_top_up()), times=1)
+        await bank.publish_and_settle(
+            place, None, headers=(("ce_type", b"Topped"), ("ce_id", b"d"), ("ce_source", b"/cdc"))
+        )
+        await bank.publish_and_settle(place, None)
         assert not place.reported_dead_letters()
         assert [told.why for told in place.reported(PassedOver)] == ["tombstone"] * 4
         assert list(bank.added.values()) == [100]
@@ -136,8 +142,8 @@ async def test_a_tombstone_is_passed_over_and_counted(tmp_path: Path) -> None:
 async def test_a_type_without_a_contract_is_reported_once_and_counted(tmp_path: Path) -> None:
     bank = Bank(tmp_path)
     async with workplace(tmp_path) as place, at_work(place, bank.service):
-        await bank.says(place, b"{}", headers=(("ce_type", b"com.bank.Closed\x1b[2J"),))
-        await bank.says(place, b"{}", headers=(("ce_type", b"com.bank.Opened"),))
+        await bank.publish_and_settle(place, b"{}", headers=(("ce_type", b"com.bank.Closed\x1b[2J"),))
+        await bank.publish_and_settle(place, b"{}", headers=(("ce_type", b"com.bank.Opened"),))
         assert [told.why for told in place.reported(PassedOver)] == ["unknown type"] * 4
         assert [told.type for told in place.reported(UnknownType)] == [r"com.bank.Closed\x1b[2J", "com.bank.Opened"]
         assert not place.reported_dead_letters()
@@ -148,8 +154,8 @@ async def test_no_digest_of_what_is_sensitive_names_a_message(tmp_path: Path) ->
     as_json: Headers = (("content-type", b"application/json"), ("ce_type", b"Topped"))
     async with workplace(tmp_path) as place, at_work(place, bank.service):
         top_up = bank.a_top_up(card="4111", number="n-1")
-        await bank.says(place, codec.encode(top_up), headers=(("ce_id", b"1"),))
+        await bank.publish_and_settle(place, codec.encode(top_up), headers=(("ce_id", b"1"),))
         assert [e.message for e in await place.history(bank.service, "a-1")] == ["|accounts/Topped#1"]
-        await bank.says(place, b'{"order_id": "a-1", "card": "4111"}', headers=as_json, times=1)
+        await bank.publish_and_settle(place, b'{"order_id": "a-1", "card": "4111"}', headers=as_json, times=1)
         (_, headers), *_ = await place.dead(bank.service)
         assert "bytes-" not in headers["dead_message"]

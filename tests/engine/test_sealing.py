@@ -267,7 +267,7 @@ async def test_a_text_with_a_made_up_key_is_parked_and_becomes_a_dead_letter_and
     async with workplace(tmp_path) as place:
         keys, bank = keys_in(tmp_path, place), Bank()
         async with at_work(place, payment, use=(bank,), keys=keys):
-            await place.broker.publish([place.said_by_client(an_order("order-2", card=FORGED))])
+            await place.broker.publish([place.to_client_record(an_order("order-2", card=FORGED))])
             await place.until(lambda: bool(place.reported(Parked)))
             assert "was never encrypted with a key of this folder" in place.reported(Parked)[0].error
             await publish_orders(place, keys, order_of())
@@ -305,7 +305,7 @@ async def test_what_only_looks_sealed_in_a_field_that_is_not_sensitive_stays_as_
         keys, bank = keys_in(tmp_path, place) if has_keys else None, Bank()
         async with at_work(place, payment, use=(bank,), keys=keys):
             order = replace(an_order(card=CARD), customer_id=FORGED)
-            await place.broker.publish([place.said_by_client(order)])
+            await place.broker.publish([place.to_client_record(order)])
             await place.at_rest(payment)
         (entry,) = await place.history(payment)
         assert (entry.outcome, entry.attempt) == ("handled", 1)
@@ -316,7 +316,7 @@ async def test_what_began_without_keys_resumes_with_them_and_the_other_way_round
         bank = Bank()
         bank.answers = False
         async with at_work(place, payment, use=(bank,), limits=FlowLimits(drain_s=0)) as bank.stop:
-            await place.broker.publish([place.said_by_client(order_of())])
+            await place.broker.publish([place.to_client_record(order_of())])
             await place.until(lambda: "reserve token-SECRET-2222" in bank.handed)
         bank.answers = True
         async with at_work(place, payment, use=(bank,), keys=keys_in(tmp_path, place)):
@@ -330,8 +330,8 @@ async def test_a_sealed_text_opens_nowhere_but_in_its_field_and_saga(tmp_path: P
         keys = keys_in(tmp_path, place)
         key = await keys.get_or_create_key("ada")
         binding = binding_of(OrderPlaced)
-        value = encrypt_fields(place.said_by_client(order_of()).value or b"", binding.version, SAGA, key)
-        assert decrypt_fields(value, binding.library, SAGA, lambda _: key) == place.said_by_client(order_of()).value
+        value = encrypt_fields(place.to_client_record(order_of()).value or b"", binding.version, SAGA, key)
+        assert decrypt_fields(value, binding.library, SAGA, lambda _: key) == place.to_client_record(order_of()).value
         assert key is not None
         another = codec.encode(an_order(card=key.encrypt(b"Kiel", f"OrderPlaced|address|{SAGA}")))
         at = value.index(b"sealed:1:") + 50

@@ -1,4 +1,4 @@
-"""A state of an older release at a real worker: migrated once, with the end of a run, and left alone by the old release
+"""A state of an older release at a real worker: migrated once, at the end of a run, and not touched by the old release
 from then on."""
 
 import asyncio
@@ -167,19 +167,21 @@ async def test_people_are_shown_the_state_in_the_version_of_then(tmp_path: Path)
     (tmp_path / "store.db").rename(tmp_path / "payment.db")
     environment = {"SAGA_STORE": f"sqlite:///{tmp_path}/{{service}}.db"}
 
-    async def told(*arguments: str) -> str:
+    async def run_command(*arguments: str) -> str:
         said = await asyncio.to_thread(CliRunner().invoke, main, arguments, env=environment, catch_exceptions=False)
         assert said.exit_code == 0, said.output
         return said.output
 
-    assert "known to payment (state version 2)" in await told("sagas", "show", SAGA)
-    services = json.loads(await told("sagas", "show", SAGA, "--json"))["services"]
+    assert "known to payment (state version 2)" in await run_command("sagas", "show", SAGA)
+    services = json.loads(await run_command("sagas", "show", SAGA, "--json"))["services"]
     assert services["payment"]["version"] == 2
-    (listed,) = json.loads(await told("sagas", "list", "--json"))["sagas"]
+    (listed,) = json.loads(await run_command("sagas", "list", "--json"))["sagas"]
     assert listed["services"]["payment"]["version"] == 2
-    assert 'state after transition 0: {\n  "total": "9.80"\n}' in await told("sagas", "show", SAGA, "--transition", "0")
-    assert "state after transition 1, version 2: {" in await told("sagas", "show", SAGA, "--transition", "1")
-    assert "unchanged" in await told("sagas", "verify", SAGA)
+    assert 'state after transition 0: {\n  "total": "9.80"\n}' in await run_command(
+        "sagas", "show", SAGA, "--transition", "0"
+    )
+    assert "state after transition 1, version 2: {" in await run_command("sagas", "show", SAGA, "--transition", "1")
+    assert "unchanged" in await run_command("sagas", "verify", SAGA)
 
 
 async def test_what_only_waits_stays_as_the_release_before_can_read_it(tmp_path: Path) -> None:

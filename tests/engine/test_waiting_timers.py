@@ -1,4 +1,5 @@
-"""Timers that wait in memory: until their tier has passed, then until they are due; nothing is blocked."""
+"""Timers that wait in memory: until the delay of their tier has passed, then until they are due. No message is
+blocked."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
@@ -692,14 +693,14 @@ async def test_wakes_that_wait_for_the_log_are_looked_at_while_there_are_any() -
         looking = place.tasks.create_task(place.held.run_waiting_for_log())
         await settled()
         place.held.keep_until_handled(item_of(place, 1), AwaitLog(NOW_MS, None))
-        await SystemClock().within(5, until_told(log, 2))
+        await SystemClock().within(5, wait_until_reported(log, 2))
         log.handled_ms = NOW_MS
         await SystemClock().within(5, until_begun(place))
         looking.cancel()
         assert place.offsets == [1]
 
 
-async def until_told(log: Log, times: int) -> None:
+async def wait_until_reported(log: Log, times: int) -> None:
     while len(log.told) < times:
         await SystemClock().sleep(0.01)
 

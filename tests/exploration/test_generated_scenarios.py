@@ -1,4 +1,4 @@
-"""Scenarios that are made by chance: a few hundred small ones here, thousands in `make explore`."""
+"""Generated scenarios are free of losses: a few hundred small ones here, thousands in `make explore`."""
 
 from hashlib import blake2b
 
@@ -25,7 +25,7 @@ def test_a_seed_gives_the_same_scenario_on_every_version_of_python() -> None:
     assert blake2b(made.encode(), digest_size=8).hexdigest() == "8d97d7b199d3ed86"
 
 
-def test_a_loss_is_told_as_a_small_scenario_with_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_is_reported_as_a_minimised_scenario_with_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     rules.nothing_is_settled(monkeypatch)
     for seed in range(1, 20):
         report, code = searched(seed, states_max=300, walks=3)

@@ -1,4 +1,4 @@
-"""Each rule of docs/concepts/protocol.md is there for a loss: take the rule away, and the exploration finds it."""
+"""Each rule of docs/concepts/protocol.md prevents a loss: with the rule patched out, the exploration finds it."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -66,7 +66,7 @@ def no_intent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SagaContext, "_begin", begin)
 
 
-def an_open_intent_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
+def an_open_intent_blocks_no_other_message(patch: pytest.MonkeyPatch) -> None:
     blocked = decisions.is_blocked
     patch.setattr(decisions, "is_blocked", lambda p, handler, m: blocked(replace(p, intents=()), handler, m))
 
@@ -218,7 +218,7 @@ def open_intents_are_not_settled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decisions, "_find_resumable", lambda p, roles, intent, now_ms: None)
 
 
-def a_kept_message_in_hand_is_decided_again(patch: pytest.MonkeyPatch) -> None:
+def a_pending_message_is_decided_again_when_it_is_redelivered(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decisions, "is_pending", lambda p, handler, m: False)
 
 
@@ -301,7 +301,7 @@ def a_page_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch) 
     patch.setattr(OverflowStore, "_insert_segment", believe)
 
 
-def entries_of_what_is_in_hand_go_to_pages(patch: pytest.MonkeyPatch) -> None:
+def inbox_entries_of_the_current_message_move_to_segments(patch: pytest.MonkeyPatch) -> None:
     move, other = overflow.move_inbox_entries, message("-", "-")
 
     def move_all(p: SagaProgress, context: OverflowContext, merged: Any) -> Any:
@@ -342,7 +342,7 @@ def pages_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) 
     patch.setattr(OverflowStore, "move_overflow", hasty)
 
 
-def what_is_in_hand_goes_to_a_page(patch: pytest.MonkeyPatch) -> None:
+def the_current_message_moves_to_a_segment(patch: pytest.MonkeyPatch) -> None:
     find, other = overflow.Messages.find_tails, message("-", "-")
 
     def find_all(kind: overflow.Messages, p: SagaProgress, context: OverflowContext) -> Any:
@@ -373,7 +373,7 @@ RULES: dict[Take, str] = {
     what_is_left_unpublished_is_remembered: "a part that one handler cannot decode",
     what_no_message_brings_is_left_to_one: "a settle chain of three",
     no_intent: "two steps: a step fails",
-    an_open_intent_blocks_nobody: "two kinds of failure: by a step",
+    an_open_intent_blocks_no_other_message: "two kinds of failure: by a step",
     a_dead_letter_blocks_nobody: "a dead letter without an intent",
     a_rerun_writes_the_whole_state_back: "the outcome: two handlers undone",
     a_rerun_sees_the_state_of_now: "the outcome: two handlers undone",
@@ -393,7 +393,7 @@ RULES: dict[Take, str] = {
     a_dead_intent_leaves_no_never: "a dead update, a zombie inside it",
     every_transition_records_its_position: "a zombie settles a chain",
     open_intents_are_not_settled: "a step on an own event fails",
-    a_kept_message_in_hand_is_decided_again: "two steps: a step fails",
+    a_pending_message_is_decided_again_when_it_is_redelivered: "two steps: a step fails",
     a_dead_run_has_all_messages_of_its_handler: "a dead letter of many, two owners",
     a_later_message_overtakes_those_that_wait: "a fan-in of many with an own part, two owners",
     a_failed_send_is_forgotten: "a step fails, lost answers",
@@ -402,13 +402,13 @@ RULES: dict[Take, str] = {
     pages_are_not_asked: "inbox pages: duplicates, crash, rebalance",
     pages_have_numbers_for_names: "inbox pages: two put aside different entries",
     a_page_whose_answer_is_lost_is_taken_for_written: "inbox pages: lost answers",
-    entries_of_what_is_in_hand_go_to_pages: "inbox pages: two owners",
+    inbox_entries_of_the_current_message_move_to_segments: "inbox pages: two owners",
     entries_of_what_is_held_go_to_pages: "inbox pages: an own event for two",
     what_pages_keep_is_decided_again: "queue pages: a dead letter that the outcome drops, crash",
     pages_are_not_read_back: "queue pages: a dead letter that the outcome drops, crash",
     pages_are_read_back_behind_what_came_since: "queue pages: pages between what was there before and what came since",
     pages_are_removed_before_the_progress_is_written: "queue pages: a dead letter that the outcome drops, crash",
-    what_is_in_hand_goes_to_a_page: "queue pages: a dead letter that the outcome drops, crash",
+    the_current_message_moves_to_a_segment: "queue pages: a dead letter that the outcome drops, crash",
 }
 
 

@@ -1,4 +1,5 @@
-"""Rules of docs/concepts/protocol.md on reads, age, results, senders, releases, batches: each prevents a loss."""
+"""Rules about reads, age, results, senders, releases and batches: with one patched out, the exploration finds a
+loss."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -91,7 +92,7 @@ def only_the_first_update_of_a_batch_is_looked_at(patch: pytest.MonkeyPatch) -> 
     patch.setattr(document_updates, "_is_open", only_for_mine)
 
 
-def what_pages_said_outlives_the_progress_that_listed_them(patch: pytest.MonkeyPatch) -> None:
+def segment_contents_outlive_the_progress_that_listed_them(patch: pytest.MonkeyPatch) -> None:
     load = ProgressRepository.load
 
     async def keeping(repository: ProgressRepository, turn: ProcessingState) -> ProcessingState:
@@ -127,7 +128,7 @@ RULES: dict[Take, str] = {
     a_failed_saga_is_new_to_later_handlers: "a later release has another compensation, after the failure outcome",
     what_one_handler_cannot_decode_none_can: "a part that one handler cannot decode",
     only_the_first_update_of_a_batch_is_looked_at: "two lanes' updates at once",
-    what_pages_said_outlives_the_progress_that_listed_them: "waiting pages: an owner comes back with what it knew",
+    segment_contents_outlive_the_progress_that_listed_them: "waiting pages: an owner comes back with what it knew",
     a_message_of_another_log_is_waited_for: (
         "a topic is created again: what nobody names takes the offset of what was written"
     ),

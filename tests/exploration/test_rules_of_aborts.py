@@ -1,5 +1,4 @@
-"""Each rule about what takes the place of an original that never finishes is there for a loss: take it away, and the
-exploration finds it."""
+"""Rules about the abort of an original that never finishes: with one patched out, the exploration finds a loss."""
 
 from typing import Any
 
@@ -12,7 +11,7 @@ from saga.progress.document import SagaProgress
 from tests.exploration.without_a_rule import Take, check_loss
 
 
-def what_was_said_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+def registered_abort_actions_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SagaContext, "abort_actions", ())
 
 
@@ -33,7 +32,7 @@ def turns_that_are_over_are_not_taken_back(patch: pytest.MonkeyPatch) -> None:
 
 
 RULES: dict[Take, str] = {
-    what_was_said_is_forgotten: "taken back: crash",
+    registered_abort_actions_are_forgotten: "taken back: crash",
     what_takes_its_place_has_the_keys_of_the_original: "taken back: crash",
     turns_that_are_over_are_not_taken_back: "taken back: turns that are over",
 }

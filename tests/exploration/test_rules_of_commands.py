@@ -1,4 +1,4 @@
-"""Each rule about commands is there for a loss: take the rule away, and the exploration finds it."""
+"""Rules about operator commands: with one patched out, the exploration finds a loss."""
 
 from typing import Any
 
@@ -112,7 +112,7 @@ def what_is_handled_as_new_may_be_so_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(operator_commands, "_decide_admission", again)
 
 
-def what_is_forgotten_is_said_to_be_undone(patch: pytest.MonkeyPatch) -> None:
+def a_forgotten_saga_is_recorded_as_compensated(patch: pytest.MonkeyPatch) -> None:
     as_new = operator_commands._decide_admission
 
     def closing(p: SagaProgress, roles: Any, command: OperatorCommand, bad: Any) -> Any:
@@ -188,7 +188,7 @@ RULES: dict[Take, str] = {
     who_decides_may_be_left_without: "discard: refused by who decides, then replayed",
     a_deadline_that_may_be_closed_counts: "discard: refused where something may close the deadline",
     what_is_handled_as_new_may_be_so_again: "handled as new: for a handler that takes many",
-    what_is_forgotten_is_said_to_be_undone: "handled as new: of the outcome",
+    a_forgotten_saga_is_recorded_as_compensated: "handled as new: of the outcome",
     what_is_handled_as_new_is_of_the_time_that_is_forgotten: (
         "handled as new: behind the outcome of a run that is forgotten"
     ),

@@ -1,4 +1,4 @@
-"""Each rule about runs that go on later is there for a loss: take the rule away, and the exploration finds it."""
+"""Rules about suspended runs: with one patched out, the exploration finds a loss."""
 
 from typing import Any
 
@@ -26,9 +26,13 @@ def what_was_shown_is_shown_again(patch: pytest.MonkeyPatch) -> None:
     def kept(p: SagaProgress, hand: Any, role: Any, ended: Any, next_turn: Any) -> Any:
         written = gone_on(p, hand, role, replace(ended, shown=()), next_turn)
         entry = replace(written.entry, shown=ended.shown) if written.entry else None
-        return replace(written, entry=entry) if not ended.shown else _told(p, hand, role, ended, next_turn)
+        return (
+            replace(written, entry=entry)
+            if not ended.shown
+            else suspend_without_taking(p, hand, role, ended, next_turn)
+        )
 
-    def _told(p: SagaProgress, hand: Any, role: Any, ended: Any, next_turn: Any) -> Any:
+    def suspend_without_taking(p: SagaProgress, hand: Any, role: Any, ended: Any, next_turn: Any) -> Any:
         into_inbox = journal.add_to_inbox
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(journal, "add_to_inbox", lambda p, hand, handler, messages: into_inbox(p, hand, handler, ()))
@@ -46,7 +50,7 @@ def a_rerun_sees_what_is_there_now(patch: pytest.MonkeyPatch) -> None:
         roles[action.role.name] = action.role
         return run(processor, action)
 
-    def anew(p: SagaProgress, key: Any) -> Any:
+    def find_intent_with_current_parts(p: SagaProgress, key: Any) -> Any:
         intent = opened(p, key)
         c = suspended_runs.find_suspended_run(p, intent.handler, intent.message.id) if intent else None
         if intent is None or c is None:
@@ -54,7 +58,7 @@ def a_rerun_sees_what_is_there_now(patch: pytest.MonkeyPatch) -> None:
         return replace(intent, parts=suspended_runs.collect_run_parts(p, roles[intent.handler], c))
 
     patch.setattr(MessageProcessor, "_request", known)
-    patch.setattr(runs, "find_run_intent", anew)
+    patch.setattr(runs, "find_run_intent", find_intent_with_current_parts)
 
 
 def a_rerun_has_waited_longer(patch: pytest.MonkeyPatch) -> None:
@@ -87,7 +91,7 @@ def what_turns_did_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(journal, "_has_side_effect", lambda call: False)
 
 
-def a_turn_that_is_given_up_begins_anew(patch: pytest.MonkeyPatch) -> None:
+def a_turn_that_is_given_up_starts_the_run_over(patch: pytest.MonkeyPatch) -> None:
     dead = failed_attempts.give_up
 
     def forgotten(p: SagaProgress, *asked: Any, **more: Any) -> Any:
@@ -121,7 +125,7 @@ RULES: dict[Take, str] = {
     turns_that_began_are_not_gone_on_with: "later: a job moves",
     turns_wait_in_memory_alone: "later: at a time",
     what_turns_did_is_forgotten: "later: nothing covers its turns",
-    a_turn_that_is_given_up_begins_anew: "replay: a turn that is dead",
+    a_turn_that_is_given_up_starts_the_run_over: "replay: a turn that is dead",
     what_is_discarded_goes_on: "discard: a turn that is dead",
     a_message_on_which_a_run_goes_on_is_taken_again: "later: a job moves",
 }

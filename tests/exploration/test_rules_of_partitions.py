@@ -1,5 +1,4 @@
-"""Note that something of a partition is in hand, explored: whenever a process dies with a message in hand, whoever has
-the partition next is told.
+"""The note that a partition has messages in processing, explored: the next owner after a crash always finds it.
 
 A model of one partition, two workers and the broker: `saga.engine.consumer.partition_listener` begins, reads, ends.
 """
@@ -113,7 +112,7 @@ def _guards(move: Moves, ends: tuple[str, ...]) -> bool:
     return dict(move(s, 1))["is given the partition"].workers[1].guards
 
 
-def what_is_in_hand_is_noted_late(s: State, w: int) -> Iterator[tuple[str, State]]:
+def the_partition_guard_is_written_after_a_message_runs(s: State, w: int) -> Iterator[tuple[str, State]]:
     return moves(s, w, reads_at_once=True)
 
 
@@ -121,7 +120,7 @@ def a_note_outlives_the_owner_who_leaves(s: State, w: int) -> Iterator[tuple[str
     return moves(s, w, never_ends=True)
 
 
-def test_whoever_has_a_partition_after_a_death_is_told() -> None:
+def test_the_next_owner_of_a_partition_knows_that_the_last_one_died() -> None:
     assert losses(moves) == []
     assert not needlessly_guarded(moves)
 
@@ -135,12 +134,12 @@ def a_run_that_is_let_go_counts_as_a_death(s: State, w: int) -> Iterator[tuple[s
 
 
 RULES: dict[Moves, Callable[[Moves], bool]] = {
-    what_is_in_hand_is_noted_late: _loses,
+    the_partition_guard_is_written_after_a_message_runs: _loses,
     a_note_outlives_the_owner_who_leaves: needlessly_guarded,
     a_run_that_is_let_go_counts_as_a_death: needlessly_guarded,
 }
 
 
 @pytest.mark.parametrize("without", RULES, ids=lambda rule: rule.__name__)
-def test_without_the_rule_a_death_is_not_told_or_one_that_there_was_not_is(without: Moves) -> None:
+def test_without_the_rule_a_death_is_missed_or_a_false_one_assumed(without: Moves) -> None:
     assert RULES[without](without)

@@ -1,4 +1,4 @@
-"""Each rule about what waits for time is there for a loss: take the rule away, and the exploration finds it."""
+"""Rules about timers and deadlines: with one patched out, the exploration finds a loss."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ def each_write_names_a_wake(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def readers_publish_the_wake_in_hand(patch: pytest.MonkeyPatch) -> None:
+def readers_publish_the_timer_that_is_being_handled(patch: pytest.MonkeyPatch) -> None:
     publish = ProgressRepository.publish
 
     async def all_of_it(repository: Any, turn: Any, p: Any, entry: Any) -> None:
@@ -183,7 +183,7 @@ def timers_of_unknown_sagas_are_dropped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(timers, "check_unknown_saga", lambda *_: None)
 
 
-def a_time_that_has_passed_says_that_nobody_answered(patch: pytest.MonkeyPatch) -> None:
+def a_deadline_runs_before_the_log_is_handled_up_to_its_due_time(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(timers, "waits_for_log", lambda *asked: False)
 
 
@@ -197,7 +197,7 @@ def what_a_clock_that_was_ahead_has_set_stays(patch: pytest.MonkeyPatch) -> None
 
 RULES: dict[Take, str] = {
     what_a_clock_that_was_ahead_has_set_stays: "clock: ahead for a moment, what is parked",
-    a_time_that_has_passed_says_that_nobody_answered: "deadline: an answer that the log had in time",
+    a_deadline_runs_before_the_log_is_handled_up_to_its_due_time: "deadline: an answer that the log had in time",
     deadlines_pass_what_a_pause_holds_up: "paused: an answer that came in time, beside a deadline",
     what_waits_newly_relies_on_the_wake_that_there_is: "deadline: two of them, and what is parked",
     wakes_that_come_early_are_dropped: "parked: wakes come too early, a rebalance",
@@ -209,7 +209,7 @@ RULES: dict[Take, str] = {
     what_has_begun_waits_for_a_person_too: "a dead letter of an undoing, and a deadline that has begun",
     a_dead_letter_leaves_the_wake_as_it_is: "replay: a deadline waits behind it: its wake comes early",
     readers_publish_no_wake: "parked twice",
-    readers_publish_the_wake_in_hand: "parked: many wakes come too early",
+    readers_publish_the_timer_that_is_being_handled: "parked: many wakes come too early",
     what_is_parked_goes_behind_the_others: "parked: of two, the second before its turn",
     what_waited_and_is_parked_gets_a_new_place: (
         "parked: one of many that waited for an own part, others wait behind it"

@@ -1,5 +1,5 @@
-"""Ground that does not hold: what keeps a service from starting is said at once, what gives way later is waited for,
-and what is gone for good ends the service."""
+"""Unusable storage: what prevents the start of a service is reported at once, an outage is waited for, and a permanent
+loss ends the service."""
 
 import ctypes
 import json
@@ -183,7 +183,7 @@ def orders() -> list[OrderPlaced]:
     ]  # fmt: skip
 
 
-def told(house: House, what: str) -> list[Unavailable]:
+def find_outages(house: House, what: str) -> list[Unavailable]:
     return [moment for moment in house.moments if isinstance(moment, Unavailable) and moment.what == what]
 
 
@@ -203,15 +203,15 @@ async def goes_on_afterwards(house: House, clock: Ahead, what: str, narrow: str,
     await house.at_rest()
     await house.publish(*orders())
     connection.execute(f"PRAGMA {narrow}")
-    await until(house, lambda: bool(told(house, what)), "people are told")
+    await until(house, lambda: bool(find_outages(house, what)), "people are told")
     waiting = house.behind()
     assert waiting == ["payment"]
     for _ in range(50):  # each of these is time for some more attempts
         await clock.sleep(0.1)
-    assert len(told(house, what)) == 1, "once a minute"
-    assert file in told(house, what)[0].error
+    assert len(find_outages(house, what)) == 1, "once a minute"
+    assert file in find_outages(house, what)[0].error
     clock.ahead_s += 61
-    await until(house, lambda: len(told(house, what)) == 2, "people are told again after a minute")
+    await until(house, lambda: len(find_outages(house, what)) == 2, "people are told again after a minute")
     connection.execute(f"PRAGMA {wide}")
     await house.at_rest()
     handled = [moment for moment in house.moments if isinstance(moment, Handled)]
@@ -234,7 +234,7 @@ async def test_lanes_wait_while_the_store_cannot_be_written_and_go_on(
     clock = Ahead()
     async with house_of(tmp_path, [payment], clock=clock, connection=Narrowable) as house:
         await goes_on_afterwards(house, clock, "store", narrow, wide, "payment.db")
-        assert says in told(house, "store")[0].error
+        assert says in find_outages(house, "store")[0].error
         for order in orders():
             (entry,) = await house.history("payment", order.order_id)
             assert (entry.outcome, len(entry.events)) == ("handled", 1)
@@ -246,7 +246,7 @@ async def test_lanes_wait_while_the_log_is_full_and_go_on(tmp_path: Path) -> Non
     async with house_of(tmp_path, [payment], clock=clock, connection=Narrowable) as house:
         narrow, wide = "max_page_count = 1", "max_page_count = 1000000"
         await goes_on_afterwards(house, clock, "broker", narrow, wide, "broker.db")
-        assert "nothing was written: make room on its disk" in told(house, "broker")[0].error
+        assert "nothing was written: make room on its disk" in find_outages(house, "broker")[0].error
         reserved = [record async for record in house.broker.scan("payments")]
     said = {envelope.to_message(record, type_="PaymentReserved", schema="", contract=None).id for record in reserved}
     assert len(said) == ORDERS, "each said, however often it was published"
@@ -290,7 +290,7 @@ ENDS_S_MAX = 20.0
 
 @pytest.mark.parametrize("happens", [Path.unlink, replaced, garbled])
 @pytest.mark.parametrize("file", ["payment.db", "broker.db"])
-async def test_a_service_whose_file_is_gone_or_another_ends_and_says_what_to_do(
+async def test_a_service_whose_file_is_deleted_or_replaced_ends_with_a_remedy(
     tmp_path: Path, file: str, happens: Callable[[Path], object]
 ) -> None:
     clock = SystemClock()

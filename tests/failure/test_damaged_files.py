@@ -1,4 +1,4 @@
-"""Bytes of files damaged at random, closed and open: all that was acknowledged is there, or an error names the file.
+"""Random damage to the bytes of files, closed and open: all acknowledged data are there, or an error names the file.
 
 Each seed fills a store or a broker, damages one of its files in one of several ways, and reads all back as a service
 would after a restart. Nothing may hang, be missing, or be other than it was written, without an error.
@@ -78,7 +78,7 @@ def damage(file: Path, chance: random.Random) -> str:
     return f"{way.__name__} in {file.name}"
 
 
-def told(why: SagaError, path: Path, what: str) -> str:
+def check_error_names_file(why: SagaError, path: Path, what: str) -> str:
     """Check that the error names the file."""
     assert str(path) in str(why), f"{what}: {why}"
     return "told"
@@ -221,7 +221,7 @@ async def damaged(victim: Victim, folder: Path, chance: random.Random) -> str:
         try:
             await victim.read(opened, held)
         except SagaError as why:
-            return told(why, path, what)
+            return check_error_names_file(why, path, what)
         finally:
             with suppress(SagaError):
                 await first.__aexit__(None, None, None)
@@ -240,7 +240,7 @@ async def damaged(victim: Victim, folder: Path, chance: random.Random) -> str:
         async with victim.open(there) as again:
             await victim.read(again, held)
     except SagaError as why:
-        return told(why, there, what)
+        return check_error_names_file(why, there, what)
     except AssertionError as why:
         raise AssertionError(f"{what}: {why}") from why
     return "whole"

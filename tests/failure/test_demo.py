@@ -1,4 +1,5 @@
-"""The demonstration, as `make demo` runs it: it ends well, what it tells people to type works, and nothing stays."""
+"""The demonstration, as `make demo` runs it: it succeeds, the commands that it prints work, and it leaves no process
+behind."""
 
 import os
 import re
@@ -108,7 +109,7 @@ def test_a_demonstration_that_is_ended_early_leaves_nothing_running(tmp_path: Pa
         answer(shown[1], "/sagas")
 
 
-def test_a_page_that_cannot_be_shown_is_told_and_keeps_nobody(tmp_path: Path) -> None:
+def test_a_missing_page_dependency_is_reported_and_does_not_stop_the_demo(tmp_path: Path) -> None:
     (tmp_path / "starlette.py").write_text("raise ImportError('no starlette here')")
     with Fleet(tmp_path / "demo", SystemClock()) as fleet, Page(fleet) as page:
         page.start(PYTHONPATH=f"{tmp_path}:{ROOT}")
@@ -117,7 +118,7 @@ def test_a_page_that_cannot_be_shown_is_told_and_keeps_nobody(tmp_path: Path) ->
         assert "pip install 'saga-choreography[monitor]'" in (page.news() or "")
 
 
-def test_where_somebody_else_listens_the_page_is_shown_elsewhere(tmp_path: Path) -> None:
+def test_the_page_uses_another_port_when_its_port_is_taken(tmp_path: Path) -> None:
     with socket.create_server((HOST, 0)) as taken, Fleet(tmp_path / "demo", SystemClock()) as fleet:
         port = taken.getsockname()[1]
         with Page(fleet, port) as page:

@@ -1,4 +1,4 @@
-"""An outcome that is in the log before the event that starts its saga: nothing stands at the end, nothing is lost."""
+"""An outcome that precedes the start event of its saga in the log: no effect stands at the end, and nothing is lost."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -42,7 +42,7 @@ async def say(house: House, *events: Event, source: str) -> None:
         await house.broker.publish([envelope.to_record(message, contract)])
 
 
-def told(entries: list[Transition]) -> list[tuple[str, str, str, str | None]]:
+def summarize_transitions(entries: list[Transition]) -> list[tuple[str, str, str, str | None]]:
     return [(entry.type, entry.handler, entry.outcome, entry.reason) for entry in entries]
 
 
@@ -53,7 +53,7 @@ async def test_late_originals_are_ignored_visibly_after_a_failure_outcome_that_c
         await house.at_rest()
         await house.publish(ORDER)
         await house.at_rest()
-        histories = {name: told(await house.history(name, ID)) for name in house.stores}
+        histories = {name: summarize_transitions(await house.history(name, ID)) for name in house.stores}
         after = {key: document.content async for key, document in house.stores["inventory"].scan("stock")}
         services = {name: await house.history(name, ID) for name in house.stores}
     assert after == shelves
@@ -85,7 +85,7 @@ async def test_a_success_outcome_that_came_first_waits_and_is_carried_out(tmp_pa
         ("inventory", ["InventoryReserved", "InventoryHandedOut"]),
         ("shipping", ["ShipmentBooked", "ShipmentDispatched"]),
     ):
-        assert told(histories[service])[0][2] == "waiting"
+        assert summarize_transitions(histories[service])[0][2] == "waiting"
         assert [event.type for entry in histories[service] for event in entry.events] == emitted
     assert [row.call.operation for row in ledger.read(tmp_path / "bank.db")] == ["reserve", "capture"]
     assert [row.call.operation for row in ledger.read(tmp_path / "carrier.db")] == ["book", "dispatch"]

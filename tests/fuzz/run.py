@@ -1,4 +1,4 @@
-"""One run: the records are put into a log, a service takes them, and each of them is accounted for."""
+"""One run: the records are put into a log, a service consumes them, and each of them is accounted for."""
 
 import asyncio
 import re
@@ -140,7 +140,7 @@ async def _account(
         headers = texts_of(letter.headers)
         by_place |= {headers["dead_position"]: letter} if "dead_position" in headers else {}
         by_message |= {headers["dead_message"]: letter} if "dead_message" in headers else {}
-        _check_said(figures, headers)
+        _check_dead_letter_headers(figures, headers)
     told: dict[str, dict[str, str]] = {}
     for record in records:
         where = f"{record.topic}/{record.partition}/{record.offset}"
@@ -191,7 +191,7 @@ async def _end_of(
     return None
 
 
-def _check_said(figures: Figures, headers: Mapping[str, str]) -> None:
+def _check_dead_letter_headers(figures: Figures, headers: Mapping[str, str]) -> None:
     reason = headers.get("dead_reason", "")
     figures.reasons[re.sub(r"'.*'|[0-9a-f]{2,}|\d+", "_", reason)[:60]] += 1
     wrong = [

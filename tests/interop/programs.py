@@ -43,7 +43,7 @@ def go_program() -> Path:
     return made
 
 
-def said_by(command: Sequence[str]) -> list[str]:
+def read_output_lines(command: Sequence[str]) -> list[str]:
     """Lines that a program prints."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=RUN_S)
     assert done.returncode == 0, done.stderr

@@ -26,7 +26,7 @@ from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.prepared_service import prepare, topics_of
 from saga.messages import Outgoing, texts_of
 from saga.store.sqlite.store import SqliteStore
-from tests.interop.programs import go_program, java_program, said_by
+from tests.interop.programs import go_program, java_program, read_output_lines
 from tests.interop.sold import CLOCK, TIME, Sales
 from tests.servers.fixtures import or_left_out
 from tests.servers.registry import RegistryServer
@@ -115,7 +115,7 @@ def test_gos_sdk_reads_ours_and_a_service_reads_what_it_writes(sales: Sales, tmp
     count = str(2 * len(SAGAS))
     lines = [
         json.loads(line)
-        for line in said_by([str(program), sales.kafka, count, sales.theirs, sales.single, sales.framed])
+        for line in read_output_lines([str(program), sales.kafka, count, sales.theirs, sales.single, sales.framed])
     ]
     each_as_expected(lines, sales)
     assert {base64.b64decode(told["data"])[0] for told in lines} == {0, 0xC3}
@@ -132,7 +132,7 @@ def test_javas_avro_and_sdk_read_ours_and_a_service_reads_what_they_write(sales:
     id_ = asyncio.run(sales.schema_id())
     command = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{classes}:{classes.parent}/*", "Interop"]
     command += [sales.kafka, sales.registry, str(schema), str(2 * len(SAGAS)), sales.theirs, str(id_)]
-    lines = [json.loads(line) for line in said_by([*command, sales.single, sales.framed])]
+    lines = [json.loads(line) for line in read_output_lines([*command, sales.single, sales.framed])]
     each_as_expected(lines, sales)
     for told in lines:
         assert told["fields"] == {

@@ -1,4 +1,5 @@
-"""Pauses, limits and routes as a book makes them: the last word counts, each for its time; and what people may want."""
+"""Pauses, limits and routes read from a control log: the last entry counts, until it expires; and which entries are
+refused."""
 
 import msgspec
 import pytest
@@ -111,7 +112,7 @@ class EarlierEntry(Struct, frozen=True, kw_only=True):
     switch: EarlierSwitch
 
 
-def test_an_earlier_version_takes_what_it_does_not_know_for_a_flag_that_nobody_asks_for() -> None:
+def test_an_earlier_version_reads_an_unknown_control_as_an_unused_flag() -> None:
     raw = book_of(pause("reserve")).entries[0]
     assert msgspec.json.decode(raw, type=EarlierEntry).switch == EarlierSwitch(flag="", percent=0)
 
@@ -196,7 +197,7 @@ def test_all_mistakes_are_reported_at_once(switch: Switch, mistakes: list[str]) 
         (Switch(kind="limit", resource="bank", off=True), "there is no limit of bank to be ended; there are none"),
     ],
 )
-def test_a_service_does_what_it_can_and_says_what_there_is(switch: Switch, refused: str | None) -> None:
+def test_a_control_that_a_service_cannot_apply_is_refused_with_what_it_has(switch: Switch, refused: str | None) -> None:
     assert why_refused("payment", switch, NAMES, read_controls(book_of(pause("capture")))) == refused
 
 

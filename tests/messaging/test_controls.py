@@ -1,4 +1,4 @@
-"""Controls: what people switch, the book in which it stands, and which sagas a flag is on for."""
+"""Controls: the switches of operators, the control log that stores them, and which sagas a flag is on for."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ NOW_MS = 1_795_270_000_000
 SAGAS = [f"order-{n}" for n in range(2000)]
 
 
-def said(switch: Switch, **changes: Any) -> Outgoing:
+def control_record(switch: Switch, **changes: Any) -> Outgoing:
     return control_to_record("payment", switch, **{"who": "ada", "why": "to see", "now_ms": NOW_MS, **changes})
 
 
@@ -39,7 +39,7 @@ def lies(outgoing: Outgoing, **changes: Any) -> Record:
 
 
 def wish(n: int, switch: Switch) -> Control:
-    return parse_control(lies(said(switch, now_ms=NOW_MS + n)))
+    return parse_control(lies(control_record(switch, now_ms=NOW_MS + n)))
 
 
 def book_of(*switches: Switch) -> ControlLog:
@@ -53,14 +53,14 @@ def book_of(*switches: Switch) -> ControlLog:
 
 def test_what_is_encoded_comes_back() -> None:
     switch = Switch(flag="new", percent=12.5, saga="order-1", until="2027-01-01T00:00:00.000Z")
-    record = said(switch)
+    record = control_record(switch)
     assert (record.topic, record.key) == ("payment.commands", b"payment")
     control = parse_control(lies(record))
     assert (control.type, control.saga, control.switch, control.who, control.why) == (
         "saga.control", "payment", switch, "ada", "to see"
     )  # fmt: skip
-    assert control.id == parse_control(lies(said(switch))).id
-    assert control.id != parse_control(lies(said(switch, now_ms=NOW_MS + 1))).id
+    assert control.id == parse_control(lies(control_record(switch))).id
+    assert control.id != parse_control(lies(control_record(switch, now_ms=NOW_MS + 1))).id
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ def test_what_is_encoded_comes_back() -> None:
 )
 def test_what_can_be_no_wish_is_bad_input(switch: Switch, more: dict[str, str], told: str) -> None:
     with pytest.raises(BadInput, match=told):
-        said(switch, **more)
+        control_record(switch, **more)
 
 
 @pytest.mark.parametrize("value", [b"{}", b"[", b"\xff", b"[" * 100_000, b'{"who":"a","why":"b","switch":[]}'])
 def test_a_value_that_is_no_wish_is_bad_input(value: bytes) -> None:
     with pytest.raises(BadInput, match="it is no control"):
-        parse_control(lies(said(Switch(flag="x", percent=1)), value=value))
+        parse_control(lies(control_record(Switch(flag="x", percent=1)), value=value))
 
 
 def test_each_wish_is_noted_once_and_none_is_taken_back() -> None:
@@ -138,7 +138,7 @@ def test_a_flag_that_was_never_set_is_off() -> None:
     assert not is_on(Flags(), "new", "order-1", NOW_MS)
 
 
-def test_a_share_of_the_sagas_is_what_it_says_and_grows_without_losing_one() -> None:
+def test_a_percentage_flag_selects_that_share_and_a_larger_one_includes_it() -> None:
     shares = [
         {saga for saga in SAGAS if is_on(flags_of(book_of(Switch(flag="new", percent=p))), "new", saga, NOW_MS)}
         for p in (0, 10, 50, 100)

@@ -1,4 +1,4 @@
-"""Records on the wire: headers that every reader of CloudEvents takes, and whatever a sender may write."""
+"""Messages as records: headers that every CloudEvents reader accepts, and whatever a sender may write."""
 
 import re
 from collections.abc import Mapping
@@ -131,7 +131,7 @@ def test_a_type_is_known_with_and_without_its_namespace(name: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", [None, b""])
-def test_a_type_that_is_not_said_is_told_by_the_bytes(name: bytes | None) -> None:
+def test_a_missing_or_undecodable_type_header_gives_no_type(name: bytes | None) -> None:
     assert envelope.type_of(with_headers(received(to_record(an_order(), NOW_MS)), ce_type=name)) is None
 
 
@@ -148,7 +148,7 @@ def test_times_have_one_form_that_sorts(text: str, time: str) -> None:
     assert read(with_headers(received(to_record(an_order(), NOW_MS)), ce_time=text.encode())).time == time
 
 
-def test_a_saga_began_when_the_header_says_whenever_the_message_was_recorded() -> None:
+def test_the_start_of_a_saga_comes_from_its_header_not_from_the_message_time() -> None:
     record = received(to_record(an_order(), NOW_MS))
     later = read(with_headers(record, ce_sagastart=b"2026-11-21T09:00:00.000Z"))
     assert (later.time, later.started) == (NOW, "2026-11-21T09:00:00.000Z")
@@ -210,7 +210,7 @@ BAD: Mapping[str, tuple[Mapping[str, bytes], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_cannot_be_read_is_said_in_a_bounded_printable_sentence(case: str) -> None:
+def test_an_unreadable_record_raises_a_bounded_printable_error(case: str) -> None:
     headers, reason = BAD[case]
     with pytest.raises(BadInput) as why:
         read(with_headers(received(to_record(an_order(), NOW_MS)), **headers))
@@ -298,10 +298,10 @@ SAID = [st.sampled_from([value, None, b"", b"1", b"\xff", NOW.encode(), SAGA.enc
 def test_the_order_of_headers_means_nothing(values: tuple[bytes | None, ...]) -> None:
     headers = tuple((name, value) for (name, _), value in zip(WRITTEN.headers, values, strict=True))
     as_written, turned = WRITTEN._replace(headers=headers), WRITTEN._replace(headers=headers[::-1])
-    assert said_of(as_written) == said_of(turned)
+    assert read_or_error(as_written) == read_or_error(turned)
 
 
-def said_of(record: Record) -> tuple[Message, set[tuple[str, bytes | None]]] | str:
+def read_or_error(record: Record) -> tuple[Message, set[tuple[str, bytes | None]]] | str:
     """The message, whatever the order of headers that are kept; or what is wrong with the record."""
     try:
         message = read(record)
@@ -328,7 +328,7 @@ def test_no_two_messages_of_two_senders_or_two_ids_are_one(messages: list[tuple[
         assert name.isprintable()
 
 
-def test_a_message_without_an_id_is_its_place_and_nobody_elses_id() -> None:
+def test_a_message_without_an_id_is_identified_by_its_offset() -> None:
     assert identity_of_place("orders", 3, 17) == "|orders/3/17"
     assert identity("unknown", "orders/3/17", "OrderPlaced", "order") == "unknown|orders/3/17"
     assert id_in("|orders/3/17") == "orders/3/17"
@@ -351,7 +351,7 @@ def test_who_begins_a_saga_is_an_extension_attribute_and_is_read_again() -> None
     assert envelope.headers_of(read(received(out)), ORDER) == out.headers
 
 
-def test_without_anybody_named_nothing_is_written_and_nobody_is_read() -> None:
+def test_without_a_principal_no_header_is_written_and_none_is_read() -> None:
     out = to_record(an_order(), NOW_MS)
     assert "sagaprincipal" not in check_cloud_event(out.headers)
     assert read(received(out)).principal is None

@@ -1,4 +1,4 @@
-"""Commands as records: what is said comes back, and what no honest tool says is bad input."""
+"""Operator commands as records: they are decoded as they were encoded, and malformed ones are bad input."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ ORIGINAL = Message(
 )  # fmt: skip
 
 
-def said(**changes: Any) -> Outgoing:
+def command_record(**changes: Any) -> Outgoing:
     given = {"wanted": "replay", "dead": "dead-1", "who": "ada", "why": "the bank is back", "now_ms": NOW_MS, **changes}
     wanted, now_ms = given.pop("wanted"), given.pop("now_ms")
     return command_to_record("payment", "order-17", wanted, CommandValue(**given), now_ms)
@@ -35,7 +35,7 @@ def with_header(outgoing: Outgoing, name: str, value: bytes) -> tuple[tuple[str,
 
 
 def test_what_is_encoded_comes_back() -> None:
-    record = said()
+    record = command_record()
     assert (record.topic, record.key) == ("payment.commands", b"order-17")
     command = parse_command(lies(record))
     assert command == OperatorCommand(
@@ -55,21 +55,24 @@ def test_what_is_encoded_comes_back() -> None:
 
 
 def test_each_is_another_command_and_the_same_one_is_not() -> None:
-    ids = [parse_command(lies(record)).id for record in (said(), said(), said(who="bob"), said(now_ms=NOW_MS + 1))]
+    ids = [
+        parse_command(lies(record)).id
+        for record in (command_record(), command_record(), command_record(who="bob"), command_record(now_ms=NOW_MS + 1))
+    ]
     assert ids[0] == ids[1]
     assert len(set(ids)) == 3
 
 
 @pytest.mark.parametrize("name", ["dead", "who", "why"])
-def test_a_text_that_is_empty_or_too_long_is_refused_by_who_says_it_and_by_who_hears_it(name: str) -> None:
+def test_an_empty_or_too_long_text_is_refused_when_encoding_and_when_parsing(name: str) -> None:
     for text in ("", " ", "x" * (operator_commands.TEXT_MAX + 1)):
         with pytest.raises(BadInput, match=name):
-            said(**{name: text})
+            command_record(**{name: text})
     honest = b'{"dead":"dead-1","who":"ada","why":"w"}'
     for long in (b'""', b'"' + b"x" * (operator_commands.TEXT_MAX + 1) + b'"'):
         value = honest.replace({"dead": b'"dead-1"', "who": b'"ada"', "why": b'"w"'}[name], long)
         with pytest.raises(BadInput, match=name):
-            parse_command(lies(said(), value=value))
+            parse_command(lies(command_record(), value=value))
 
 
 @pytest.mark.parametrize(
@@ -77,12 +80,12 @@ def test_a_text_that_is_empty_or_too_long_is_refused_by_who_says_it_and_by_who_h
 )
 def test_a_value_that_is_no_command_is_bad_input(value: bytes) -> None:
     with pytest.raises(BadInput, match="it is no command: its value"):
-        parse_command(lies(said(), value=value))
+        parse_command(lies(command_record(), value=value))
 
 
 @pytest.mark.parametrize("type_", [b"", b"replay", b"saga.pause", b"OrderPlaced", b"\xff"])
 def test_a_type_that_is_no_command_is_bad_input(type_: bytes) -> None:
-    record = said()
+    record = command_record()
     with pytest.raises(
         BadInput, match=r"its ce_type is none of saga\.discard, saga\.release, saga\.replay, saga\.resolve"
     ):
@@ -91,9 +94,9 @@ def test_a_type_that_is_no_command_is_bad_input(type_: bytes) -> None:
 
 def test_a_command_without_a_key_or_for_another_saga_is_bad_input() -> None:
     with pytest.raises(BadInput, match="key"):
-        parse_command(lies(said(), key=None))
+        parse_command(lies(command_record(), key=None))
     with pytest.raises(BadInput, match="is not its subject"):
-        parse_command(lies(said(), key=b"order-18"))
+        parse_command(lies(command_record(), key=b"order-18"))
 
 
 @pytest.mark.parametrize(
@@ -115,11 +118,11 @@ def test_a_command_without_a_key_or_for_another_saga_is_bad_input() -> None:
 )
 def test_a_message_that_could_not_have_come_by_itself_comes_with_no_command(forged: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match="the "):
-        said(original=replace(ORIGINAL, **forged))
+        command_record(original=replace(ORIGINAL, **forged))
 
 
-def test_a_message_that_nobody_keeps_comes_with_the_command() -> None:
-    command = parse_command(lies(said(original=ORIGINAL)))
+def test_a_command_carries_the_message_that_the_progress_does_not_keep() -> None:
+    command = parse_command(lies(command_record(original=ORIGINAL)))
     assert command.original == ORIGINAL
 
 
@@ -133,14 +136,14 @@ def test_a_message_that_nobody_keeps_comes_with_the_command() -> None:
 )
 def test_a_message_of_another_saga_or_without_bytes_is_bad_input(changes: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match="that is none of saga 'order-17', or that cannot be replayed"):
-        said(**{"original": ORIGINAL, **changes})
+        command_record(**{"original": ORIGINAL, **changes})
 
 
 def test_an_answer_comes_back() -> None:
     answered = StepAnswer(step="charge", number=2, value='"ch-1"')
-    command = parse_command(lies(said(wanted="resolve", answered=answered)))
+    command = parse_command(lies(command_record(wanted="resolve", answered=answered)))
     assert (command.type, command.answered) == ("saga.resolve", answered)
-    assert parse_command(lies(said(wanted="resolve"))).answered is None
+    assert parse_command(lies(command_record(wanted="resolve"))).answered is None
 
 
 @pytest.mark.parametrize(
@@ -162,7 +165,7 @@ def test_an_answer_comes_back() -> None:
 )
 def test_an_answer_that_can_be_none_is_bad_input(wanted: str, answered: StepAnswer, told: str) -> None:
     with pytest.raises(BadInput, match=told):
-        said(wanted=wanted, answered=answered)
+        command_record(wanted=wanted, answered=answered)
     value = msgspec.json.encode({"dead": "dead-1", "who": "ada", "why": "w", "answered": answered})
     record = command_to_record("payment", "order-17", wanted, CommandValue(dead="d", who="a", why="b"), NOW_MS)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match=told):

@@ -1,4 +1,4 @@
-"""CloudEvents in structured mode are taken apart, and those that are none are told by what is wrong."""
+"""CloudEvents in structured mode are converted to headers and data, and invalid ones are refused with the reason."""
 
 import base64
 import json
@@ -104,7 +104,7 @@ def test_data_is_json_text_or_bytes(changed: dict[str, Any], content_type: bytes
         (recorded(b"x", "application/cloudevents+avro"), "one event a record"),
     ],
 )
-def test_what_is_no_event_is_told_by_what_is_wrong(record: Record, reason: str) -> None:
+def test_an_invalid_structured_event_is_refused_with_the_reason(record: Record, reason: str) -> None:
     with pytest.raises(BadInput) as told:
         to_binary_mode(record)
     assert reason in str(told.value)

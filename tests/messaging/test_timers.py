@@ -1,4 +1,4 @@
-"""Wakes as records: which topic they lie in, and what is no wake."""
+"""Timers as records: the topic of each, and which records are no timers."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def test_a_wake_comes_out_of_its_record_as_it_went_in() -> None:
     )
 
 
-def test_one_for_a_time_that_nobody_can_tell_is_for_the_last_that_can_be_told() -> None:
+def test_a_timer_beyond_the_latest_time_is_set_to_the_latest_time() -> None:
     """Else whoever takes it would make a dead letter of it, and its saga would have none."""
     out = timer_to_record("payment", "order-1", "wake-7", LATEST_MS + 1, NOW_MS)
     assert parse_timer(Record(out.topic, 0, 0, out.key, out.value, out.headers, NOW_MS)).due_ms == LATEST_MS
@@ -84,7 +84,7 @@ def test_its_record_goes_with_its_saga_and_can_be_read_by_others() -> None:
         ({"headers": ()}, "its ce_type is not saga.wake"),
     ],
 )
-def test_what_is_no_wake_says_why(changes: dict[str, Any], why: str) -> None:
+def test_an_invalid_timer_record_is_refused_with_the_reason(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(BadInput, match=why):
         parse_timer(appended(**changes))
 

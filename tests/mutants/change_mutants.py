@@ -1,5 +1,4 @@
-"""Bugs planted in the way of a document's changes to a handler, one each: changes that are lost, come twice, or in
-another order."""
+"""Bugs planted in the relay of document changes, one each: changes that are lost, come twice, or in another order."""
 
 from collections.abc import Callable
 
@@ -27,7 +26,7 @@ def what_is_noted_while_publishing_is_forgotten_with_it(patch: pytest.MonkeyPatc
     rewrite_source(patch, ChangeRelay, "relay_once", FORGOTTEN, "await self.source.forget(self.service, 2**60)")
 
 
-def changes_are_told_in_any_order(patch: pytest.MonkeyPatch) -> None:
+def changes_are_published_in_reverse_order(patch: pytest.MonkeyPatch) -> None:
     rewrite_source(patch, ChangeRelay, "relay_once", "for each in noted])", "for each in reversed(noted)])")
 
 

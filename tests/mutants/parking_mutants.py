@@ -1,5 +1,5 @@
-"""Bugs planted in parking, one each: what is lost, multiplied, out of order or forgotten while a saga waits to be tried
-again."""
+"""Bugs planted in parking, one each: runs that are lost, multiplied, out of order or forgotten while they wait for
+their next attempt."""
 
 from contextvars import ContextVar
 from typing import Any
@@ -70,7 +70,7 @@ def what_is_parked_goes_to_the_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(failed_attempts, "_move_to_head", behind)
 
 
-def what_is_parked_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
+def a_parked_run_blocks_no_later_message(patch: pytest.MonkeyPatch) -> None:
     real = decisions.is_blocked
 
     def blocked(p: SagaProgress, handler: str, message: Any) -> bool:

@@ -259,7 +259,7 @@ def results_are_undone_oldest_first(patch: pytest.MonkeyPatch) -> None:
 # -------------------------------------------------------------------- dead letters
 
 
-def dead_letters_are_not_said(patch: pytest.MonkeyPatch) -> None:
+def dead_letters_are_not_published(patch: pytest.MonkeyPatch) -> None:
     records_of = outbox.outbox_records
     patch.setattr(
         outbox,

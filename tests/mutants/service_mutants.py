@@ -74,7 +74,7 @@ def money_is_never_released(patch: pytest.MonkeyPatch) -> None:
 def a_reservation_has_a_fresh_key_for_each_attempt(patch: pytest.MonkeyPatch) -> None:
     fresh = count()
 
-    async def reserve_anew(
+    async def reserve_under_a_new_key(
         order: money.OrderPlaced, bank: Bank, saga: Saga
     ) -> money.PaymentReserved | money.PaymentDeclined:
         async def reserve() -> str:
@@ -87,16 +87,16 @@ def a_reservation_has_a_fresh_key_for_each_attempt(patch: pytest.MonkeyPatch) ->
         return money.PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
 
     payment = a_payment()
-    payment.handler(reserve_anew)
+    payment.handler(reserve_under_a_new_key)
     payment.handler(capture)
-    payment.compensation(reserve_anew)(release)
+    payment.compensation(reserve_under_a_new_key)(release)
     patch.setattr(shop, "payment", payment)
 
 
 def a_capture_has_no_key(patch: pytest.MonkeyPatch) -> None:
     fresh = count()
 
-    async def capture_anew(
+    async def capture_under_a_new_key(
         confirmed: money.OrderConfirmed, reserved: money.PaymentReserved, bank: Bank, saga: Saga
     ) -> money.PaymentCaptured:
         async def capture() -> None:
@@ -107,7 +107,7 @@ def a_capture_has_no_key(patch: pytest.MonkeyPatch) -> None:
 
     payment = a_payment()
     payment.handler(reserve)
-    payment.handler(capture_anew)
+    payment.handler(capture_under_a_new_key)
     payment.compensation(reserve)(release)
     patch.setattr(shop, "payment", payment)
 
@@ -213,7 +213,7 @@ def an_order_is_confirmed_when_it_is_paid(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(shop, "order", order)
 
 
-def an_order_is_not_cancelled_when_nobody_delivers(patch: pytest.MonkeyPatch) -> None:
+def an_order_is_not_cancelled_when_its_shipment_is_refused(patch: pytest.MonkeyPatch) -> None:
     async def confirm(booked: decided.ShipmentBooked) -> decided.OrderConfirmed:
         return decided.OrderConfirmed(order_id=booked.order_id)
 

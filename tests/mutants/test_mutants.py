@@ -60,7 +60,7 @@ def test_there_are_enough_mutants_and_each_is_counted_once() -> None:
     assert max(FOUND_BY.values()) < SEEDS
 
 
-def test_a_search_begins_where_it_is_told_and_leaves_no_seed_out() -> None:
+def test_a_search_starts_at_the_given_seed_and_wraps_around() -> None:
     played = list[int]()
 
     class Noted(Scenario):

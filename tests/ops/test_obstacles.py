@@ -1,4 +1,4 @@
-"""What holds a saga up, found in progresses and offsets that are written here: what is rare at real workers."""
+"""Obstacles of a saga, found in handwritten progresses and offsets: cases that are rare at real workers."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -235,7 +235,7 @@ def test_a_progress_that_has_expired_since_the_end_holds_nothing_up() -> None:
     assert [(each.kind, each.handler) for each in found.obstacles] == [("not_seen", "capture")]
 
 
-def test_a_deadline_that_failed_or_is_paused_or_lost_its_timer_says_so() -> None:
+def test_the_cause_of_a_failed_paused_or_timerless_deadline_is_named() -> None:
     order = an_order_service(timedelta(seconds=10))
     offsets = {"order": offsets_of("order")}
 

@@ -1,4 +1,4 @@
-"""Stores that are found: every service in them by name, and what cannot be read told to whoever asked."""
+"""Discovery of stores: every service in them by name, and unreadable stores are reported."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -114,7 +114,9 @@ async def test_an_unknown_service_is_reported_with_the_known_ones(
         assert [source.service for source in sources] == [], "it has said nothing yet"
 
 
-async def test_where_the_broker_cannot_tell_nobody_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_known_broker_missing_services_are_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SAGA_BROKER", "redis://here")
     async with open_stores([await a_store(tmp_path, "order")], CLOCK, ["payment"]) as sources:
         assert sources == []

@@ -1,4 +1,4 @@
-"""The order of lines in a timeline, where clocks differ and histories are strange."""
+"""The order of entries in a timeline, with clocks that differ and unusual histories."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def a_history(service: str, *entries: Transition) -> SagaHistory:
     return SagaHistory(SagaProgress(service=service, saga="s"), tuple(Raw(encode(entry)) for entry in entries))
 
 
-def told(*histories: SagaHistory) -> list[tuple[str, int]]:
+def timeline_order(*histories: SagaHistory) -> list[tuple[str, int]]:
     return [(line.service, line.transition) for line in build_timeline(histories)]
 
 
@@ -70,33 +70,36 @@ def a_run(handler: str) -> CompletedRun:
 def test_lines_of_independent_services_stand_by_time() -> None:
     a = a_history("a", an_entry(0, 1, "m"), an_entry(1, 4, "n"))
     b = a_history("b", an_entry(0, 2, "m"), an_entry(1, 3, "n"))
-    assert told(a, b) == told(b, a) == [("a", 0), ("b", 0), ("b", 1), ("a", 1)]
+    assert timeline_order(a, b) == timeline_order(b, a) == [("a", 0), ("b", 0), ("b", 1), ("a", 1)]
 
 
 def test_an_effect_stands_below_its_cause_though_its_clock_is_behind() -> None:
     cause = a_history("late", an_entry(0, 30, "m", emits=("x",)))
     effect = a_history("early", an_entry(0, 10, "x", emits=("y",)), an_entry(1, 11, "z"))
     last = a_history("third", an_entry(0, 5, "y"))
-    assert told(cause, effect, last) == [("late", 0), ("early", 0), ("third", 0), ("early", 1)]
+    assert timeline_order(cause, effect, last) == [("late", 0), ("early", 0), ("third", 0), ("early", 1)]
 
 
 def test_an_effect_at_the_very_time_of_its_cause_stands_below_it() -> None:
     cause = a_history("z", an_entry(0, 1, "m", emits=("x",)))
-    assert told(cause, a_history("a", an_entry(0, 1, "x"))) == [("z", 0), ("a", 0)]
+    assert timeline_order(cause, a_history("a", an_entry(0, 1, "x"))) == [("z", 0), ("a", 0)]
 
 
 def test_within_a_service_numbers_go_up_though_its_clock_went_back() -> None:
-    assert told(a_history("a", an_entry(0, 9, "m"), an_entry(1, 3, "n"))) == [("a", 0), ("a", 1)]
+    assert timeline_order(a_history("a", an_entry(0, 9, "m"), an_entry(1, 3, "n"))) == [("a", 0), ("a", 1)]
 
 
 def test_causes_that_go_in_a_circle_are_shown_all_the_same() -> None:
     a = a_history("a", an_entry(0, 2, "y", emits=("x",)))
     b = a_history("b", an_entry(0, 1, "x", emits=("y",)))
-    assert told(a, b) == [("b", 0), ("a", 0)]
+    assert timeline_order(a, b) == [("b", 0), ("a", 0)]
 
 
 def test_an_own_event_is_no_reason_to_wait() -> None:
-    assert told(a_history("a", an_entry(0, 1, "m", emits=("x",)), an_entry(1, 2, "x"))) == [("a", 0), ("a", 1)]
+    assert timeline_order(a_history("a", an_entry(0, 1, "m", emits=("x",)), an_entry(1, 2, "x"))) == [
+        ("a", 0),
+        ("a", 1),
+    ]
 
 
 def test_the_state_after_a_transition_is_made_of_the_deltas_up_to_it() -> None:
@@ -255,7 +258,7 @@ def test_messages_in_segments_are_counted_by_their_kind() -> None:
     assert (status.queue, status.waiting) == (COUNTS["queue"], COUNTS["waiting"])
 
 
-def test_a_line_says_what_a_handler_called_as_people_read_it() -> None:
+def test_a_timeline_entry_lists_the_steps_and_updates_of_its_handler() -> None:
     calls = (
         StepRecord(kind="step", name="reserve", number=0, input=""),
         StepRecord(kind="update", name="set_aside", number=0, input="", document="stock/tea"),

@@ -83,7 +83,7 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_each_target_is_run_here_or_says_where() -> None:
+def test_every_make_target_is_run_here_or_in_a_named_place() -> None:
     assert sorted(SHORT.keys() | ELSEWHERE.keys()) == TARGETS
 
 

@@ -42,7 +42,7 @@ def test_the_wheel_brings_its_licence_whole(wheel: zipfile.ZipFile, metadata: Me
     assert metadata["License-Expression"] == "Apache-2.0"
 
 
-def test_the_wheel_says_what_it_needs_and_for_whom_it_is(metadata: Message) -> None:
+def test_the_wheel_declares_the_tested_python_versions(metadata: Message) -> None:
     assert metadata["Requires-Python"] == ">=3.11"
     told = {text.rpartition(" ")[2] for text in metadata.get_all("Classifier", []) if " 3." in f" {text[-5:]}"}
     tested = re.search(r"^PYTHONS \?= (.+)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
@@ -59,7 +59,7 @@ def test_who_reads_from_kafka_gets_every_codec_with_it(metadata: Message) -> Non
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "CONTRIBUTING.md", "SECURITY.md", ".pre-commit-config.yaml"])
-def test_what_a_release_says_of_itself_names_no_host(name: str) -> None:
+def test_the_metadata_of_a_release_contains_no_host_name(name: str) -> None:
     text = (ROOT / name).read_text("utf-8")
     assert not re.search(r"\w+://|\w@\w+\.\w", text)
 

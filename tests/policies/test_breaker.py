@@ -1,4 +1,4 @@
-"""Breaker of a resource as a state machine: when it opens, what it lets through, when it closes."""
+"""Circuit breaker of a resource as a state machine: when it opens, what it lets through, when it closes."""
 
 from dataclasses import dataclass, field
 
@@ -43,7 +43,7 @@ class Calls:
         return self
 
 
-def test_it_opens_with_as_many_failures_as_it_says_within_its_time() -> None:
+def test_a_breaker_opens_at_its_number_of_failures_within_its_time() -> None:
     calls = Calls()
     assert [calls.made(True, now_s) for now_s in (0, 4, 8)] == ["closed", "closed", "open"]
     calls = Calls()
@@ -63,7 +63,7 @@ def test_successes_that_are_too_old_do_not_keep_it_closed() -> None:
     assert [calls.made(True, 12) for _ in range(3)] == ["closed", "closed", "open"]
 
 
-def test_a_success_never_opens_it_and_what_was_given_up_says_nothing() -> None:
+def test_successes_and_cancelled_calls_do_not_open_a_breaker() -> None:
     calls = Calls(Breaker(failures=1, part=0))
     assert [calls.made(failed, 0) for failed in (False, None, False)] == ["closed"] * 3
     assert sum(s.ended for s in calls.circuit.slices) == 2
@@ -95,7 +95,7 @@ def test_the_one_that_is_given_up_makes_room_for_another() -> None:
     assert calls.made(False, 20) == "closed"
 
 
-def test_what_began_before_it_turned_says_nothing_about_now() -> None:
+def test_a_call_from_before_a_state_change_does_not_count() -> None:
     calls = Calls()
     early = calls.begins(0)
     assert early is not None

@@ -1,4 +1,4 @@
-"""Results that are remembered: which numbers make no rules."""
+"""Cache of last good results: which settings are refused."""
 
 import math
 from typing import Any
@@ -24,7 +24,7 @@ def test_rules_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
         LastGood(**wrong)
 
 
-def test_of_too_many_the_one_goes_that_nobody_asked_for_longest() -> None:
+def test_the_least_recently_used_result_is_evicted_first() -> None:
     memory = LastGoodCache[int](LastGood(for_s=9, results_max=2))
     memory.learn("a", 1, 0)
     memory.learn("b", 2, 0)

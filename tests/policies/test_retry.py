@@ -1,4 +1,4 @@
-"""Waits of a failed handler, in place or parked, and retries that are refused."""
+"""Delays between attempts of a failed handler, in place or parked, and retry settings that are refused."""
 
 import pytest
 from hypothesis import given
@@ -32,7 +32,7 @@ def test_the_first_delay_is_the_first() -> None:
     assert delay_s(Retry(delay_s_first=3), 1, 0) == 3
 
 
-def test_the_defaults_outlive_an_outage_of_an_hour_however_they_are_spread_as_the_docstring_says() -> None:
+def test_the_default_retries_outlive_an_outage_of_an_hour_for_any_jitter() -> None:
     waits = [sum(delay_s(Retry(), n, chance) for n in range(1, Retry().attempts_max)) for chance in (0, 1)]
     assert 3600 < waits[1] < waits[0]
     one_less = sum(delay_s(Retry(), n, 1) for n in range(1, Retry().attempts_max - 1))
@@ -101,7 +101,7 @@ def test_a_delay_that_is_no_time_is_refused(delay: float) -> None:
 
 
 @pytest.mark.parametrize("delay", [DELAY_S_LONGEST + 1, 1e308, 10**400])
-def test_a_delay_of_more_than_a_year_is_refused_for_its_end_could_not_be_told(delay: float) -> None:
+def test_a_delay_of_more_than_a_year_is_refused(delay: float) -> None:
     with pytest.raises(DeclarationError, match=r"Retry\(delay_s_first=.*give seconds, from 0 to 31536000, a year"):
         Retry(delay_s_first=delay)
     with pytest.raises(DeclarationError, match=r"Retry\(delay_s_max=.*give seconds, from 0 to 31536000, a year"):

@@ -1,4 +1,4 @@
-"""Turns of calls: how many at once, how many a second, and when what was sent away comes back."""
+"""Limits of calls: how many at once, how many a second, and when a postponed call returns."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,7 +50,7 @@ def test_a_tenth_of_a_second_may_begin_at_once() -> None:
     assert begun == [50] * 10 + [50.01, 50.02]
 
 
-def test_a_call_has_a_place_while_not_too_many_run_and_nobody_waits() -> None:
+def test_a_call_has_a_turn_below_the_limit_unless_others_wait() -> None:
     assert has_free_turn(CallQueue(running=10_000), None)
     assert [has_free_turn(CallQueue(running=running), 2) for running in (0, 1, 2)] == [True, True, False]
     assert not has_free_turn(CallQueue(running=1, waiting=1), 2), "it would overtake"
@@ -79,7 +79,7 @@ def test_those_sent_away_come_back_one_after_another_behind_those_that_wait(
     assert lefts[-1] <= AWAY_S_MAX + 1e-6
 
 
-def test_the_slower_of_two_limits_says_when_they_come_back() -> None:
+def test_the_slower_of_two_limits_sets_when_postponed_calls_return() -> None:
     assert postpone(CallQueue(lasts_s=1), 2, 0.5, 0)[1] == 2
     assert postpone(CallQueue(lasts_s=9), 2, 0.5, 0)[1] == 4.5
     assert postpone(CallQueue(lasts_s=9), None, 0.5, 0)[1] == 2

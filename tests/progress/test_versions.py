@@ -1,4 +1,4 @@
-"""State versions as a progress holds them: the whole state with a new version, and what binds both."""
+"""State versions in a progress: a new version stores the whole state, and the digest covers both."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -63,14 +63,14 @@ def test_what_a_new_version_does_not_have_is_gone_from_the_state_and_not_from_hi
 def test_a_version_that_no_transition_made_is_found(version: int) -> None:
     p = a_history()
     changed = replace(p, version=version, format=VERSIONED if version > 1 else 1)
-    assert "version" in told(changed, p.transitions)
-    assert "format" in told(replace(p, format=1), p.transitions)
+    assert "version" in find_change(changed, p.transitions)
+    assert "format" in find_change(replace(p, format=1), p.transitions)
 
 
 def test_a_version_that_falls_again_is_found() -> None:
     p = a_history()
     back = handled(replace(p, version=1, format=1), 5, {"total": "2"})
-    assert "version" in told(back, back.transitions)
+    assert "version" in find_change(back, back.transitions)
 
 
 def test_a_run_was_given_a_state_that_the_saga_had_in_that_version() -> None:
@@ -83,12 +83,12 @@ def test_a_run_was_given_a_state_that_the_saga_had_in_that_version() -> None:
         (2, {"cents": 101}),
     ]
     for version, state in had:
-        assert told(begun(p, version, state), p.transitions) == ""
+        assert find_change(begun(p, version, state), p.transitions) == ""
     never: list[tuple[int, dict[str, Any]]] = [(2, {"total": "1"}), (1, {"cents": 100}), (2, {})]
     for version, state in never:
-        assert "intents" in told(begun(p, version, state), p.transitions)
+        assert "intents" in find_change(begun(p, version, state), p.transitions)
     nothing = replace(journal.new_progress("svc", "s", 2), started=a_message().started)
-    assert told(begun(nothing, 2, {}), ()) == ""
+    assert find_change(begun(nothing, 2, {}), ()) == ""
 
 
 def begun(p: SagaProgress, version: int, state: dict[str, Any]) -> SagaProgress:
@@ -97,7 +97,7 @@ def begun(p: SagaProgress, version: int, state: dict[str, Any]) -> SagaProgress:
     return replace(p, intents=(intent,), published=p.n)
 
 
-def told(p: SagaProgress, transitions: Sequence[Raw]) -> str:
+def find_change(p: SagaProgress, transitions: Sequence[Raw]) -> str:
     """What is found to be changed."""
     found = verify_history(transitions, p)
     return "" if found is None else found.what

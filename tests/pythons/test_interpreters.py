@@ -1,4 +1,4 @@
-"""Interpreters that are taken for a version, and words about those that are not to be had."""
+"""Choice of interpreters for the tested Python versions, and the report of missing ones."""
 
 import sys
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_a_python_on_the_path_is_taken_for_its_version_only(alone: Path) -> None
     assert interpreter("3.99", fetched_to=alone / "fetched") is None
 
 
-def test_one_that_is_left_out_is_said_and_one_that_fails_fails() -> None:
+def test_a_skipped_interpreter_is_reported_and_a_failing_one_fails_the_run() -> None:
     text, well = verdict({"3.11": True, "3.13": False, "3.14": None})
     assert not well
     assert "Python 3.13: FAILED" in text

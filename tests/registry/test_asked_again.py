@@ -1,4 +1,4 @@
-"""What a registry says is no part of a message: it is asked again whenever somebody has the message tried again."""
+"""A message does not store answers of the schema registry: each replay asks it again."""
 
 import json
 from pathlib import Path
@@ -89,7 +89,7 @@ async def test_while_the_registry_is_away_a_replay_waits(tmp_path: Path) -> None
         assert [entry.outcome for entry in await place.history(shop.service, "order-1")][-1] == "handled"
 
 
-async def test_a_part_of_several_is_judged_by_what_the_registry_says_now(tmp_path: Path) -> None:
+async def test_a_replayed_fan_in_part_is_decoded_with_the_schema_registered_since(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.register()
     shop.service = Service("audit")

@@ -1,5 +1,5 @@
-"""A service whose topics are in the wire format of a schema registry: what it writes, what it reads, and that nothing
-is lost while the registry is away."""
+"""A service whose topics use the wire format of a schema registry: what it writes and reads, and that nothing is lost
+during an outage of the registry."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -71,7 +71,9 @@ async def test_what_lies_there_from_before_a_topic_changed_its_form_is_read(tmp_
     assert not place.reported_dead_letters()
 
 
-async def test_a_record_of_an_unknown_id_is_a_dead_letter_with_its_bytes_and_holds_up_nobody(tmp_path: Path) -> None:
+async def test_a_record_with_an_unknown_schema_id_becomes_a_dead_letter_with_its_bytes_and_blocks_no_saga(
+    tmp_path: Path,
+) -> None:
     shop = Shop(tmp_path)
     shop.register()
     async with open_at(shop, tmp_path) as place, at_work(place, shop.service):
@@ -215,7 +217,7 @@ async def test_an_id_that_is_not_there_is_asked_for_again_after_a_while() -> Non
     assert registry.asked == ["schema 1", "schema 1"]
 
 
-async def test_no_more_ids_are_remembered_than_is_said() -> None:
+async def test_the_schema_cache_keeps_at_most_its_maximum_of_ids() -> None:
     registry = FakeRegistry()
     known = RegistryCache(registry, Standing())
     for id_ in range(IDS_MAX + 1):

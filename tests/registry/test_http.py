@@ -1,4 +1,4 @@
-"""Asking a schema registry over HTTP: every answer that makes no sense is an outage, and no secret is told."""
+"""Requests to a schema registry over HTTP: every malformed answer is an outage, and no error shows a secret."""
 
 import asyncio
 import base64
@@ -167,7 +167,7 @@ async def test_a_schema_that_the_registry_does_not_take_is_refused_with_its_reas
             await registry.register("sales", "{}")
 
 
-async def test_nobody_there_and_nobody_who_answers_are_outages(
+async def test_a_refused_connection_and_a_silent_registry_are_outages(
     server: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "ANSWER_S_MAX", 0.1)
@@ -190,7 +190,9 @@ async def test_an_answer_that_breaks_off_is_an_outage(server: Answering) -> None
     assert "cannot be used" in await outage(server.registry())
 
 
-async def test_the_password_is_read_anew_for_each_question_and_never_told(server: Answering, tmp_path: Path) -> None:
+async def test_the_password_file_is_read_for_each_request_and_its_text_is_in_no_error(
+    server: Answering, tmp_path: Path
+) -> None:
     file = tmp_path / "password"
     file.write_text("first\n")
     options = {"registry_user": "ada", "registry_password_file": str(file)}
@@ -261,7 +263,7 @@ async def test_whom_only_the_system_trusts_is_not_trusted_beside_an_authority_of
         assert not any(found.heard)
 
 
-async def test_certificates_that_cannot_be_used_are_told_before_anything_is_asked(tmp_path: Path) -> None:
+async def test_an_unusable_certificate_file_is_reported_before_the_first_request(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("none")
     registry = HttpRegistry(RegistryOptions(registry="https://h", registry_ca_file=str(tmp_path / "ca.pem")))
     with pytest.raises(

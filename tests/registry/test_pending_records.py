@@ -1,4 +1,4 @@
-"""Records that wait for a schema registry: given in order, no more than asked for, and forgotten with their
+"""Records that wait for a schema registry: passed on in order, no more than asked for, and dropped with their
 partition."""
 
 from collections.abc import Awaitable, Callable
@@ -57,7 +57,7 @@ async def lost(told: RegistryListener) -> None:
 
 
 @pytest.mark.parametrize("goes", [assigned, revoked, lost])
-async def test_what_is_held_goes_with_its_partition_and_comes_again_to_whoever_has_it(
+async def test_pending_records_are_dropped_with_their_partition_and_read_again_by_its_next_owner(
     known: RegistryCache, goes: Callable[[RegistryListener], Awaitable[None]]
 ) -> None:
     held, inner = BlockedPartitions(known, Standing()), broker_suite.RecordingListener({SALES: 0})

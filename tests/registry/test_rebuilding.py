@@ -1,4 +1,4 @@
-"""A lost progress is made anew from topics in the wire format of a schema registry."""
+"""A lost progress is rebuilt from topics in the wire format of a schema registry."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tests.registry.shop import Edge, Shop
 from tests.servers.registry import RegistryServer
 
 
-async def test_a_lost_progress_is_made_anew_and_what_it_said_is_said_in_the_wire_format(
+async def test_a_lost_progress_is_rebuilt_and_its_events_are_published_in_the_wire_format(
     tmp_path: Path, schema_registry: RegistryServer
 ) -> None:
     mark = "".join(each for each in tmp_path.parent.name if each.isalnum())

@@ -1,4 +1,4 @@
-"""Settings of the schema registry: what cannot work is told before anything starts, and no secret with it."""
+"""Settings of the schema registry: unusable ones are reported before anything starts, without secrets."""
 
 import sys
 from pathlib import Path
@@ -29,7 +29,7 @@ URL = "https://registry:8081/apis/ccompat/v7"
         ({"": URL, "_CA_FILE": "/nowhere"}, "there is no such file"),
     ],
 )
-def test_what_cannot_work_is_told_without_a_secret(given: dict[str, str], problem: str) -> None:
+def test_invalid_registry_settings_are_refused_without_showing_a_secret(given: dict[str, str], problem: str) -> None:
     with pytest.raises(ConfigurationError) as told:
         Settings.read({f"SAGA_REGISTRY{name}": text for name, text in given.items()})
     assert problem in str(told.value)
@@ -44,7 +44,7 @@ def test_an_address_with_its_path_and_a_user_is_taken(tmp_path: Path) -> None:
     assert options == RegistryOptions(registry=URL, registry_user="ada", registry_password_file=file)
 
 
-def test_without_what_asks_a_registry_it_is_told_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_without_its_extra_installed_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "saga.registry.http", raising=False)
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     assert create_registry(RegistryOptions()) is None

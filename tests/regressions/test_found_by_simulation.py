@@ -1,5 +1,4 @@
-"""Bugs that nastier choreographies than the orders have shown in the simulated world, each as small as it could be
-made."""
+"""Bugs that unusual choreographies have shown in the simulated world, each as small as possible."""
 
 import asyncio
 import re
@@ -115,7 +114,7 @@ async def knead(planned: PartyPlanned, mill: Rooms, saga: Saga) -> Kneaded:
     return Kneaded(party_id=planned.party_id, flour=await saga.step(mill.price, "flour"))
 
 
-def a_saga_that_begins_anew(world: SimulatedWorld) -> None:
+def run_a_saga_again_after_its_retention(world: SimulatedWorld) -> None:
     world.start(baker, use=[Rooms()])
     world.publish(a_party())
     world.run_for(timedelta(hours=2))
@@ -126,9 +125,9 @@ def a_saga_that_begins_anew(world: SimulatedWorld) -> None:
     world.run_until_quiet()
 
 
-def test_a_saga_that_begins_anew_after_the_memory_may_say_something_else(world: World) -> None:
+def test_a_saga_that_starts_again_after_its_retention_may_emit_another_result(world: World) -> None:
     assert isinstance(world, SimulatedWorld)
-    a_saga_that_begins_anew(world)
+    run_a_saga_again_after_its_retention(world)
     world.verify()
     said = [r for r in world.cluster.log if envelope.type_of(r) == "Kneaded"]
     assert len(said) == len({r.value for r in said}) == 2
@@ -175,7 +174,7 @@ def a_party_whose_last_dough_is_a_dead_letter(world: World) -> None:
 
 
 @simulate(seeds=20, faults=faults.of("crash", rate=0.05))
-def test_what_a_dead_run_did_is_told_where_a_handler_takes_what_it_says(world: World) -> None:
+def test_the_steps_of_a_dead_run_are_escalated_when_its_event_is_self_consumed(world: World) -> None:
     a_party_whose_last_dough_is_a_dead_letter(world)
     assert isinstance(world, SimulatedWorld)
     told = [dict(r.headers) for r in world.cluster.log if r.topic == "kitchen.dead"]
@@ -192,13 +191,13 @@ def test_a_timeline_names_the_compensation_that_runs_and_the_run_that_is_dead() 
     assert told.count("fold is dead: what it did is put right, or shown to a person") == 1
 
 
-def test_a_timeline_tells_how_a_forgotten_saga_begins_anew() -> None:
+def test_a_timeline_shows_a_saga_that_starts_again_after_its_retention() -> None:
     with SimulatedWorld(guarded=False) as world:
-        a_saga_that_begins_anew(world)
+        run_a_saga_again_after_its_retention(world)
         assert sum("knead begins step price" in line for line in timeline(world)) == 2
 
 
-def test_the_kit_sees_that_nobody_was_told_what_a_dead_run_did(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kit_finds_a_dead_run_whose_steps_were_not_escalated(monkeypatch: pytest.MonkeyPatch) -> None:
     def either(intent: Intent, handler: str, cause: str, *, undo: bool) -> bool:
         return intent.handler == handler and intent.cause == cause
 
@@ -245,7 +244,7 @@ def test_no_message_is_lost_that_comes_while_a_dead_run_is_put_right(world: Worl
     world.run_until_quiet()
 
 
-def test_a_saga_begins_anew_after_the_memory_whatever_a_worker_has_in_its_cache(world: World) -> None:
+def test_a_saga_starts_again_after_its_retention_despite_a_cached_progress(world: World) -> None:
     """Else its messages, which have the ids of before, are nothing to one worker and begin something at the other."""
     assert isinstance(world, SimulatedWorld)
     world.start(baker, use=[Rooms()])
@@ -273,7 +272,7 @@ async def say_no(withdrawn: PartyWithdrawn) -> PartyCalledOff:
     return PartyCalledOff(party_id=withdrawn.party_id, reason=withdrawn.reason)
 
 
-def test_a_result_that_somebody_outside_says_too_is_no_message_for_a_compensation(world: World) -> None:
+def test_a_result_that_is_also_produced_externally_does_not_trigger_a_compensation(world: World) -> None:
     assert isinstance(world, SimulatedWorld)
     world.start(painter)
     world.publish(MenuChosen(party_id="p", dish="figs"))

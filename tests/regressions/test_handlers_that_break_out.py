@@ -1,4 +1,5 @@
-"""Handlers that end in ways nobody expects at a real worker: the process goes on, and nothing is taken for done."""
+"""Handlers that end in unexpected ways at a real worker: the process continues, and no unfinished run counts as
+finished."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -278,7 +279,7 @@ async def test_an_event_that_the_log_cannot_take_is_a_dead_letter_before_it_is_i
         assert record.key == SAGA.encode()
 
 
-async def test_a_log_that_is_full_and_can_be_read_is_not_said_to_have_recovered(tmp_path: Path) -> None:
+async def test_reads_from_a_full_log_do_not_report_a_recovery(tmp_path: Path) -> None:
     inventory = Service("inventory")
 
     @inventory.handler
@@ -298,7 +299,7 @@ async def test_a_log_that_is_full_and_can_be_read_is_not_said_to_have_recovered(
             assert [moment.what for moment in place.reported(Recovered)] == ["broker"]
 
 
-async def test_a_step_that_nobody_waits_for_does_not_hold_up_the_end(tmp_path: Path) -> None:
+async def test_a_step_that_is_not_awaited_does_not_delay_the_shutdown(tmp_path: Path) -> None:
     inventory, begun, forever = Service("inventory"), asyncio.Event(), asyncio.Event()
 
     @inventory.resource(timeout_s=30)

@@ -1,4 +1,4 @@
-"""Import rules refuse what their names say: each violation is planted in a copy of the tree, and told by its rule."""
+"""Each import rule refuses a violation that is planted in a copy of the tree."""
 
 import re
 import shutil
@@ -128,7 +128,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(copy: Path) -> dict[str, str]:
+def broken_rules(copy: Path) -> dict[str, str]:
     """By broken rule, in words; all violations are planted at once."""
     for _, importer, imported in CASES:
         path = copy / importer.replace(".", "/")
@@ -141,18 +141,24 @@ def told(copy: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize(("rule", "importer", "imported"), CASES, ids=lambda text: text)
 def test_a_planted_violation_is_refused_by_its_rule(
-    told: dict[str, str], rule: str, importer: str, imported: str
+    broken_rules: dict[str, str], rule: str, importer: str, imported: str
 ) -> None:
-    of_rule = [told[rule]] if rule in told else [words for name, words in told.items() if name.startswith(rule)]
+    of_rule = (
+        [broken_rules[rule]]
+        if rule in broken_rules
+        else [words for name, words in broken_rules.items() if name.startswith(rule)]
+    )
     outside = "saga." not in imported and "services." not in imported and "verification." not in imported
     wanted = imported.partition(".")[0] if outside else imported
-    assert any(re.search(rf"{re.escape(importer)}\s+->\s+{re.escape(wanted)}\b", words) for words in of_rule), told
+    assert any(re.search(rf"{re.escape(importer)}\s+->\s+{re.escape(wanted)}\b", words) for words in of_rule), (
+        broken_rules
+    )
 
 
-def test_every_rule_has_a_violation_that_it_refuses(told: dict[str, str]) -> None:
+def test_every_rule_has_a_violation_that_it_refuses(broken_rules: dict[str, str]) -> None:
     names = re.findall(r"^name = (.+)$", (ROOT / ".importlinter").read_text("utf-8"), re.MULTILINE)
     assert {name for name in names if not any(map(name.startswith, PLANTED))} == set()
-    assert set(told) == set(names)
+    assert set(broken_rules) == set(names)
 
 
 @pytest.mark.parametrize("folder", ["saga", "saga/choreography", "saga/store/sqlite", "saga/testing"])

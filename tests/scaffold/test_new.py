@@ -1,4 +1,4 @@
-"""`saga new`: what it writes passes the checks that it promises, in a fresh folder; and what it refuses to write."""
+"""`saga new`: the files that it writes pass their checks in a fresh folder; and what it refuses to write."""
 
 import json
 import os
@@ -164,7 +164,7 @@ def compose_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return [folder / "shop" / name for name in ("docker-compose.yml", "docker-compose.stock-taking.yml")]
 
 
-def test_compose_files_are_as_their_specification_says(compose_files: list[Path]) -> None:
+def test_generated_compose_files_match_the_compose_specification(compose_files: list[Path]) -> None:
     for file in compose_files:
         assert problems_in(file) == []
         assert set(re.findall(r"SAGA_\w+", file.read_text())) <= known_settings().keys()
@@ -205,7 +205,7 @@ def test_make_finds_all_services_by_itself(folder: Path, monkeypatch: pytest.Mon
 # -------------------------------------------------------------------- what is refused
 
 
-def test_nothing_is_overwritten_and_all_that_is_in_the_way_is_told(folder: Path) -> None:
+def test_existing_files_are_not_overwritten_and_all_of_them_are_listed(folder: Path) -> None:
     (folder / "shop/tests").mkdir(parents=True)
     (folder / "shop/tests/test_order.py").write_text("mine")
     (folder / "shop/Makefile").symlink_to("nowhere")
@@ -245,9 +245,7 @@ def test_a_name_that_cannot_be_one_is_refused(
     assert sorted(folder.rglob("*")) == before, "nothing was written"
 
 
-def test_all_that_keeps_a_service_from_being_written_is_told_at_once(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_reasons_against_a_new_service_are_reported_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = saga("new", "service", "Payment")
     assert told.exit_code == 2
     assert "'Payment' cannot be a service" in told.stderr
@@ -267,7 +265,7 @@ def test_all_that_keeps_a_service_from_being_written_is_told_at_once(
     assert "a topic payment is in " in again.stderr
 
 
-def test_where_no_event_or_several_begin_sagas_it_has_to_be_said_which(folder: Path) -> None:
+def test_without_exactly_one_start_event_the_event_must_be_given(folder: Path) -> None:
     write_contracts(folder, schema("Placed", starts=True), schema("Begun", topic="others", owner="other", starts=True))
     (folder / "services").mkdir()
     told = saga("new", "service", "payment")

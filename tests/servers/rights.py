@@ -1,4 +1,4 @@
-"""A Kafka broker that asks who we are, and a user who may what was allowed, until it is taken away."""
+"""A Kafka broker with authentication, and a user whose rights are granted and revoked."""
 
 import shlex
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -101,7 +101,7 @@ class Right(NamedTuple):
     operation: int
     user: str = USER
 
-    def told(self) -> tuple[int, str, int, str, str, int, int]:
+    def to_request_fields(self) -> tuple[int, str, int, str, str, int, int]:
         """The right as Kafka's requests have it."""
         return self.kind, self.name, LITERALLY, f"User:{self.user}", "*", self.operation, ALLOW
 
@@ -121,7 +121,7 @@ def rights_in(command: str) -> Sequence[Right]:
 class Everything(NamedTuple):
     """All that the user may, as a pattern."""
 
-    def told(self) -> tuple[int, None, int, str, None, int, int]:
+    def to_request_fields(self) -> tuple[int, None, int, str, None, int, int]:
         return ANY, None, ANY, f"User:{USER}", None, ANY, ANY
 
 
@@ -132,7 +132,7 @@ class Allow(Request[AllowStruct]):  # type: ignore[misc]  # aiokafka has no type
         self._rights = rights
 
     def build(self, request_struct_class: type[AllowStruct]) -> AllowStruct:
-        return request_struct_class([right.told() for right in self._rights])
+        return request_struct_class([right.to_request_fields() for right in self._rights])
 
 
 class Take(Request[TakeStruct]):  # type: ignore[misc]  # aiokafka has no types
@@ -142,7 +142,7 @@ class Take(Request[TakeStruct]):  # type: ignore[misc]  # aiokafka has no types
         self._rights = rights
 
     def build(self, request_struct_class: type[TakeStruct]) -> TakeStruct:
-        return request_struct_class([right.told() for right in self._rights])
+        return request_struct_class([right.to_request_fields() for right in self._rights])
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The proxy between clients and a server: what goes through it is held up, slowed down, or cut off."""
+"""The proxy between clients and a server: it delays, slows down or cuts off connections."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -63,7 +63,7 @@ async def talk(proxy: Proxy) -> AsyncIterator[Talk]:
         writer.transport.abort()
 
 
-async def test_what_is_said_gets_through_but_for_where_the_server_says_it_is(proxy: Proxy) -> None:
+async def test_the_proxy_forwards_bytes_and_rewrites_the_address_of_the_server(proxy: Proxy) -> None:
     async with echo(proxy.target), talk(proxy) as talking:
         assert await talking.ask(b"hello") == b"hello"
         assert await talking.ask(b"at:1") == b"at:2"
@@ -106,6 +106,6 @@ async def test_connections_that_are_cut_end_and_new_ones_are_welcome(proxy: Prox
             assert await new.ask(b"again") == b"again"
 
 
-async def test_who_connects_while_the_server_is_away_finds_nobody(proxy: Proxy) -> None:
+async def test_a_connection_while_the_server_is_down_gets_no_answer(proxy: Proxy) -> None:
     async with talk(proxy) as talking:
         assert await talking.ask(b"is anybody there?") == b""

@@ -107,7 +107,7 @@ def test_kafka_comes_back_on_its_port(server_jars: Path, tmp_path: Path) -> None
         kafka.stop()
 
 
-def test_the_mock_fails_on_request_and_tells_what_came(server_jars: Path, tmp_path: Path) -> None:
+def test_the_mock_fails_on_request_and_lists_its_operations(server_jars: Path, tmp_path: Path) -> None:
     mock = CouchbaseMock.start(tmp_path)
     try:
         mock.opfail(count=0)
@@ -148,7 +148,7 @@ def test_a_server_that_ends_before_it_answers_is_started_once_more(tmp_path: Pat
         server.kill()
 
 
-def test_a_server_that_ends_each_time_has_failed_with_what_it_said(tmp_path: Path) -> None:
+def test_a_server_that_keeps_ending_fails_with_its_output(tmp_path: Path) -> None:
     said = f"cd {tmp_path}; echo twice >> {tmp_path}/odd.log; {ENDS}"
     with pytest.raises(ServerFailed, match=r"odd did not start: twice\ntwice\n$"):
         Server("odd", ["sh", "-c", said], tmp_path, is_ready=lambda: False).start()

@@ -1,4 +1,4 @@
-"""Declarations by handlers' signatures, and what is refused about them."""
+"""Handlers declared by their signatures, and signatures that are refused."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ def refusal(service: Service | Service[Account], handler: Callable[..., Awaitabl
     return str(refused.value)
 
 
-def test_a_handler_is_what_its_signature_says() -> None:
+def test_a_handler_is_declared_by_its_signature() -> None:
     payment = a_service()
 
     @payment.handler(repeats=OrderPlaced, retry=Retry(attempts_max=3), timeout_s=5)
@@ -83,7 +83,7 @@ def test_a_union_parameter_takes_any_of_its_events_also_by_another_name() -> Non
     payment = a_service()
 
     @payment.handler
-    async def told(end: Ending) -> None: ...
+    async def note_ending(end: Ending) -> None: ...
 
     @payment.handler
     async def began(event: "Named | PaymentReserved") -> None: ...

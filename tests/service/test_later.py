@@ -1,4 +1,4 @@
-"""Handlers that go on later: what is declared and refused, and what a service does with them."""
+"""Suspended runs: which handlers may return `Later`, which are refused, and what a service does with them."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -107,7 +107,7 @@ def test_an_event_that_is_needed_is_needed() -> None:
     assert "one that may be `None` is not waited for" in refusal(idle)
 
 
-def test_runs_that_could_not_be_told_apart_are_refused() -> None:
+def test_runs_that_cannot_be_distinguished_are_refused() -> None:
     async def several(order: OrderPlaced, confirmed: OrderConfirmed | None) -> Later[OrderConfirmed]:
         raise NotImplementedError
 
@@ -354,7 +354,7 @@ async def test_a_failed_turn_is_tried_again_with_the_same_events() -> None:
     assert [t.outcome for t in done.progress.transitions] == ["later", "waiting", "handled"]
 
 
-def told(done: Trial[Any]) -> list[tuple[str, str]]:
+def list_outcomes(done: Trial[Any]) -> list[tuple[str, str]]:
     return [(t.handler, t.outcome) for t in done.progress.transitions]
 
 

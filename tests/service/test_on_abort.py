@@ -1,4 +1,4 @@
-"""Handlers that say how to take back what they did, should they never come to their end."""
+"""Abort actions: how a handler registers the undoing of its steps, should it never finish."""
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -183,7 +183,7 @@ async def test_what_could_not_be_found_again_is_refused_where_it_is_declared() -
         saga.on_abort(back)
         return RESERVED
 
-    async def of_nobody(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
+    async def of_another_resource(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
         saga.on_abort(Hotel().free, "key", "12")
         return RESERVED
 
@@ -202,7 +202,7 @@ async def test_what_could_not_be_found_again_is_refused_where_it_is_declared() -
     for handler, words in (
         (limited_for_nothing, "takes the saga, so it is no step, and its limits would not hold: limit what it calls"),
         (closure, "back could not be found again after a crash"),
-        (of_nobody, "free could not be found again after a crash"),
+        (of_another_resource, "free could not be found again after a crash"),
         (not_plain, "cannot be recorded"),
         (unread, "has no return annotation"),
     ):

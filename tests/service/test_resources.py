@@ -1,4 +1,4 @@
-"""Services, their states, resources and documents: what may be declared, and what is refused."""
+"""Services, their states, resources and documents: which declarations are accepted or refused."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -150,7 +150,7 @@ def test_a_resource_that_needs_something_is_refused() -> None:
         Service("payment").resource(bank)  # type: ignore[type-var] # the mistake
 
 
-async def untold():  # type: ignore[no-untyped-def] # the mistake
+async def without_annotation():  # type: ignore[no-untyped-def] # the mistake
     yield Bank()
 
 
@@ -185,7 +185,7 @@ async def a_run() -> AsyncIterator[Saga]:
 @pytest.mark.parametrize(
     ("opener", "why"),
     [
-        (untold, "untold does not say what it gives"),
+        (without_annotation, "without_annotation does not say what it gives"),
         (bare, "bare does not say what it gives"),
         (generic, r"gives dict\[str, str\], by which no parameter can be told"),
         (either, r"gives Bank \| None, by which no parameter can be told"),

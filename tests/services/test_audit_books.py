@@ -1,4 +1,4 @@
-"""The audit reads the services' own stores and the ledgers, and says with its exit code whether they agree."""
+"""The audit reads the services' own stores and the ledgers; its exit code is whether they agree."""
 
 import asyncio
 import json
@@ -250,7 +250,7 @@ async def test_stores_that_are_elsewhere_are_read_as_those_in_the_folder(run: Ru
     assert (await run.audit(*elsewhere, "--by-key")).output == by_folder.output
 
 
-async def test_services_that_share_a_store_are_told_apart(run: Run, tmp_path: Path) -> None:
+async def test_services_that_share_a_store_are_read_separately(run: Run, tmp_path: Path) -> None:
     shared = tmp_path / "shared.db"
     async with SqliteStore(shared, clock=SystemClock()) as all_:
         for service in ("order", "payment", "inventory", "shipping"):

@@ -51,7 +51,7 @@ def test_every_event_is_consumed_by_a_service_or_heard_outside() -> None:
     assert len(heard) == 6
 
 
-def test_every_event_is_emitted_by_its_owner_or_said_outside() -> None:
+def test_every_event_is_emitted_by_its_owner_or_produced_externally() -> None:
     for name, contract in LIBRARY.contracts.items():
         emitting = {
             service.declared.name

@@ -1,4 +1,4 @@
-"""The pretended bank and carrier keep what a good outside system promises: by key once, on the disk, for all."""
+"""The simulated bank and carrier are idempotent by key, durable, and shared by processes."""
 
 import asyncio
 import sqlite3
@@ -66,7 +66,7 @@ async def test_what_was_captured_cannot_be_released(bank: Bank) -> None:
         await bank.release("k-3", charge)
 
 
-async def test_a_charge_that_nobody_made_is_neither_captured_nor_released(bank: Bank) -> None:
+async def test_an_unknown_charge_is_neither_captured_nor_released(bank: Bank) -> None:
     for attempt in (bank.capture, bank.release):
         with pytest.raises(Contradiction, match="of charge 'c-0'"):
             await attempt("k-1", "c-0")
@@ -88,7 +88,7 @@ async def test_a_blocked_card_is_declined_each_time_and_nothing_is_held(bank: Ba
 
 
 @pytest.mark.parametrize("card", ["visa-1", "declined-1"])
-async def test_a_key_used_again_with_other_arguments_is_an_error_that_says_so(bank: Bank, card: str) -> None:
+async def test_a_key_reused_with_other_arguments_is_an_error(bank: Bank, card: str) -> None:
     await asyncio.gather(bank.reserve("k-1", card, AMOUNT), return_exceptions=True)
     for other_card, amount in (("visa-2", AMOUNT), (card, Decimal("9.81"))):
         with pytest.raises(Contradiction, match=r"key 'k-1' was used for .* a new call needs a new key"):
@@ -120,7 +120,7 @@ async def test_a_booking_is_dispatched_or_taken_back_but_not_both(carrier: Carri
             await carrier.unbook("k-6", booking)
 
 
-async def test_nobody_delivers_to_atlantis(carrier: Carrier) -> None:
+async def test_a_shipment_to_atlantis_is_refused_each_time(carrier: Carrier) -> None:
     for _ in range(2):
         with pytest.raises(Refused, match="nobody delivers to 3 Poseidon Parade, Atlantis"):
             await carrier.book("k-1", "3 Poseidon Parade, Atlantis", 1)
@@ -183,7 +183,7 @@ async def test_of_two_processes_with_the_same_keys_each_gets_the_answer_of_the_f
     assert heard[0] == heard[1] == [row.answer.text for row in rows]
 
 
-async def test_between_the_look_and_the_row_of_a_call_nobody_else_writes(tmp_path: Path) -> None:
+async def test_no_other_process_writes_between_the_lookup_and_the_insert_of_a_call(tmp_path: Path) -> None:
     path = tmp_path / "bank.db"
     async with Ledger(path) as mine:
         other = sqlite3.connect(path, isolation_level=None, timeout=0)
@@ -225,7 +225,7 @@ async def test_a_process_that_never_lets_go_is_not_waited_for_without_end(
     assert ledger.read(path) == []
 
 
-async def test_an_answer_takes_as_long_as_it_is_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_takes_the_configured_latency(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAYMENT_LEDGER", str(tmp_path / "bank.db"))
     monkeypatch.setenv("PAYMENT_LATENCY_MS", "30")
     async with Bank.connect() as bank:

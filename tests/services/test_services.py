@@ -1,4 +1,4 @@
-"""Each service of the example by plain call: what it answers to an event, with a fake bank and carrier."""
+"""Each service of the example as plain functions: its reaction to an event, with a fake bank and carrier."""
 
 from decimal import Decimal
 
@@ -50,7 +50,7 @@ async def test_an_order_is_confirmed_when_its_shipment_is_booked() -> None:
     assert await confirm(booked) == order_events.OrderConfirmed(order_id=ID)
 
 
-async def test_an_order_is_cancelled_with_the_reason_of_whoever_refused() -> None:
+async def test_an_order_is_cancelled_with_the_reason_of_the_refusal() -> None:
     refused = order_events.ShipmentRefused(order_id=ID, reason="nobody delivers to Atlantis")
     assert await cancel(refused) == order_events.OrderCancelled(order_id=ID, reason="nobody delivers to Atlantis")
 
@@ -123,6 +123,6 @@ async def test_a_booking_is_taken_back_when_the_order_is_cancelled() -> None:
     assert (carrier.booked, carrier.dispatched) == ({}, {})
 
 
-async def test_nobody_delivers_to_atlantis_so_the_shipment_is_refused() -> None:
+async def test_a_shipment_that_the_carrier_refuses_emits_shipment_refused() -> None:
     refused = await book(*parts_for_shipping("Atlantis"), Carrier(), a_saga())
     assert refused == shipping_events.ShipmentRefused(order_id=ID, reason="nobody delivers to Atlantis")

@@ -1,4 +1,4 @@
-"""The clock of the operating system: what it waits for comes, or ends in time, and a cancelled task stays cancelled."""
+"""The clock of the operating system: waits end in time, and a cancelled task stays cancelled."""
 
 import asyncio
 
@@ -41,7 +41,7 @@ async def test_a_future_that_is_late_is_cancelled_and_its_task_is_not() -> None:
     assert not task.cancelling()
 
 
-async def test_a_future_that_somebody_cancels_is_not_late() -> None:
+async def test_a_cancelled_future_raises_cancelled_error_not_a_timeout() -> None:
     future = made()
     asyncio.get_running_loop().call_soon(future.cancel)
     with pytest.raises(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""Alerts fire on the trouble that they name and on no other, are held back behind a bigger one, and have a runbook."""
+"""Alerts fire on the trouble that they name and on no other, are inhibited by a bigger one, and have a runbook."""
 
 import subprocess
 from pathlib import Path
@@ -10,7 +10,7 @@ import yaml
 from saga.monitor.web.app import OPEN_DEAD_LETTERS, OPEN_ESCALATIONS
 from tests.docs.markdown import ROOT
 from tests.telemetry.promql import labels_in, names_in
-from tests.telemetry.test_metrics import everything, told
+from tests.telemetry.test_metrics import everything, read_samples
 
 FOLDER = ROOT / "deploy" / "prometheus"
 ALERTS, HELD_BACK = FOLDER / "alerts.yml", FOLDER / "alertmanager.yml"
@@ -86,7 +86,7 @@ def test_each_alert_has_series_on_which_it_fires_and_series_on_which_it_does_not
 
 
 def test_alerts_are_about_metrics_and_labels_that_there_are() -> None:
-    samples = {name: {label for label, _ in labels} for name, labels in told(everything())}
+    samples = {name: {label for label, _ in labels} for name, labels in read_samples(everything())}
     samples |= {name: {"service"} for name in (OPEN_DEAD_LETTERS, OPEN_ESCALATIONS)}
     for alert, rule in rules().items():
         used = names_in(rule["expr"])
@@ -95,7 +95,7 @@ def test_alerts_are_about_metrics_and_labels_that_there_are() -> None:
         assert labels_in(rule["expr"]) <= set.union(*(samples[name] for name in used)), alert
 
 
-def test_each_alert_says_who_has_to_look_and_names_a_runbook_that_names_it() -> None:
+def test_each_alert_has_a_severity_and_a_runbook_that_names_it() -> None:
     for alert, rule in rules().items():
         assert rule["labels"]["severity"] in ("person", "look"), alert
         page = ROOT / rule["annotations"]["runbook"]
@@ -109,7 +109,7 @@ def test_each_alert_says_who_has_to_look_and_names_a_runbook_that_names_it() -> 
 
 
 @pytest.mark.parametrize("severity", ["person", "look"])
-def test_amtool_accepts_the_configuration_and_finds_who_is_told(amtool: Path, severity: str) -> None:
+def test_amtool_accepts_the_configuration_and_routes_each_severity(amtool: Path, severity: str) -> None:
     for words in (
         ["check-config", HELD_BACK],
         [

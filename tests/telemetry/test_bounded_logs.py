@@ -1,4 +1,4 @@
-"""No log grows without bound: what repeats is counted, what is long is cut, and what is hostile is escaped."""
+"""No log grows without bound: repeated lines are counted, long ones truncated, and hostile text is escaped."""
 
 import asyncio
 import gc
@@ -128,7 +128,7 @@ def an_example(kind: type[TelemetryEvent], text: str = "x") -> TelemetryEvent:
 
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.parametrize("kind", WRITTEN, ids=lambda kind: kind.__name__)
-def test_a_long_text_is_cut_and_says_how_long_it_was(kind: type[TelemetryEvent], form: str) -> None:
+def test_a_long_text_is_truncated_with_its_length(kind: type[TelemetryEvent], form: str) -> None:
     place = LogInMemory(form=form)
     place.log.report(an_example(kind, "x" * 1_000_000))
     written = place.stream.getvalue()
@@ -202,7 +202,7 @@ def test_suppressed_lines_of_libraries_are_summed_up_at_the_end(place: LogInMemo
     assert (told["of"], told["count"], told["logger"]) == ("log", 100 - LINES_MAX, "aiohttp")
 
 
-def test_arguments_that_do_not_fit_and_several_threads_end_nobody(of_python: LogInMemory) -> None:
+def test_wrong_log_arguments_and_concurrent_threads_do_not_fail(of_python: LogInMemory) -> None:
     of_python.log.write_record(logging.LogRecord("odd", logging.ERROR, "f", 1, "%d", ("no number",), None))
     assert of_python.events("log")[0]["message"] == "%d"
     threads = [threading.Thread(target=lambda: logging.getLogger("t").error("hello")) for _ in range(50)]
@@ -245,7 +245,7 @@ def test_no_text_of_a_moment_reaches_a_terminal_as_it_is(form: str, kind: type[T
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_nothing_that_a_library_says_does_either(form: str) -> None:
+def test_a_hostile_log_record_of_a_library_is_one_escaped_line(form: str) -> None:
     place = LogInMemory(form=form)
     try:
         raise ValueError(HOSTILE)

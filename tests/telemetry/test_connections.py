@@ -1,4 +1,4 @@
-"""Whoever reaches the port can neither stop a process, nor use up its descriptors, nor fill its log."""
+"""Clients of the HTTP port can neither stop a process, nor use up its descriptors, nor fill its log."""
 
 import asyncio
 import json
@@ -254,7 +254,7 @@ async def test_a_request_has_bounds(path_bytes: int, field_bytes: int, fields: i
 
 
 @pytest.mark.parametrize("path", [b"/health/live", b"/health/ready", b"/metrics", b"/", b"/nowhere"])
-async def test_no_answer_says_which_version_serves(path: bytes) -> None:
+async def test_no_answer_names_the_version_of_the_server(path: bytes) -> None:
     async with serve_http("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at:
         answer = await asked(at.host, at.port, ASK.replace(b"/health/live", path))
     head = answer.partition(b"\r\n\r\n")[0].lower()

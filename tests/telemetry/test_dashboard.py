@@ -11,7 +11,7 @@ import yaml
 
 from tests.docs.markdown import ROOT
 from tests.telemetry.promql import labels_in, names_in
-from tests.telemetry.test_metrics import everything, told
+from tests.telemetry.test_metrics import everything, read_samples
 
 FILE = ROOT / "deploy" / "grafana" / "saga.json"
 DASHBOARD: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
@@ -44,7 +44,7 @@ def as_asked(query: str) -> str:
 
 @pytest.mark.parametrize(("title", "query"), QUERIES, ids=[query for _, query in QUERIES])
 def test_each_query_is_about_metrics_and_labels_that_there_are(title: str, query: str) -> None:
-    samples = {name: {label for label, _ in labels} for name, labels in told(everything())}
+    samples = {name: {label for label, _ in labels} for name, labels in read_samples(everything())}
     used = names_in(as_asked(query))
     assert used, title
     assert used <= samples.keys(), f"{title}: no such metric: {used - samples.keys()}"
@@ -67,7 +67,7 @@ def test_prometheus_reads_each_query(promtool: Path, tmp_path: Path) -> None:
 
 def test_every_metric_is_on_it_or_left_out_on_purpose() -> None:
     shown = {re.sub(r"_(bucket|sum|count)$", "", name) for _, query in QUERIES for name in names_in(query)}
-    names = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name, _ in told(everything())}
+    names = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name, _ in read_samples(everything())}
     ours = {name for name in names if name.startswith("saga_")}
     assert ours - shown == NOT_SHOWN
 

@@ -143,14 +143,14 @@ async def test_a_process_answers_while_it_starts_works_and_drains(settings: Sett
         assert await value_of(get, "saga_in_flight_messages") == 1
         assert 'saga_partitions_moved_total{how="assigned",service="payment"} 31.0' in (await get("/metrics")).text
         stop.set()
-        await until(lambda: _says(get, 503, ["payment: draining"]))
+        await until(lambda: _is_readiness(get, 503, ["payment: draining"]))
         assert (await get("/health/live")).status == 200
         doors.ends.set()
         await CLOCK.within(WITHIN_S, process)
     assert not await _listens(port)
 
 
-async def _says(get: Get, status: int, reasons: list[str]) -> bool:
+async def _is_readiness(get: Get, status: int, reasons: list[str]) -> bool:
     answer = await get("/health/ready")
     return (answer.status, answer.reasons) == (status, reasons)
 
@@ -209,10 +209,10 @@ async def test_the_time_to_recover_is_measured_between_two_questions() -> None:
         with answers.watch(worker):
             worker.behind = {P0: 0}
 
-            async def is_told() -> bool:
+            async def recovery_is_measured() -> bool:
                 return "saga_recovery_seconds{" in (await get("/metrics")).text
 
-            await until(is_told)
+            await until(recovery_is_measured)
             worker.behind = {P0: 5}
             recovery_s = await value_of(get, "saga_recovery_seconds")
             assert 0 < recovery_s < WITHIN_S
@@ -252,7 +252,7 @@ async def test_a_host_that_is_not_ours_keeps_the_process_from_starting(settings:
             pass
 
 
-async def test_without_the_server_installed_the_message_says_how_to_install_it(
+async def test_without_the_http_extra_the_error_names_how_to_install_it(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "saga.telemetry.http", None)

@@ -1,4 +1,4 @@
-"""Moments become log lines: one each, with a constant name and its data as fields, as loud as they matter."""
+"""Telemetry events become log lines: one each, with a constant name, its data as fields, and a level by importance."""
 
 import gc
 import io
@@ -200,7 +200,7 @@ def test_json_can_be_had_on_a_terminal() -> None:
     assert lines(terminal)[0]["event"] == "dead_lettered"
 
 
-def test_what_an_exception_says_stays_on_one_line_whatever_is_in_it() -> None:
+def test_an_exception_text_is_logged_on_one_line() -> None:
     report = to(stream := io.StringIO())
     for error in ("two\nlines", "Grüße ✓", "half a pair \ud800", 'quotes " and \\'):
         report(Unavailable(service="payment", what="store", operation="get", error=error, since_s=0.0))

@@ -1,4 +1,4 @@
-"""Moments become numbers, workers become gauges, and Prometheus can read what comes of it."""
+"""Telemetry events become counters, workers become gauges, and Prometheus can read both."""
 
 import asyncio
 import re
@@ -146,7 +146,7 @@ def page_of(metrics: Metrics, accept: str = "") -> tuple[bytes, str]:
     return asyncio.run(MetricsPage(metrics, SetClock()).text(accept))
 
 
-def told(metrics: Metrics) -> dict[Series, float]:
+def read_samples(metrics: Metrics) -> dict[Series, float]:
     """Every sample of the page, as Prometheus reads it."""
     text = page_of(metrics)[0].decode()
     return {
@@ -206,18 +206,18 @@ def of(*workers: WatchedWorker, clock: SetClock | None = None) -> Metrics:
 )
 def test_each_moment_adds_one(moment: TelemetryEvent, grows: Series) -> None:
     metrics = of(WatchedWorker())
-    before = told(metrics).get(grows, 0)
+    before = read_samples(metrics).get(grows, 0)
     metrics(moment)
     metrics(moment)
-    assert told(metrics)[grows] == before + 2
+    assert read_samples(metrics)[grows] == before + 2
 
 
 def test_a_breaker_is_shown_as_it_last_turned() -> None:
     metrics, shown = of(WatchedWorker()), series("saga_breaker_state", service="payment", resource="bank")
-    assert shown not in told(metrics)
+    assert shown not in read_samples(metrics)
     for state, value in (("open", 2), ("half-open", 1), ("closed", 0)):
         metrics(BreakerTurned(service="payment", resource="bank", state=state, open_s=0))  # type: ignore[arg-type] # three
-        assert told(metrics)[shown] == value
+        assert read_samples(metrics)[shown] == value
 
 
 def test_partitions_are_counted_as_they_come_and_go() -> None:
@@ -225,7 +225,10 @@ def test_partitions_are_counted_as_they_come_and_go() -> None:
     metrics(Assigned(service="payment", partitions=(P0, P1)))
     metrics(Revoked(service="payment", partitions=(P0,)))
     metrics(Lost(service="payment", partitions=(P1,)))
-    moved = {how: told(metrics)["saga_partitions_moved_total", labels(how)] for how in ("assigned", "revoked", "lost")}
+    moved = {
+        how: read_samples(metrics)["saga_partitions_moved_total", labels(how)]
+        for how in ("assigned", "revoked", "lost")
+    }
     assert moved == {"assigned": 2, "revoked": 1, "lost": 1}
 
 
@@ -234,7 +237,9 @@ def test_records_that_expired_are_counted_from_zero_for_each_partition_that_came
     metrics(Assigned(service="payment", partitions=(P0, P1)))
     metrics(replace(EXPIRED, first=3, last=6, count=4))
     counted = {
-        number: told(metrics)[series("saga_expired_records_total", service="payment", topic="orders", partition=number)]
+        number: read_samples(metrics)[
+            series("saga_expired_records_total", service="payment", topic="orders", partition=number)
+        ]
         for number in ("0", "1")
     }
     assert counted == {"0": 0, "1": 4}
@@ -252,24 +257,24 @@ def test_messages_are_counted_by_partition_for_as_long_as_it_is_ours() -> None:
         number: series("saga_partition_messages_total", service="payment", topic="orders", partition=number)
         for number in ("0", "1")
     }
-    page = told(metrics)
+    page = read_samples(metrics)
     assert [page[shown["0"]], page[shown["1"]]] == [0, 1]
     for gone in (Revoked(service="payment", partitions=(P0,)), Lost(service="payment", partitions=(P1,))):
         metrics(gone)
-    assert not [name for name, _ in told(metrics) if name == "saga_partition_messages_total"]
+    assert not [name for name, _ in read_samples(metrics) if name == "saga_partition_messages_total"]
 
 
 def test_an_error_class_with_an_endless_name_is_shortened() -> None:
     metrics = of(WatchedWorker())
     metrics(replace(FAILED, kind="Bank" * 1000))
-    [name] = [dict(labels)["error"] for family, labels in told(metrics) if family == "saga_failures_total"]
+    [name] = [dict(labels)["error"] for family, labels in read_samples(metrics) if family == "saga_failures_total"]
     assert (len(name), name[-4:]) == (100, " ...")
 
 
 def test_a_message_that_was_handled_is_no_redelivery() -> None:
     metrics = of(WatchedWorker())
     metrics(HANDLED)
-    assert told(metrics)[series("saga_redelivered_total", service="payment", type="OrderPlaced")] == 0
+    assert read_samples(metrics)[series("saga_redelivered_total", service="payment", type="OrderPlaced")] == 0
 
 
 def test_each_kind_of_moment_is_counted_or_seen_elsewhere() -> None:
@@ -289,7 +294,7 @@ def test_each_stage_has_its_histogram_in_seconds(stage: str, seconds: float) -> 
     metrics = of(WatchedWorker())
     metrics(HANDLED)
     of_stage = {"service": "payment", "type": "OrderPlaced", "stage": stage}
-    page = told(metrics)
+    page = read_samples(metrics)
     assert page[series("saga_stage_seconds_sum", **of_stage)] == pytest.approx(seconds)
     below = {bound: page[series("saga_stage_seconds_bucket", **of_stage, le=str(bound))] for bound in BOUNDS_S}
     assert below == {bound: float(seconds <= bound) for bound in BOUNDS_S}
@@ -297,7 +302,7 @@ def test_each_stage_has_its_histogram_in_seconds(stage: str, seconds: float) -> 
 
 
 def test_series_begin_at_zero_so_that_the_first_one_is_seen_to_grow() -> None:
-    page = told(of(WatchedWorker()))
+    page = read_samples(of(WatchedWorker()))
     for first in (
         series("saga_dead_letters_total", service="payment", type="OrderPlaced"),
         series("saga_dead_letters_total", service="payment", type=""),
@@ -338,7 +343,7 @@ def test_names_without_end_are_counted_together() -> None:
     for number in range(3 * SERIES_MAX):
         metrics(replace(STEP, step=f"step {number}"))
         metrics(replace(RETRYING, handler=f"handler {number}"))
-    page = told(metrics)
+    page = read_samples(metrics)
     steps = {labels: value for (name, labels), value in page.items() if name == "saga_step_seconds_count"}
     assert (len(steps), sum(steps.values())) == (SERIES_MAX + 1, 3 * SERIES_MAX)
     retries = {labels: value for (name, labels), value in page.items() if name == "saga_retries_total"}
@@ -350,7 +355,7 @@ def test_what_is_in_flight_is_measured_when_the_metrics_are_read() -> None:
     worker = WatchedWorker()
     metrics = of(worker)
     worker.inflight, worker.behind, worker.gone = 7, {P0: 3, P1: 0}, {"store": 12.5}
-    page = told(metrics)
+    page = read_samples(metrics)
     assert page[series("saga_in_flight_messages", service="payment")] == 7
     assert page[series("saga_in_flight_messages_limit", service="payment")] == 1000
     assert page[series("saga_partitions", service="payment")] == 2
@@ -365,11 +370,11 @@ def test_what_stands_still_is_a_series_as_long_as_it_stands() -> None:
         stands=[StalledPartition("orders", 3, 7, "why"), StalledPartition("refunds", None, None, "why")]
     )
     metrics = of(worker)
-    page = told(metrics)
+    page = read_samples(metrics)
     for topic, partition in (("orders", "3"), ("refunds", "-1")):
         assert page[series("saga_standing", service="payment", topic=topic, partition=partition)] == 1
     worker.stands = ()
-    assert not [name for name, _ in told(metrics) if name == "saga_standing"]
+    assert not [name for name, _ in read_samples(metrics) if name == "saga_standing"]
 
 
 def test_the_recovery_ends_when_all_has_been_read_for_the_first_time() -> None:
@@ -379,12 +384,12 @@ def test_the_recovery_ends_when_all_has_been_read_for_the_first_time() -> None:
         clock.at_s += 1
         worker.behind, worker.given = behind, given
         metrics.look()
-        assert recovery not in told(metrics), f"lag {behind} of {given} partitions"
+        assert recovery not in read_samples(metrics), f"lag {behind} of {given} partitions"
     for behind in ({P0: 0, P1: 0}, {P0: 5, P1: 0}, {P0: 0, P1: 0}):
         clock.at_s += 1
         worker.behind, worker.given = behind, None
         metrics.look()
-        assert told(metrics)[recovery] == 5
+        assert read_samples(metrics)[recovery] == 5
 
 
 def test_the_recovery_ends_under_load_too_where_there_is_always_something_that_is_not_read_yet() -> None:
@@ -394,11 +399,11 @@ def test_the_recovery_ends_under_load_too_where_there_is_always_something_that_i
         clock.at_s += 1
         worker.handled, worker.behind = handled, {P0: 30, P1: 4}
         metrics.look()
-        assert recovery not in told(metrics)
+        assert recovery not in read_samples(metrics)
     clock.at_s += 1
     worker.handled = 130
     metrics.look()
-    assert told(metrics)[recovery] == 4
+    assert read_samples(metrics)[recovery] == 4
 
 
 def test_a_partition_that_comes_while_a_worker_recovers_is_part_of_it_and_one_that_goes_is_not() -> None:
@@ -407,17 +412,17 @@ def test_a_partition_that_comes_while_a_worker_recovers_is_part_of_it_and_one_th
     metrics.look()
     worker.behind, worker.handled = {P1: 5}, 140
     metrics.look()
-    assert recovery not in told(metrics)
+    assert recovery not in read_samples(metrics)
     worker.behind = {P1: 0}
     metrics.look()
-    assert recovery in told(metrics)
+    assert recovery in read_samples(metrics)
 
 
 def test_the_drain_is_reported_once_it_is_over() -> None:
     metrics = of(WatchedWorker())
-    assert series("saga_drained_seconds", service="payment") not in told(metrics)
+    assert series("saga_drained_seconds", service="payment") not in read_samples(metrics)
     metrics(Stopped(service="payment", drained_s=1.5))
-    assert told(metrics)[series("saga_drained_seconds", service="payment")] == 1.5
+    assert read_samples(metrics)[series("saga_drained_seconds", service="payment")] == 1.5
 
 
 STOPPED = Stopped(service="payment", drained_s=1.5)

@@ -1,4 +1,4 @@
-"""Lines of one kind are bounded within a minute, and what is held back is told as a number."""
+"""The number of similar log lines a minute is bounded, and suppressed ones are counted."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +23,7 @@ def test_the_first_lines_of_a_kind_are_written_and_the_others_are_counted() -> N
     assert written(quotas, "a", LINES_MAX + 1) == LINES_MAX
 
 
-def test_who_says_little_is_never_held_back() -> None:
+def test_a_logger_with_few_lines_is_never_throttled() -> None:
     clock = SetClock()
     quotas = LogQuotas(clock)
     for _ in range(20 * LINES_MAX):

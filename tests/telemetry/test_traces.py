@@ -1,5 +1,5 @@
-"""One saga is one trace across its services: spans as a collector gets them, what goes on over headers, what is left
-out."""
+"""One saga is one trace across its services: spans as a collector receives them, propagation by headers, and
+sampling."""
 
 import asyncio
 import os
@@ -114,7 +114,7 @@ async def traced(tmp_path: Path, sampler: Sampler = DEFAULT_ON) -> AsyncIterator
         yield place, spans
 
 
-async def said_with(place: Workplace, event: Any, header: str | None = PARENT, **how: Any) -> None:
+async def publish_with_trace(place: Workplace, event: Any, header: str | None = PARENT, **how: Any) -> None:
     """Publish an event with a trace, as a foreign sender does."""
     record = place.record_of(event, **how)
     headers = (*record.headers, *((("traceparent", header.encode()),) if header else ()))
@@ -213,7 +213,7 @@ async def test_each_stage_of_a_turn_is_a_span(tmp_path: Path) -> None:
     async with traced(tmp_path) as (place, spans):
         payment = a_payment(Bank())
         async with at_work(place, payment):
-            await said_with(place, an_order())
+            await publish_with_trace(place, an_order())
             await place.at_rest(payment)
         names = {an_id(span): span.name for span in spans}
         found = {(span.name, span.kind, names.get(above(span) or "", above(span))) for span in spans}
@@ -233,7 +233,7 @@ async def test_an_event_carries_the_span_of_its_publishing_whichever_worker_publ
     async with traced(tmp_path) as (place, spans):
         payment = a_payment(Bank())
         async with at_work(place, payment):
-            await said_with(place, an_order())
+            await publish_with_trace(place, an_order())
             await place.at_rest(payment)
         [record] = await place.records("payments")
         [publishing] = [span for span in spans if span.kind is SpanKind.PRODUCER]
@@ -249,7 +249,7 @@ async def test_a_failing_attempt_is_an_error_by_its_class_and_without_its_words(
     async with traced(tmp_path) as (place, spans):
         payment = a_payment(bank)
         async with at_work(place, payment):
-            await said_with(place, an_order())
+            await publish_with_trace(place, an_order())
             await place.at_rest(payment)
         attempts = [s for s in spans if s.name in ("handler reserve", "step charge")]
         errors = [(s.name, s.status.status_code, (s.attributes or {}).get("error.type")) for s in attempts]
@@ -265,7 +265,7 @@ async def test_a_declared_answer_is_no_error(tmp_path: Path) -> None:
     async with traced(tmp_path) as (place, spans):
         payment = a_payment(bank)
         async with at_work(place, payment):
-            await said_with(place, an_order())
+            await publish_with_trace(place, an_order())
             await place.at_rest(payment)
         assert {span.status.status_code for span in spans} == {StatusCode.UNSET}
         assert "publish PaymentDeclined" in {span.name for span in spans}
@@ -276,9 +276,9 @@ async def test_a_fan_in_links_the_parts_that_came_before(tmp_path: Path) -> None
     async with traced(tmp_path) as (place, spans):
         shipping = a_shipping()
         async with at_work(place, shipping):
-            await said_with(place, Ordered(**vars_of(an_order())), other)
+            await publish_with_trace(place, Ordered(**vars_of(an_order())), other)
             await place.at_rest(shipping)
-            await said_with(place, Reserved(order_id=SAGA, charge_id="c", amount=an_order().total))
+            await publish_with_trace(place, Reserved(order_id=SAGA, charge_id="c", amount=an_order().total))
             await place.at_rest(shipping)
         [run] = [span for span in spans if span.name == "handler book"]
         assert of(run) == TRACE
@@ -299,9 +299,9 @@ async def test_a_part_of_ones_own_is_linked_as_it_was_published(tmp_path: Path) 
 
     async with traced(tmp_path) as (place, spans):
         async with at_work(place, payment):
-            await said_with(place, an_order())
+            await publish_with_trace(place, an_order())
             await place.at_rest(payment)
-            await said_with(place, OrderConfirmed(order_id=SAGA))
+            await publish_with_trace(place, OrderConfirmed(order_id=SAGA))
             await place.at_rest(payment)
         [publishing] = [span for span in spans if span.name == "publish PaymentReserved"]
         [run] = [span for span in spans if span.name == "handler capture"]
@@ -319,7 +319,7 @@ async def test_a_run_that_a_wake_brings_is_of_the_trace_of_its_message(tmp_path:
 
     async with traced(tmp_path) as (place, spans):
         async with at_work(place, payment):
-            await said_with(place, an_order())
+            await publish_with_trace(place, an_order())
             await place.until(lambda: "publish PaymentReserved" in {span.name for span in spans})
         assert {of(span) for span in spans} == {TRACE}
         turns = [span for span in spans if span.kind is SpanKind.CONSUMER]
@@ -361,7 +361,7 @@ async def test_the_sampler_decides_and_its_decision_is_handed_on(
     async with traced(tmp_path, sampler) as (place, spans):
         payment = a_payment(bank := Bank())
         async with at_work(place, payment):
-            await said_with(place, an_order(), header)
+            await publish_with_trace(place, an_order(), header)
             await place.at_rest(payment)
         [record] = await place.records("payments")
         assert texts_of(record.headers)["traceparent"][-2:] == flag
@@ -373,7 +373,7 @@ async def test_without_traces_the_header_is_handed_on_as_it_came_and_nothing_is_
     async with workplace(tmp_path) as place:
         payment = a_payment(Bank())
         async with at_work(place, payment):
-            await said_with(place, an_order())
+            await publish_with_trace(place, an_order())
             await place.at_rest(payment)
         [record] = await place.records("payments")
         assert texts_of(record.headers)["traceparent"] == PARENT

@@ -213,7 +213,7 @@ async def test_a_store_that_gives_but_does_not_take_is_still_away(
 
 
 @pytest.mark.parametrize("why", [StoreUnavailable("gone"), BrokerUnavailable("gone")])
-def test_what_nobody_fails_at_any_more_can_be_reached(why: SagaError) -> None:
+def test_an_outage_ends_when_no_call_fails_any_more(why: SagaError) -> None:
     clock, moments = SetClock(), list[TelemetryEvent]()
     watching = OutageWatch("payment", clock, moments.append)
     watching.unavailable("write", why)

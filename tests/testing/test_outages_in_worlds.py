@@ -1,5 +1,5 @@
-"""Any outage of what some sagas need: their messages are handled after it, once and in order, and the others wait for
-none of them."""
+"""After any outage of what some sagas need, their messages are handled once and in order; other sagas wait for none of
+them."""
 
 import asyncio
 from collections import defaultdict
@@ -100,7 +100,7 @@ def chosen_by(dishes: Sequence[Dish]) -> dict[str, list[str]]:
     return of
 
 
-def said(world: SimulatedWorld, dishes: Sequence[Dish]) -> None:
+def publish_parties(world: SimulatedWorld, dishes: Sequence[Dish]) -> None:
     for party in range(PARTIES):
         id_ = f"party-{party}"
         world.publish(PartyPlanned(party_id=id_, guests=0, notes=0, flour=0, hall="small", menu=""))
@@ -150,7 +150,7 @@ def test_sagas_that_fail_for_a_while_keep_their_order_and_hold_up_no_other(
     with simulated(seed, CLOCKS if clocks else NO_FAULTS) as world:
         outside, chosen = Kitchen(fails, away_s, away_s + for_s, is_asked_first=asks), chosen_by(dishes)
         world.start(cook, use=[outside])
-        said(world, dishes)
+        publish_parties(world, dishes)
         world.run_for(SETTLED)
         there = outside.served()
         others = chosen.keys() - outside.fails

@@ -1,4 +1,4 @@
-"""Who began a saga, in a world full of faults: every event, progress and handler of it says the same."""
+"""The principal of a saga, in a world full of faults: every event, progress and handler has the same."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -79,14 +79,14 @@ async def release(cancelled: Cancelled, reserved: PaymentReserved, bank: Audited
     return PaymentReleased(order_id=cancelled.order_id, charge_id=reserved.charge_id)
 
 
-def said_in(world: SimulatedWorld, saga: str) -> set[bytes | None]:
+def principals_in(world: SimulatedWorld, saga: str) -> set[bytes | None]:
     """Principals in the events of a saga, and in its dead letters."""
-    log = [r for r in world.evidence().log if r.key == saga.encode() and not is_told_by_a_person(r.topic)]
+    log = [r for r in world.evidence().log if r.key == saga.encode() and not is_produced_by_operators(r.topic)]
     assert len(log) > 5
     return {dict(record.headers).get("ce_sagaprincipal") for record in log}
 
 
-def is_told_by_a_person(topic: str) -> bool:
+def is_produced_by_operators(topic: str) -> bool:
     return is_without_events(topic) and not topic.endswith(".dead")
 
 
@@ -117,7 +117,7 @@ def test_who_began_a_saga_is_known_to_all_of_it_through_crashes_parks_laters_rep
         outcomes = [world.outcome(f"order-{n}") for n in (17, 18, 19, 20)]
         assert outcomes == [OrderConfirmed, OrderCancelled, OrderConfirmed, OrderConfirmed]
         for n, who in ((17, ADA), (18, BEA), (19, None), (20, ADA)):
-            assert said_in(world, f"order-{n}") == {who.encode() if who else None}
+            assert principals_in(world, f"order-{n}") == {who.encode() if who else None}
             assert known_in(world, f"order-{n}") == {who}
         assert b"principal" not in kept_of(world, "order-19"), "where nobody is named it costs not a byte"
         assert bank.asked == {("order-17", ADA), ("order-18", BEA), ("order-19", None), ("order-20", ADA)}

@@ -1,4 +1,4 @@
-"""`Choreography`: Hypothesis plays the order saga, finds what is wrong with a bank, and says it in a few steps."""
+"""`Choreography`: Hypothesis runs the order saga, finds the fault of a bank, and reports it in a few steps."""
 
 import importlib
 import re
@@ -62,7 +62,7 @@ class Shop(Orders):
     """With an invariant as Hypothesis has them."""
 
     @invariant()
-    def nobody_pays_twice(self) -> None:
+    def a_charge_is_made_at_most_once(self) -> None:
         assert len(self.bank.held) + len(self.bank.taken) <= 2
 
 

@@ -41,7 +41,7 @@ COLOUR = {"type": "enum", "name": "Colour", "symbols": ["red", "green"]}
 
 
 @pytest.fixture(scope="module")
-def said() -> Iterator[type[Event]]:
+def every_type() -> Iterator[type[Event]]:
     """A contract with every kind of type."""
     with tempfile.TemporaryDirectory() as folder:
         yield event(
@@ -72,17 +72,17 @@ def simplest(strategy: st.SearchStrategy[E], *phases: Phase) -> E:
     return find(strategy, lambda event: True, settings=drawn)
 
 
-def back(said: Event) -> Event:
-    return codec.decode(codec.encode(said), type(said), binding_of(type(said)).library)
+def back(every_type: Event) -> Event:
+    return codec.decode(codec.encode(every_type), type(every_type), binding_of(type(every_type)).library)
 
 
 @pytest.mark.parametrize("kind", EXAMPLES, ids=lambda kind: f"{kind.__module__.split('.')[1]}-{kind.__name__}")
 def test_events_of_the_example_come_back_equal(kind: type[Event]) -> None:
     @settings(max_examples=10, deadline=None, database=None)
     @given(events(kind))
-    def check(said: Event) -> None:
-        assert type(said) is kind
-        assert back(said) == said
+    def check(every_type: Event) -> None:
+        assert type(every_type) is kind
+        assert back(every_type) == every_type
 
     check()
 
@@ -100,8 +100,8 @@ def test_events_of_any_schema_come_back_equal(data: st.DataObject) -> None:
         assert back(one) == one
 
 
-def test_it_shrinks_towards_simple_values(said: type[Any]) -> None:
-    assert simplest(events(said)) == said(
+def test_it_shrinks_towards_simple_values(every_type: type[Any]) -> None:
+    assert simplest(events(every_type)) == every_type(
         order_id="0",
         yes=False,
         small=0,
@@ -141,11 +141,11 @@ CORNERS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def test_the_corners_of_a_contract_are_reached_and_no_others(said: type[Any]) -> None:
+def test_the_corners_of_a_contract_are_reached_and_no_others(every_type: type[Any]) -> None:
     reached: set[str] = set()
 
     @settings(max_examples=200, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
-    @given(events(said))
+    @given(events(every_type))
     def look(one: Event) -> None:
         reached.update(corner for corner, holds in CORNERS.items() if holds(one))
         assert one.order_id, "it is the saga id"  # type: ignore[attr-defined] # a class made for these tests
@@ -163,8 +163,8 @@ def test_fields_may_be_fixed_by_a_value_or_a_strategy(placed: OrderPlaced) -> No
     assert back(placed) == placed
 
 
-def test_a_field_with_a_default_may_be_fixed(said: type[Any]) -> None:
-    assert simplest(events(said, known=3), Phase.generate).known == 3
+def test_a_field_with_a_default_may_be_fixed(every_type: type[Any]) -> None:
+    assert simplest(events(every_type, known=3), Phase.generate).known == 3
 
 
 def test_the_key_may_be_a_uuid(tmp_path: Path) -> None:

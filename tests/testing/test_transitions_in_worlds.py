@@ -1,4 +1,4 @@
-"""Published transitions in a world full of faults: what the services have written, all, and nothing else."""
+"""Published transitions in a world full of faults: exactly those that the services have written."""
 
 from collections import Counter
 from hashlib import sha256
@@ -36,7 +36,7 @@ def play(world: SimulatedWorld) -> None:
     world.run_until_quiet()
 
 
-def told_in(world: SimulatedWorld) -> list[TransitionEvent]:
+def read_transition_events(world: SimulatedWorld) -> list[TransitionEvent]:
     log = [record for record in world.evidence().log if record.topic == TRANSITIONS]
     records = [Record(TRANSITIONS, 0, n, r.key, r.value, r.headers, 0) for n, r in enumerate(log)]
     return [told for record in records for told in parse_transitions(record)]
@@ -64,7 +64,7 @@ def hash_of(entry: Transition) -> str:
 def test_exactly_what_was_written_is_published_through_crashes_and_lost_answers(seed: int) -> None:
     with world_of(seed) as world:
         play(world)
-        told, written = told_in(world), written_in(world)
+        told, written = read_transition_events(world), written_in(world)
         world.verify()
     assert {(t.service, t.saga, t.number, t.hash) for t in told} == {
         (*where, hash_of(entry)) for where, entry in written.items()
@@ -78,8 +78,8 @@ def test_exactly_what_was_written_is_published_through_crashes_and_lost_answers(
 def test_without_faults_a_transition_is_published_again_only_by_workers_that_load_its_progress() -> None:
     with world_of(0) as world:
         play(world)
-        counts = Counter((t.service, t.saga, t.number) for t in told_in(world))
-        again = [t for t in told_in(world) if t.handler_ms is None]
+        counts = Counter((t.service, t.saga, t.number) for t in read_transition_events(world))
+        again = [t for t in read_transition_events(world) if t.handler_ms is None]
     assert sum(counts.values()) - len(counts) == len(again)
     assert set(counts.values()) == {1, 2}
 
@@ -87,7 +87,7 @@ def test_without_faults_a_transition_is_published_again_only_by_workers_that_loa
 def test_deadlines_waits_and_outcomes_are_published_with_the_transition_that_brings_them() -> None:
     with world_of(0) as world:
         play(world)
-        told = [t for t in told_in(world) if t.handler_ms is not None]
+        told = [t for t in read_transition_events(world) if t.handler_ms is not None]
     decided = {(t.saga, t.result) for t in told if t.result is not None}
     assert decided == {("order-17", "success"), ("order-18", "failure"), ("order-19", "failure")}
     assert {t.service for t in told if t.result or t.due} == {"order"}
@@ -101,4 +101,4 @@ def test_deadlines_waits_and_outcomes_are_published_with_the_transition_that_bri
 def test_a_world_publishes_no_transitions_unless_asked() -> None:
     with world_of(0, tells=False) as world:
         play(world)
-        assert told_in(world) == []
+        assert read_transition_events(world) == []

@@ -1,4 +1,5 @@
-"""Operators: they have the payment service try again what died while the bank contradicted itself, some of it twice."""
+"""Operators: they replay the dead letters of the payment service from the time when the bank was broken, some of them
+twice."""
 
 from random import Random  # noqa: TID251 - seeded
 
@@ -53,7 +54,7 @@ class Operators:
         self._asked |= {letter.id for letter in new}
         return len(new)
 
-    async def told(self) -> Check:
+    async def check_replays(self) -> Check:
         """Check that each dead letter of a handler has its end."""
         left = await self._open()
         return Check(

@@ -253,7 +253,7 @@ class Torture:
         strangers: Strangers,
     ) -> None:
         found = await readings.books(customers.placed)
-        said = [await strangers.told(), await operators.told()]
+        said = [await strangers.check_dead_letters(), await operators.check_replays()]
         left = traces(readings.histories, silences=accidents.alone("the bank silent", SILENCE_S), cures=operators.asked)
         left.append(
             await check_answers_in_time(broker, customers.placed, list(expired(readings.histories)), PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Traces of accidents: a silence after which no order has expired, and a replay that nobody heeds, are differences."""
+"""Traces of accidents: a silence without an expired order, and replays without effect, are differences."""
 
 import msgspec
 from msgspec import Raw
@@ -41,11 +41,11 @@ def test_a_run_whose_accidents_left_their_traces_is_well() -> None:
     assert figures == ["1 orders expired, 1 silences were longer than an order waits", "1 replays, of 1 dead letters"]
 
 
-def test_a_long_silence_after_which_nothing_has_expired_is_told() -> None:
+def test_a_long_silence_without_an_expired_order_is_reported() -> None:
     assert differences(histories(ended_by="cancel"), silences=1, cures=1) == ["not one order expired"]
 
 
-def test_a_run_in_which_not_one_of_many_replays_was_heeded_is_told() -> None:
+def test_a_run_without_one_effective_replay_is_reported() -> None:
     assert differences(histories(payment="handled"), silences=1, cures=CURES_MANY) == ["not one replay was heeded"]
 
 

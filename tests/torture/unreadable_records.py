@@ -1,4 +1,4 @@
-"""Strangers: they write into the topic of the orders what nobody can read: odd headers, keys, values, large records.
+"""Unreadable records in the topic of the orders: odd headers, keys and values, and large records.
 
 Each of these records is a dead letter of every service that would have to take it, and holds up nobody.
 """
@@ -52,7 +52,7 @@ class Strangers:
                 if _is_unreadable(record, name):
                     self._expected[name].add("/".join(map(str, record[:3])))
 
-    async def told(self) -> Check:
+    async def check_dead_letters(self) -> Check:
         """Check that each of them is a dead letter of every service that reads its type, and nothing else is one, but
         what handlers failed for."""
         await self.note()

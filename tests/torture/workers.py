@@ -118,7 +118,7 @@ class Workers:
             if code == COULD_NOT_START and in_trouble:
                 self.not_started += 1
             elif code not in (0, -signal.SIGTERM):  # by the signal itself: it was still starting
-                raise Fallen(self._told_of(worker))
+                raise Fallen(self._describe_end(worker))
 
     async def dismiss_all(self) -> None:
         await self.dismiss(*self._workers, in_trouble=False)
@@ -131,11 +131,11 @@ class Workers:
             if code is None:
                 continue
             if code != COULD_NOT_START or not in_trouble:
-                raise Fallen(self._told_of(worker))
+                raise Fallen(self._describe_end(worker))
             self.not_started += 1
             self.start_again(worker)
 
-    def _told_of(self, worker: Worker) -> str:
+    def _describe_end(self, worker: Worker) -> str:
         log = self._log(worker.service, worker.number)
         lines = log.read_text("utf-8", "replace").splitlines()[-LOG_LINES:]
         words = "\n".join(f"  {line[:LOG_CHARACTERS]}" for line in lines)

@@ -321,7 +321,7 @@ class StoreConformance:
         assert document.content in (b"0", b"1")
         assert (document.content == b"0") == (document.cas == cas)
 
-    async def test_a_store_that_is_not_open_says_so(self, opens: OpenStore) -> None:
+    async def test_operations_on_a_closed_store_raise_an_error_that_names_the_cause(self, opens: OpenStore) -> None:
         store = opens()
         with pytest.raises(SagaError, match="open"):
             await store.get("saga", "a")
@@ -383,7 +383,7 @@ class ChangesConformance:
         async with opens() as other:
             yield other
 
-    async def test_a_store_that_notes_changes_says_so(self, store: ChangeStore) -> None:
+    async def test_a_store_that_records_changes_is_a_change_source(self, store: ChangeStore) -> None:
         assert isinstance(store, ChangeSource)
 
     async def test_each_change_is_noted_in_order_with_what_was_before(self, store: ChangeStore) -> None:

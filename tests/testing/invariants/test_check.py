@@ -1,4 +1,4 @@
-"""The invariants hold for what the shipped runtime leaves behind, and each is broken by what would break it."""
+"""The invariants hold for the results of the shipped runtime, and a planted violation breaks each."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -79,7 +79,7 @@ async def several() -> Evidence:
     return await a_run(*(an_order(f"o-{i}", card=("visa", "declined")[i % 2]) for i in range(6)))
 
 
-async def said_again() -> Evidence:
+async def repeat_every_event() -> Evidence:
     """Every event so far comes once more, half-way and at the end."""
     shop = Shop()
     shop.publish(an_order())
@@ -160,7 +160,7 @@ RUNS = (
     refused,
     out_of_stock,
     several,
-    said_again,
+    repeat_every_event,
     other_contents,
     unreadable,
     poisoned,

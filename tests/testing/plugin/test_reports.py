@@ -112,12 +112,12 @@ def test_a_report_names_of_many_sagas_the_one_that_the_failure_names() -> None:
 
 
 def test_a_report_is_the_same_each_time() -> None:
-    def told() -> str:
+    def report_first_failure() -> str:
         failed = run_all(scenario(3, 1), Seeds(50, faults.of("crash", "delay", rate=0.1)), Tally(), RunOptions())
         assert failed is not None
         return report(failed, "test_it")
 
-    assert told() == told()
+    assert report_first_failure() == report_first_failure()
 
 
 def test_a_summary_counts_points_and_pairs() -> None:

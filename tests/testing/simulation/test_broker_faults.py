@@ -1,4 +1,4 @@
-"""Faults of what is published: one of each kind planted, its effect seen."""
+"""Faults of publishing: one of each kind is planted, and its effect observed."""
 
 import asyncio
 
@@ -51,7 +51,7 @@ def test_of_a_lost_answer_to_many_the_first_ones_are_there() -> None:
 
 
 def test_a_late_answer_arrives_before_the_record_is_there() -> None:
-    def there_when_told(seed: int) -> bool:
+    def is_published_at_the_error(seed: int) -> bool:
         ground = FaultGround.with_(seed, fault(1, "late answer"))
 
         async def work() -> bool:
@@ -65,7 +65,7 @@ def test_a_late_answer_arrives_before_the_record_is_there() -> None:
 
         return ground.runs(work())
 
-    assert False in by_seed(there_when_told)
+    assert False in by_seed(is_published_at_the_error)
 
 
 @each_seed

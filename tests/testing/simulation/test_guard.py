@@ -1,4 +1,4 @@
-"""The guard: what leads out of a simulated world is noticed and named, and what does no harm is not."""
+"""The guard: calls that leave a simulated world are noticed and named, harmless ones are not."""
 
 import _random
 import asyncio
@@ -224,7 +224,7 @@ def test_a_service_in_a_simulated_world_is_named() -> None:
     loop.close()
 
 
-def test_what_is_asked_while_garbage_is_collected_is_nobodys_call() -> None:
+def test_a_call_during_garbage_collection_is_not_reported_as_an_escape() -> None:
     asked: list[float] = []
 
     def hook(phase: str, info: dict[str, int]) -> None:

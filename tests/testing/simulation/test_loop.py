@@ -1,4 +1,4 @@
-"""The event loop of simulated worlds: virtual time, order by chance, asyncio as it is."""
+"""The event loop of simulated worlds: virtual time, random order, and otherwise the behaviour of asyncio."""
 
 import asyncio
 import gc
@@ -95,13 +95,13 @@ def test_a_timer_that_is_cancelled_when_it_is_due_does_nothing(loop: SimulatedLo
 def order_of_tasks(seed: int) -> list[str]:
     said: list[str] = []
 
-    async def says(what: str) -> None:
+    async def append_numbered(what: str) -> None:
         for number in range(3):
             said.append(f"{what}{number}")
             await passes(0)
 
     async def all_of_them() -> None:
-        await asyncio.gather(*(says(what) for what in "abcdef"))
+        await asyncio.gather(*(append_numbered(what) for what in "abcdef"))
 
     loop = SimulatedLoop(seed)
     loop.run_until_complete(all_of_them())
@@ -120,13 +120,13 @@ def test_what_is_called_soon_keeps_its_order_also_among_tasks() -> None:
     for seed in range(10):
         said: list[str] = []
 
-        async def says(what: str, said: list[str] = said) -> None:
+        async def append_name(what: str, said: list[str] = said) -> None:
             said.append(what)
 
         loop = SimulatedLoop(seed)
         for what in ("1", "2", "task 3", "task 4", "5", "6", "task 7", "task 8"):
             if what.startswith("task"):
-                begin(loop, None, says(what))
+                begin(loop, None, append_name(what))
             else:
                 loop.call_soon(said.append, what)
         loop.run()

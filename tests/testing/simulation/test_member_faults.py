@@ -172,7 +172,7 @@ def test_no_member_waits_longer_than_the_drain_for_one_that_hangs(seed: int) -> 
 
 
 @each_seed
-def test_who_is_taken_for_dead_is_fenced_before_anybody_else_has_its_partitions(seed: int) -> None:
+def test_a_member_taken_for_dead_is_fenced_before_its_partitions_are_reassigned(seed: int) -> None:
     ground = FaultGround.with_(seed)
 
     async def work() -> None:
@@ -214,7 +214,7 @@ def test_partitions_that_move_are_revoked_first_and_nothing_is_read_twice(seed: 
 
 
 def test_a_commit_that_was_sent_before_the_partition_went_and_came_back_is_fenced() -> None:
-    def said_of_it(seed: int) -> str:
+    def commit_while_moved_away_and_back(seed: int) -> str:
         ground = FaultGround.with_(seed, fault(1, "delay"))
 
         async def work() -> str:
@@ -239,7 +239,10 @@ def test_a_commit_that_was_sent_before_the_partition_went_and_came_back_is_fence
 
         return ground.runs(work())
 
-    assert set(by_seed(said_of_it)) == {"done", "Fenced"}  # whether it lands or answers late is up to the seed
+    assert set(by_seed(commit_while_moved_away_and_back)) == {
+        "done",
+        "Fenced",
+    }  # whether it lands or answers late is up to the seed
 
 
 @each_seed

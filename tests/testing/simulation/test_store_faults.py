@@ -1,4 +1,4 @@
-"""Faults of a store: one of each kind planted, its effect seen."""
+"""Faults of a store: one of each kind is planted, and its effect observed."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -82,7 +82,7 @@ def test_of_a_lost_answer_the_effect_is_there(seed: int) -> None:
 
 
 def test_a_late_answer_arrives_before_its_effect_is_there() -> None:
-    def there_when_told(seed: int) -> bool:
+    def is_written_at_the_error(seed: int) -> bool:
         ground = FaultGround.with_(seed, fault(1, "late answer"))
 
         async def work() -> bool:
@@ -96,7 +96,7 @@ def test_a_late_answer_arrives_before_its_effect_is_there() -> None:
 
         return ground.runs(work())
 
-    assert False in by_seed(there_when_told)  # how much later it lands is up to the seed
+    assert False in by_seed(is_written_at_the_error)  # how much later it lands is up to the seed
 
 
 @each_seed
