@@ -37,7 +37,7 @@ def readers_do_not_publish(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(history, "find_unpublished", lambda p, is_committed, in_hand: ())
 
 
-def what_another_message_brings_counts_as_published(patch: pytest.MonkeyPatch) -> None:
+def events_that_another_message_publishes_count_as_published(patch: pytest.MonkeyPatch) -> None:
     load = ProgressRepository.load
 
     async def loaded(repository: ProgressRepository, turn: ProcessingState) -> ProcessingState:
@@ -46,11 +46,11 @@ def what_another_message_brings_counts_as_published(patch: pytest.MonkeyPatch) -
     patch.setattr(ProgressRepository, "load", loaded)
 
 
-def what_is_left_unpublished_is_remembered(patch: pytest.MonkeyPatch) -> None:
+def a_progress_with_unpublished_events_is_cached(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProcessingState, "is_cacheable", property(lambda turn: turn.cas > 0))
 
 
-def what_no_message_brings_is_left_to_one(patch: pytest.MonkeyPatch) -> None:
+def unpublished_events_are_left_to_a_message_that_never_comes(patch: pytest.MonkeyPatch) -> None:
     elsewhere = ProgressRepository._is_brought_elsewhere
 
     def left(repository: ProgressRepository, turn: ProcessingState, entry: Transition) -> bool:
@@ -71,7 +71,7 @@ def an_open_intent_blocks_no_other_message(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decisions, "is_blocked", lambda p, handler, m: blocked(replace(p, intents=()), handler, m))
 
 
-def a_dead_letter_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
+def a_dead_letter_blocks_no_other_message(patch: pytest.MonkeyPatch) -> None:
     blocked = decisions.is_blocked
     patch.setattr(
         decisions,
@@ -85,7 +85,7 @@ def a_rerun_writes_the_whole_state_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SagaContext, "changed_state", lambda self: {**self.intent.state, **delta(self)})
 
 
-def a_rerun_sees_the_state_of_now(patch: pytest.MonkeyPatch) -> None:
+def a_rerun_sees_the_current_state(patch: pytest.MonkeyPatch) -> None:
     init = SagaContext.__init__
 
     def look(self: Any, repository: Any, turn: ProcessingState, request: Any, intent: Any, codec: Any) -> None:
@@ -143,14 +143,14 @@ def originals_are_not_dropped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(compensation, "_close_handler", keep)
 
 
-def own_events_are_no_parts(patch: pytest.MonkeyPatch) -> None:
+def self_consumed_events_are_no_parts(patch: pytest.MonkeyPatch) -> None:
     emitted = journal.apply_emitted_events
     patch.setattr(
         journal, "apply_emitted_events", lambda p, roles, events: replace(emitted(p, roles, events), self_consumed=())
     )
 
 
-def own_parts_are_not_withdrawn(patch: pytest.MonkeyPatch) -> None:
+def self_consumed_parts_are_not_withdrawn(patch: pytest.MonkeyPatch) -> None:
     undone = compensation.complete_compensation
 
     def keep(
@@ -162,7 +162,7 @@ def own_parts_are_not_withdrawn(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(message_processor, "complete_compensation", keep)
 
 
-def what_failed_on_a_withdrawn_event_runs_on_it(patch: pytest.MonkeyPatch) -> None:
+def failed_runs_of_a_withdrawn_event_run_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(compensation, "_drop_withdrawn_runs", lambda p, hand, withdrawn, ended: (p, ended))
 
 
@@ -200,7 +200,7 @@ def refusals_leave_no_marker(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(document_updates, "_put", skip)
 
 
-def a_dead_intent_leaves_no_never(patch: pytest.MonkeyPatch) -> None:
+def an_ended_intent_leaves_no_never_marker(patch: pytest.MonkeyPatch) -> None:
     async def look(
         service: ServiceRuntime, position: Position, collection: str, key: str, marker: str, mark: Any
     ) -> Any:
@@ -222,7 +222,7 @@ def a_pending_message_is_decided_again_when_it_is_redelivered(patch: pytest.Monk
     patch.setattr(decisions, "is_pending", lambda p, handler, m: False)
 
 
-def a_dead_run_has_all_messages_of_its_handler(patch: pytest.MonkeyPatch) -> None:
+def an_abort_takes_over_all_messages_of_its_handler(patch: pytest.MonkeyPatch) -> None:
     intent_with = decisions.find_intent
 
     def any_of(p: SagaProgress, handler: str, m: Message, kind: IntentKind = "do") -> Intent | None:
@@ -233,7 +233,7 @@ def a_dead_run_has_all_messages_of_its_handler(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(decisions, "find_intent", any_of)
 
 
-def a_later_message_overtakes_those_that_wait(patch: pytest.MonkeyPatch) -> None:
+def a_later_message_overtakes_pending_ones(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decisions, "is_other_message_first", lambda p, role, m: False)
 
 
@@ -247,7 +247,7 @@ def a_failed_send_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(outbox, "send", send)
 
 
-def an_ambiguous_write_is_taken_for_done(patch: pytest.MonkeyPatch) -> None:
+def an_ambiguous_write_counts_as_successful(patch: pytest.MonkeyPatch) -> None:
     save = ProgressRepository.checkpoint
 
     async def believe(repository: ProgressRepository, turn: ProcessingState, written: Commit) -> ProcessingState:
@@ -261,7 +261,7 @@ def an_ambiguous_write_is_taken_for_done(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProgressRepository, "checkpoint", believe)
 
 
-def an_ambiguous_write_is_written_over(patch: pytest.MonkeyPatch) -> None:
+def an_ambiguous_write_is_overwritten(patch: pytest.MonkeyPatch) -> None:
     save = ProgressRepository.checkpoint
 
     async def insist(repository: ProgressRepository, turn: ProcessingState, written: Commit) -> ProcessingState:
@@ -278,18 +278,18 @@ def an_ambiguous_write_is_written_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProgressRepository, "checkpoint", insist)
 
 
-def pages_are_not_asked(patch: pytest.MonkeyPatch) -> None:
+def segments_are_not_searched(patch: pytest.MonkeyPatch) -> None:
     async def recalled(repository: OverflowStore, turn: ProcessingState) -> ProcessingState:
         return replace(turn, recalled={}, paged=())
 
     patch.setattr(OverflowStore, "recall", recalled)
 
 
-def pages_have_numbers_for_names(patch: pytest.MonkeyPatch) -> None:
+def segments_are_named_by_numbers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(overflow, "digest_content", lambda content: "")
 
 
-def a_page_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch) -> None:
+def a_segment_with_an_ambiguous_write_counts_as_written(patch: pytest.MonkeyPatch) -> None:
     inserted = OverflowStore._insert_segment
 
     async def believe(*args: Any, **rest: Any) -> None:
@@ -310,11 +310,11 @@ def inbox_entries_of_the_current_message_move_to_segments(patch: pytest.MonkeyPa
     patch.setattr(overflow, "move_inbox_entries", move_all)
 
 
-def entries_of_what_is_held_go_to_pages(patch: pytest.MonkeyPatch) -> None:
+def inbox_entries_of_kept_messages_move_to_segments(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(journal, "iterate_messages", lambda p: ())
 
 
-def what_pages_keep_is_decided_again(patch: pytest.MonkeyPatch) -> None:
+def messages_in_segments_are_decided_again(patch: pytest.MonkeyPatch) -> None:
     recalled = OverflowStore.recall
 
     async def forget(repository: OverflowStore, turn: ProcessingState) -> ProcessingState:
@@ -323,15 +323,15 @@ def what_pages_keep_is_decided_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OverflowStore, "recall", forget)
 
 
-def pages_are_not_read_back(patch: pytest.MonkeyPatch) -> None:
+def segments_are_not_restored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(overflow.Messages, "find_segment_to_restore", lambda *args: None)
 
 
-def pages_are_read_back_behind_what_came_since(patch: pytest.MonkeyPatch) -> None:
+def segments_are_restored_behind_later_messages(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(overflow, "_sort_items", tuple)
 
 
-def pages_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) -> None:
+def segments_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) -> None:
     within = OverflowStore.move_overflow
 
     async def hasty(repository: OverflowStore, turn: ProcessingState, p: SagaProgress) -> Any:
@@ -351,7 +351,7 @@ def the_current_message_moves_to_a_segment(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(overflow.Messages, "find_tails", find_all)
 
 
-def a_rebalance_ends_what_runs(patch: pytest.MonkeyPatch) -> None:
+def a_rebalance_cancels_running_handlers(patch: pytest.MonkeyPatch) -> None:
     rebalances = StateSpace._rebalances
 
     def ended(self: StateSpace, s: State) -> Iterator[Move]:
@@ -366,17 +366,17 @@ def a_rebalance_ends_what_runs(patch: pytest.MonkeyPatch) -> None:
 
 
 RULES: dict[Take, str] = {
-    a_rebalance_ends_what_runs: "a slow handler: its partition goes and comes back",
+    a_rebalance_cancels_running_handlers: "a slow handler: its partition goes and comes back",
     keys_from_transition_numbers: "two steps: a step fails",
     readers_do_not_publish: "two steps: a step fails",
-    what_another_message_brings_counts_as_published: "later: the event comes alone",
-    what_is_left_unpublished_is_remembered: "a part that one handler cannot decode",
-    what_no_message_brings_is_left_to_one: "a settle chain of three",
+    events_that_another_message_publishes_count_as_published: "later: the event comes alone",
+    a_progress_with_unpublished_events_is_cached: "a part that one handler cannot decode",
+    unpublished_events_are_left_to_a_message_that_never_comes: "a settle chain of three",
     no_intent: "two steps: a step fails",
     an_open_intent_blocks_no_other_message: "two kinds of failure: by a step",
-    a_dead_letter_blocks_nobody: "a dead letter without an intent",
+    a_dead_letter_blocks_no_other_message: "a dead letter without an intent",
     a_rerun_writes_the_whole_state_back: "the outcome: two handlers undone",
-    a_rerun_sees_the_state_of_now: "the outcome: two handlers undone",
+    a_rerun_sees_the_current_state: "the outcome: two handlers undone",
     compensations_close_nothing: "the outcome: two handlers undone",
     a_second_outcome: "the decider's race: crash",
     handlers_run_for_every_message: "a repetition with equal content",
@@ -384,30 +384,30 @@ RULES: dict[Take, str] = {
     nothing_is_settled: "two steps: a step fails",
     compensations_do_not_wait_for_originals: "the outcome, at any time: a step fails, zombie",
     originals_are_not_dropped: "the outcome: two handlers undone",
-    own_events_are_no_parts: "a settle chain of three",
-    own_parts_are_not_withdrawn: "the outcome: an own part withdrawn",
-    what_failed_on_a_withdrawn_event_runs_on_it: "parked: on an own event that is withdrawn meanwhile",
+    self_consumed_events_are_no_parts: "a settle chain of three",
+    self_consumed_parts_are_not_withdrawn: "the outcome: an own part withdrawn",
+    failed_runs_of_a_withdrawn_event_run_again: "parked: on an own event that is withdrawn meanwhile",
     only_the_newest_result_is_undone: "many: a step fails",
     updates_do_not_look_at_the_progress: "an update, its marker pruned",
     refusals_leave_no_marker: "an update refused while another saga gives",
-    a_dead_intent_leaves_no_never: "a dead update, a zombie inside it",
+    an_ended_intent_leaves_no_never_marker: "a dead update, a zombie inside it",
     every_transition_records_its_position: "a zombie settles a chain",
     open_intents_are_not_settled: "a step on an own event fails",
     a_pending_message_is_decided_again_when_it_is_redelivered: "two steps: a step fails",
-    a_dead_run_has_all_messages_of_its_handler: "a dead letter of many, two owners",
-    a_later_message_overtakes_those_that_wait: "a fan-in of many with an own part, two owners",
+    an_abort_takes_over_all_messages_of_its_handler: "a dead letter of many, two owners",
+    a_later_message_overtakes_pending_ones: "a fan-in of many with an own part, two owners",
     a_failed_send_is_forgotten: "a step fails, lost answers",
-    an_ambiguous_write_is_taken_for_done: "a step fails, lost answers",
-    an_ambiguous_write_is_written_over: "two steps: lost answers",
-    pages_are_not_asked: "inbox pages: duplicates, crash, rebalance",
-    pages_have_numbers_for_names: "inbox pages: two put aside different entries",
-    a_page_whose_answer_is_lost_is_taken_for_written: "inbox pages: lost answers",
+    an_ambiguous_write_counts_as_successful: "a step fails, lost answers",
+    an_ambiguous_write_is_overwritten: "two steps: lost answers",
+    segments_are_not_searched: "inbox pages: duplicates, crash, rebalance",
+    segments_are_named_by_numbers: "inbox pages: two put aside different entries",
+    a_segment_with_an_ambiguous_write_counts_as_written: "inbox pages: lost answers",
     inbox_entries_of_the_current_message_move_to_segments: "inbox pages: two owners",
-    entries_of_what_is_held_go_to_pages: "inbox pages: an own event for two",
-    what_pages_keep_is_decided_again: "queue pages: a dead letter that the outcome drops, crash",
-    pages_are_not_read_back: "queue pages: a dead letter that the outcome drops, crash",
-    pages_are_read_back_behind_what_came_since: "queue pages: pages between what was there before and what came since",
-    pages_are_removed_before_the_progress_is_written: "queue pages: a dead letter that the outcome drops, crash",
+    inbox_entries_of_kept_messages_move_to_segments: "inbox pages: an own event for two",
+    messages_in_segments_are_decided_again: "queue pages: a dead letter that the outcome drops, crash",
+    segments_are_not_restored: "queue pages: a dead letter that the outcome drops, crash",
+    segments_are_restored_behind_later_messages: "queue pages: pages between what was there before and what came since",
+    segments_are_removed_before_the_progress_is_written: "queue pages: a dead letter that the outcome drops, crash",
     the_current_message_moves_to_a_segment: "queue pages: a dead letter that the outcome drops, crash",
 }
 

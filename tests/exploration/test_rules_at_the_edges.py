@@ -24,14 +24,14 @@ from verification import services
 from verification.environment import OTHER
 
 
-def what_is_not_written_binds_a_rerun(patch: pytest.MonkeyPatch) -> None:
+def unwritten_step_results_bind_a_rerun(patch: pytest.MonkeyPatch) -> None:
     def answered(saga: SagaContext) -> tuple[StepRecord, ...]:
         return tuple(saga.replay.calls)
 
     patch.setattr(SagaContext, "reusable_answers", property(answered))
 
 
-def entries_of_what_is_held_go_by_age(patch: pytest.MonkeyPatch) -> None:
+def inbox_entries_of_kept_messages_expire(patch: pytest.MonkeyPatch) -> None:
     def trimmed(p: SagaProgress, hand: journal.WriteContext) -> dict[str, int]:
         return {key: at for key, at in p.inbox.items() if at >= hand.forgotten_s}
 
@@ -60,11 +60,11 @@ def two_senders_share_an_id(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(services, "identity", lambda source, id_, type_, owner: id_)
 
 
-def a_relayed_message_goes_by_its_place(patch: pytest.MonkeyPatch) -> None:
+def a_relayed_message_is_identified_by_its_offset(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(services, "name_of_relayed", lambda type_, id_, offset: identity_of_place("explored", 0, offset))
 
 
-def what_earlier_releases_emitted_is_not_taken_over(patch: pytest.MonkeyPatch) -> None:
+def events_of_earlier_releases_are_not_taken_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(takeover, "is_takeover_due", lambda p, roles: False)
 
 
@@ -73,7 +73,7 @@ def a_failed_saga_is_new_to_later_handlers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decisions, "find_closing_reason", lambda p, role: over(replace(p, failed=()), role))
 
 
-def what_one_handler_cannot_decode_none_can(patch: pytest.MonkeyPatch) -> None:
+def a_message_that_one_handler_cannot_decode_is_bad_for_all(patch: pytest.MonkeyPatch) -> None:
     bad_for = PreparedService.find_undecodable
 
     def bad_for_all(service: ServiceRuntime, message: Message) -> Mapping[str, str]:
@@ -83,7 +83,7 @@ def what_one_handler_cannot_decode_none_can(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PreparedService, "find_undecodable", bad_for_all)
 
 
-def only_the_first_update_of_a_batch_is_looked_at(patch: pytest.MonkeyPatch) -> None:
+def only_the_first_update_of_a_batch_is_checked(patch: pytest.MonkeyPatch) -> None:
     stands = document_updates._is_open
 
     async def only_for_mine(service: ServiceRuntime, position: Any, saga: str, run: Any) -> bool:
@@ -118,16 +118,16 @@ def a_position_counts_in_every_log(patch: pytest.MonkeyPatch) -> None:
 
 
 RULES: dict[Take, str] = {
-    what_is_not_written_binds_a_rerun: "a read, then a step, and another state: two owners",
-    entries_of_what_is_held_go_by_age: "an own event, taken long ago and still wanted",
+    unwritten_step_results_bind_a_rerun: "a read, then a step, and another state: two owners",
+    inbox_entries_of_kept_messages_expire: "an own event, taken long ago and still wanted",
     an_outcome_without_a_start_finds_nothing_to_undo: "a failure outcome without a start, after the memory",
     originals_run_between_two_undoings: "two results of many: an original comes between",
     two_senders_share_an_id: "two senders use one id",
-    a_relayed_message_goes_by_its_place: "a relay says the same again, without an id of ours",
-    what_earlier_releases_emitted_is_not_taken_over: "a later release takes an own event, a transition",
+    a_relayed_message_is_identified_by_its_offset: "a relay says the same again, without an id of ours",
+    events_of_earlier_releases_are_not_taken_over: "a later release takes an own event, a transition",
     a_failed_saga_is_new_to_later_handlers: "a later release has another compensation, after the failure outcome",
-    what_one_handler_cannot_decode_none_can: "a part that one handler cannot decode",
-    only_the_first_update_of_a_batch_is_looked_at: "two lanes' updates at once",
+    a_message_that_one_handler_cannot_decode_is_bad_for_all: "a part that one handler cannot decode",
+    only_the_first_update_of_a_batch_is_checked: "two lanes' updates at once",
     segment_contents_outlive_the_progress_that_listed_them: "waiting pages: an owner comes back with what it knew",
     a_message_of_another_log_is_waited_for: (
         "a topic is created again: what nobody names takes the offset of what was written"

@@ -15,7 +15,7 @@ def registered_abort_actions_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SagaContext, "abort_actions", ())
 
 
-def what_takes_its_place_has_the_keys_of_the_original(patch: pytest.MonkeyPatch) -> None:
+def an_abort_has_the_keys_of_the_original(patch: pytest.MonkeyPatch) -> None:
     sealed = compensation.make_abort_intent
 
     def as_it_was(p: SagaProgress, *asked: Any) -> Any:
@@ -26,15 +26,15 @@ def what_takes_its_place_has_the_keys_of_the_original(patch: pytest.MonkeyPatch)
     patch.setattr(compensation, "make_abort_intent", as_it_was)
 
 
-def turns_that_are_over_are_not_taken_back(patch: pytest.MonkeyPatch) -> None:
+def finished_turns_are_not_aborted(patch: pytest.MonkeyPatch) -> None:
     sealed = compensation.make_abort_intent
     patch.setattr(compensation, "make_abort_intent", lambda p, *asked: replace(sealed(p, *asked), undo_with=()))
 
 
 RULES: dict[Take, str] = {
     registered_abort_actions_are_forgotten: "taken back: crash",
-    what_takes_its_place_has_the_keys_of_the_original: "taken back: crash",
-    turns_that_are_over_are_not_taken_back: "taken back: turns that are over",
+    an_abort_has_the_keys_of_the_original: "taken back: crash",
+    finished_turns_are_not_aborted: "taken back: turns that are over",
 }
 
 

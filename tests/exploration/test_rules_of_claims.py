@@ -47,7 +47,7 @@ def claims_are_written_after_the_progress_that_names_them(patch: pytest.MonkeyPa
     patch.setattr(ProgressRepository, "checkpoint", then)
 
 
-def a_claim_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch) -> None:
+def a_claim_with_an_ambiguous_write_counts_as_written(patch: pytest.MonkeyPatch) -> None:
     patiently = outbox.retry_while_unavailable
 
     async def believe(service: Any, at: Any, operation: str, *args: Any, **rest: Any) -> Any:
@@ -64,7 +64,7 @@ def a_claim_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch)
 RULES: dict[Take, str] = {
     claims_are_not_read: "claims: two steps, crash",
     claims_are_written_after_the_progress_that_names_them: "claims: two steps, crash",
-    a_claim_whose_answer_is_lost_is_taken_for_written: "claims: two steps, lost answers",
+    a_claim_with_an_ambiguous_write_counts_as_written: "claims: two steps, lost answers",
 }
 
 

@@ -38,13 +38,13 @@ def replays_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(operator_commands, "_apply_replay", uncounted)
 
 
-def a_command_is_heeded_each_time_it_comes(patch: pytest.MonkeyPatch) -> None:
+def a_command_is_executed_each_time_it_is_delivered(patch: pytest.MonkeyPatch) -> None:
     into = journal.add_to_inbox
     patch.setattr(operator_commands, "COMMAND", "another name each time")
     patch.setattr(journal, "add_to_inbox", lambda p, hand, name, ids_: into(p, hand, f"{name}{p.n}", ids_))
 
 
-def a_replay_forgets_what_has_begun(patch: pytest.MonkeyPatch) -> None:
+def a_replay_forgets_open_intents(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         operator_commands,
         "_apply_replay",
@@ -52,7 +52,7 @@ def a_replay_forgets_what_has_begun(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def what_has_begun_is_discarded_at_once(patch: pytest.MonkeyPatch) -> None:
+def a_begun_run_is_discarded_without_an_abort(patch: pytest.MonkeyPatch) -> None:
     def at_once(p: SagaProgress, roles: Any, command: OperatorCommand, bad: Any) -> Any:
         action = heed(p, roles, command, bad)
         if not isinstance(action, BeginAbort):
@@ -68,7 +68,7 @@ def what_has_begun_is_discarded_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(operator_commands, "discard_message", forgotten)
 
 
-def what_is_discarded_is_not_in_the_inbox(patch: pytest.MonkeyPatch) -> None:
+def discarded_messages_are_not_in_the_inbox(patch: pytest.MonkeyPatch) -> None:
     def absent(
         p: SagaProgress, hand: WriteContext, command: OperatorCommand, kept: PendingMessage, **remains: Any
     ) -> Commit:
@@ -80,15 +80,15 @@ def what_is_discarded_is_not_in_the_inbox(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(operator_commands, "discard_message", absent)
 
 
-def who_decides_may_be_left_without(patch: pytest.MonkeyPatch) -> None:
+def dead_letters_of_a_decider_may_be_discarded(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(operator_commands, "_why_not_discardable", lambda p, roles, role, kept: None)
 
 
-def a_deadline_that_may_be_closed_counts(patch: pytest.MonkeyPatch) -> None:
+def a_deadline_that_may_be_closed_counts_as_a_certain_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(timers, "is_end_certain", lambda p, roles: bool(p.deadlines))
 
 
-def what_is_sealed_may_be_replayed(patch: pytest.MonkeyPatch) -> None:
+def an_aborted_run_may_be_replayed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(operator_commands, "_why_not_replayable", lambda p, kept: None)
     intent_with = decisions.find_intent
     patch.setattr(
@@ -98,11 +98,11 @@ def what_is_sealed_may_be_replayed(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def what_has_answered_is_taken_for_open(patch: pytest.MonkeyPatch) -> None:
+def an_answered_call_counts_as_open(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Intent, "open_call", property(lambda intent: intent.begins))
 
 
-def what_is_handled_as_new_may_be_so_again(patch: pytest.MonkeyPatch) -> None:
+def a_message_may_be_admitted_as_new_twice(patch: pytest.MonkeyPatch) -> None:
     as_new = operator_commands._decide_admission
 
     def again(p: SagaProgress, *given: Any) -> Any:
@@ -122,7 +122,7 @@ def a_forgotten_saga_is_recorded_as_compensated(patch: pytest.MonkeyPatch) -> No
     patch.setattr(operator_commands, "_decide_admission", closing)
 
 
-def what_is_handled_as_new_stays_in_the_inbox(patch: pytest.MonkeyPatch) -> None:
+def a_message_admitted_as_new_stays_in_the_inbox(patch: pytest.MonkeyPatch) -> None:
     admitted = operator_commands._apply_admission
 
     def there(p: SagaProgress, hand: WriteContext, action: AdmitAsNew) -> Commit:
@@ -135,7 +135,7 @@ def what_is_handled_as_new_stays_in_the_inbox(patch: pytest.MonkeyPatch) -> None
 init = SagaContext.__init__
 
 
-def what_a_person_answered_is_asked_for_again(patch: pytest.MonkeyPatch) -> None:
+def a_resolved_call_is_made_again(patch: pytest.MonkeyPatch) -> None:
     def forgetful(self: SagaContext, *given: Any) -> None:
         init(self, *given)
         self.replay._resolved = {}
@@ -143,11 +143,11 @@ def what_a_person_answered_is_asked_for_again(patch: pytest.MonkeyPatch) -> None
     patch.setattr(SagaContext, "__init__", forgetful)
 
 
-def any_step_may_be_answered(patch: pytest.MonkeyPatch) -> None:
+def any_step_may_be_resolved(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(operator_commands, "_why_not_answerable", lambda kept, intent, given, known: None)
 
 
-def what_a_worker_remembers_overrides_a_person(patch: pytest.MonkeyPatch) -> None:
+def cached_calls_override_a_resolution(patch: pytest.MonkeyPatch) -> None:
     def stubborn(self: SagaContext, repository: Any, turn: ProcessingState, request: Any, *others: Any) -> None:
         init(self, repository, turn, request, *others)
         self.replay.calls = list(turn.results_of(request.run)) or self.replay.calls
@@ -155,14 +155,14 @@ def what_a_worker_remembers_overrides_a_person(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(SagaContext, "__init__", stubborn)
 
 
-def a_wish_is_about_whatever_waits(patch: pytest.MonkeyPatch) -> None:
+def a_release_applies_to_any_parked_run(patch: pytest.MonkeyPatch) -> None:
     def at_once(p: SagaProgress, command: OperatorCommand) -> Any:
         return next((Release(command, run) for run in find_parked_runs(p)), RejectCommand(command, "nothing waits"))
 
     patch.setattr(operator_commands, "_decide_release", at_once)
 
 
-def a_deadline_that_is_replayed_is_parked_as_one_that_is_open(patch: pytest.MonkeyPatch) -> None:
+def a_replayed_deadline_is_parked_as_an_open_one(patch: pytest.MonkeyPatch) -> None:
     at_the_head = failed_attempts._move_to_head
     patch.setattr(
         failed_attempts,
@@ -171,7 +171,7 @@ def a_deadline_that_is_replayed_is_parked_as_one_that_is_open(patch: pytest.Monk
     )
 
 
-def what_is_handled_as_new_is_of_the_time_that_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+def messages_from_before_the_retention_reach_a_new_progress(patch: pytest.MonkeyPatch) -> None:
     def without_a_start(service: ServiceRuntime, p: SagaProgress, message: Message) -> bool:
         return p.started is None and service.is_older_than_retention(message)
 
@@ -179,26 +179,26 @@ def what_is_handled_as_new_is_of_the_time_that_is_forgotten(patch: pytest.Monkey
 
 
 RULES: dict[Take, str] = {
-    a_wish_is_about_whatever_waits: "release: it fails again, and two people want it",
+    a_release_applies_to_any_parked_run: "release: it fails again, and two people want it",
     replays_are_not_counted: "replay: it dies again, and is replayed again",
-    a_command_is_heeded_each_time_it_comes: "discard: refused by who decides, then replayed",
-    a_replay_forgets_what_has_begun: "replay: what was read stays, while another saga gives",
-    what_has_begun_is_discarded_at_once: "discard: of what has changed a document",
-    what_is_discarded_is_not_in_the_inbox: "discard: crash",
-    who_decides_may_be_left_without: "discard: refused by who decides, then replayed",
-    a_deadline_that_may_be_closed_counts: "discard: refused where something may close the deadline",
-    what_is_handled_as_new_may_be_so_again: "handled as new: for a handler that takes many",
+    a_command_is_executed_each_time_it_is_delivered: "discard: refused by who decides, then replayed",
+    a_replay_forgets_open_intents: "replay: what was read stays, while another saga gives",
+    a_begun_run_is_discarded_without_an_abort: "discard: of what has changed a document",
+    discarded_messages_are_not_in_the_inbox: "discard: crash",
+    dead_letters_of_a_decider_may_be_discarded: "discard: refused by who decides, then replayed",
+    a_deadline_that_may_be_closed_counts_as_a_certain_end: "discard: refused where something may close the deadline",
+    a_message_may_be_admitted_as_new_twice: "handled as new: for a handler that takes many",
     a_forgotten_saga_is_recorded_as_compensated: "handled as new: of the outcome",
-    what_is_handled_as_new_is_of_the_time_that_is_forgotten: (
+    messages_from_before_the_retention_reach_a_new_progress: (
         "handled as new: behind the outcome of a run that is forgotten"
     ),
-    what_is_handled_as_new_stays_in_the_inbox: "handled as new: for a handler that takes many",
-    what_a_person_answered_is_asked_for_again: "resolve: crash",
-    any_step_may_be_answered: "resolve: a step that nobody asks for",
-    what_a_worker_remembers_overrides_a_person: "resolve: the first of two steps, while a zombie has its answer",
-    what_has_answered_is_taken_for_open: "replay: of what failed behind its last step",
-    a_deadline_that_is_replayed_is_parked_as_one_that_is_open: "replay: of a deadline that fails again, and is parked",
-    what_is_sealed_may_be_replayed: "discard and replay: two people disagree",
+    a_message_admitted_as_new_stays_in_the_inbox: "handled as new: for a handler that takes many",
+    a_resolved_call_is_made_again: "resolve: crash",
+    any_step_may_be_resolved: "resolve: a step that nobody asks for",
+    cached_calls_override_a_resolution: "resolve: the first of two steps, while a zombie has its answer",
+    an_answered_call_counts_as_open: "replay: of what failed behind its last step",
+    a_replayed_deadline_is_parked_as_an_open_one: "replay: of a deadline that fails again, and is parked",
+    an_aborted_run_may_be_replayed: "discard and replay: two people disagree",
 }
 
 

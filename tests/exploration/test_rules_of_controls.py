@@ -29,7 +29,7 @@ def a_pause_ends_the_turn(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FailureHandler, "postpone", ended)
 
 
-def what_waits_already_keeps_no_wake(patch: pytest.MonkeyPatch) -> None:
+def a_run_that_is_parked_already_keeps_no_timer(patch: pytest.MonkeyPatch) -> None:
     async def left(processor: Any, request: Any, reaction: Any) -> Any:
         state = await written(processor, request, reaction)
         return replace(state, is_complete=True) if state.held_back else state
@@ -37,20 +37,20 @@ def what_waits_already_keeps_no_wake(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MessageProcessor, "_write_run", left)
 
 
-def a_route_takes_what_has_begun(patch: pytest.MonkeyPatch) -> None:
+def a_route_diverts_a_begun_run(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(admission, "is_divertible", lambda action, *, has_begun: isinstance(action, RunHandler))
 
 
-def a_turn_that_is_paused_waits_where_it_is(patch: pytest.MonkeyPatch) -> None:
+def a_paused_turn_waits_in_place(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(failed_attempts, "_waits_in_place", lambda *asked: True)
 
 
 RULES: dict[Take, str] = {
     a_pause_counts_an_attempt: "paused: a crash",
     a_pause_ends_the_turn: "paused: a rebalance",
-    what_waits_already_keeps_no_wake: "paused: a rebalance",
-    a_route_takes_what_has_begun: "routed: while it is under way",
-    a_turn_that_is_paused_waits_where_it_is: "paused: a turn whose event comes",
+    a_run_that_is_parked_already_keeps_no_timer: "paused: a rebalance",
+    a_route_diverts_a_begun_run: "routed: while it is under way",
+    a_paused_turn_waits_in_place: "paused: a turn whose event comes",
 }
 
 

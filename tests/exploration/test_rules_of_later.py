@@ -22,7 +22,7 @@ def turns_share_their_keys(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(message_processor, "compute_cause", lambda parts, c: cause_of(parts, None))
 
 
-def what_was_shown_is_shown_again(patch: pytest.MonkeyPatch) -> None:
+def events_of_the_last_turn_are_given_to_the_next(patch: pytest.MonkeyPatch) -> None:
     def kept(p: SagaProgress, hand: Any, role: Any, ended: Any, next_turn: Any) -> Any:
         written = gone_on(p, hand, role, replace(ended, shown=()), next_turn)
         entry = replace(written.entry, shown=ended.shown) if written.entry else None
@@ -42,7 +42,7 @@ def what_was_shown_is_shown_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(journal, "suspend_run", kept)
 
 
-def a_rerun_sees_what_is_there_now(patch: pytest.MonkeyPatch) -> None:
+def a_rerun_of_a_turn_sees_later_events(patch: pytest.MonkeyPatch) -> None:
     run, opened = MessageProcessor._request, decisions.find_run_intent
     roles: dict[str, Any] = {}
 
@@ -61,11 +61,11 @@ def a_rerun_sees_what_is_there_now(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(runs, "find_run_intent", find_intent_with_current_parts)
 
 
-def a_rerun_has_waited_longer(patch: pytest.MonkeyPatch) -> None:
+def a_rerun_of_a_turn_has_another_time(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SagaContext, "time_ms", property(SagaContext._now_ms))
 
 
-def turns_do_not_look_whether_others_are_under_way(patch: pytest.MonkeyPatch) -> None:
+def turns_ignore_open_runs_of_others(patch: pytest.MonkeyPatch) -> None:
     going = decisions._find_ready_suspended_run
 
     def passes(p: SagaProgress, *asked: Any) -> Any:
@@ -74,7 +74,7 @@ def turns_do_not_look_whether_others_are_under_way(patch: pytest.MonkeyPatch) ->
     patch.setattr(decisions, "_find_ready_suspended_run", passes)
 
 
-def turns_that_began_are_not_gone_on_with(patch: pytest.MonkeyPatch) -> None:
+def begun_turns_are_not_resumed(patch: pytest.MonkeyPatch) -> None:
     resumable = decisions._find_resumable
 
     def without(p: SagaProgress, roles: Any, intent: Any, now_ms: int) -> Any:
@@ -87,7 +87,7 @@ def turns_wait_in_memory_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(timers, "find_timed_runs", lambda p: ())
 
 
-def what_turns_did_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+def side_effects_of_turns_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(journal, "_has_side_effect", lambda call: False)
 
 
@@ -100,11 +100,11 @@ def a_turn_that_is_given_up_starts_the_run_over(patch: pytest.MonkeyPatch) -> No
     patch.setattr(failed_attempts, "give_up", forgotten)
 
 
-def what_is_discarded_goes_on(patch: pytest.MonkeyPatch) -> None:
+def a_discarded_suspended_run_continues(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(suspended_runs, "find_suspended_run", lambda p, handler, message: None)
 
 
-def a_message_on_which_a_run_goes_on_is_taken_again(patch: pytest.MonkeyPatch) -> None:
+def the_message_of_a_suspended_run_is_handled_again(patch: pytest.MonkeyPatch) -> None:
     def nowhere(p: SagaProgress, handler: str, message: str) -> SuspendedRun | None:
         return None
 
@@ -118,16 +118,16 @@ def a_message_on_which_a_run_goes_on_is_taken_again(patch: pytest.MonkeyPatch) -
 
 RULES: dict[Take, str] = {
     turns_share_their_keys: "later: a job",
-    what_was_shown_is_shown_again: "later: it needs the event twice",
-    a_rerun_sees_what_is_there_now: "later: an event and the time race",
-    a_rerun_has_waited_longer: "later: it needs the event twice",
-    turns_do_not_look_whether_others_are_under_way: "later: undone between turns",
-    turns_that_began_are_not_gone_on_with: "later: a job moves",
+    events_of_the_last_turn_are_given_to_the_next: "later: it needs the event twice",
+    a_rerun_of_a_turn_sees_later_events: "later: an event and the time race",
+    a_rerun_of_a_turn_has_another_time: "later: it needs the event twice",
+    turns_ignore_open_runs_of_others: "later: undone between turns",
+    begun_turns_are_not_resumed: "later: a job moves",
     turns_wait_in_memory_alone: "later: at a time",
-    what_turns_did_is_forgotten: "later: nothing covers its turns",
+    side_effects_of_turns_are_forgotten: "later: nothing covers its turns",
     a_turn_that_is_given_up_starts_the_run_over: "replay: a turn that is dead",
-    what_is_discarded_goes_on: "discard: a turn that is dead",
-    a_message_on_which_a_run_goes_on_is_taken_again: "later: a job moves",
+    a_discarded_suspended_run_continues: "discard: a turn that is dead",
+    the_message_of_a_suspended_run_is_handled_again: "later: a job moves",
 }
 
 

@@ -116,7 +116,7 @@ def the_partition_guard_is_written_after_a_message_runs(s: State, w: int) -> Ite
     return moves(s, w, reads_at_once=True)
 
 
-def a_note_outlives_the_owner_who_leaves(s: State, w: int) -> Iterator[tuple[str, State]]:
+def the_note_outlives_an_owner_that_leaves_cleanly(s: State, w: int) -> Iterator[tuple[str, State]]:
     return moves(s, w, never_ends=True)
 
 
@@ -129,14 +129,14 @@ def _loses(move: Moves) -> bool:
     return bool(losses(move))
 
 
-def a_run_that_is_let_go_counts_as_a_death(s: State, w: int) -> Iterator[tuple[str, State]]:
+def an_abandoned_run_counts_as_a_crash(s: State, w: int) -> Iterator[tuple[str, State]]:
     return moves(s, w, tells_of_runs=True)
 
 
 RULES: dict[Moves, Callable[[Moves], bool]] = {
     the_partition_guard_is_written_after_a_message_runs: _loses,
-    a_note_outlives_the_owner_who_leaves: needlessly_guarded,
-    a_run_that_is_let_go_counts_as_a_death: needlessly_guarded,
+    the_note_outlives_an_owner_that_leaves_cleanly: needlessly_guarded,
+    an_abandoned_run_counts_as_a_crash: needlessly_guarded,
 }
 
 

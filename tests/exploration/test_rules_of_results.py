@@ -15,11 +15,11 @@ from saga.progress.overflow import SegmentDocument
 from tests.exploration.without_a_rule import Take, check_loss
 
 
-def results_in_pages_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+def results_in_segments_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(compensation, "_has_more_results", lambda p, role: any(r.handler == role.name for r in p.results))
 
 
-def the_page_below_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+def the_segment_below_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     restore = overflow.restore
 
     def alone(p: SagaProgress, segment: OverflowSegment, document: SegmentDocument, *rest: Any) -> SagaProgress:
@@ -28,16 +28,16 @@ def the_page_below_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(overflow, "restore", alone)
 
 
-def the_newest_result_goes_to_a_page(patch: pytest.MonkeyPatch) -> None:
+def the_newest_result_moves_to_a_segment(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(overflow.Results, "find_older", lambda kind, mine, bounds: mine)
     patch.setattr(overflow.Results, "get_group", lambda kind, result: id(result))
 
 
-def results_come_back_behind_those_of_others(patch: pytest.MonkeyPatch) -> None:
+def results_are_restored_behind_those_of_other_handlers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(overflow, "_sort_items", tuple)
 
 
-def pages_of_results_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) -> None:
+def segments_of_results_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) -> None:
     within = OverflowStore.move_overflow
 
     async def hasty(repository: OverflowStore, turn: ProcessingState, p: SagaProgress) -> Any:
@@ -48,7 +48,7 @@ def pages_of_results_are_removed_before_the_progress_is_written(patch: pytest.Mo
     patch.setattr(OverflowStore, "move_overflow", hasty)
 
 
-def pages_are_written_after_the_progress_that_lists_them(patch: pytest.MonkeyPatch) -> None:
+def segments_are_written_after_the_progress_that_lists_them(patch: pytest.MonkeyPatch) -> None:
     inserted, save, late = OverflowStore._insert_segment, ProgressRepository.checkpoint, list[tuple[Any, ...]]()
 
     async def put_off(*asked: Any) -> None:
@@ -65,7 +65,7 @@ def pages_are_written_after_the_progress_that_lists_them(patch: pytest.MonkeyPat
     patch.setattr(ProgressRepository, "checkpoint", then)
 
 
-def what_was_taken_is_kept_once_for_a_handler(patch: pytest.MonkeyPatch) -> None:
+def all_results_of_a_handler_share_their_consumed_events(patch: pytest.MonkeyPatch) -> None:
     with_results = journal.add_results
 
     def alike(*of: Any) -> tuple[CompensableResult, ...]:
@@ -76,13 +76,13 @@ def what_was_taken_is_kept_once_for_a_handler(patch: pytest.MonkeyPatch) -> None
 
 
 RULES: dict[Take, str] = {
-    what_was_taken_is_kept_once_for_a_handler: "undone with what it took: several results",
-    results_in_pages_are_forgotten: "results pages: undone, crash",
-    the_page_below_is_forgotten: "results pages: undone, crash",
-    the_newest_result_goes_to_a_page: "results pages: undone, crash",
-    results_come_back_behind_those_of_others: "results pages: of two handlers",
-    pages_of_results_are_removed_before_the_progress_is_written: "results pages: undone, crash",
-    pages_are_written_after_the_progress_that_lists_them: "results pages: undone, crash",
+    all_results_of_a_handler_share_their_consumed_events: "undone with what it took: several results",
+    results_in_segments_are_forgotten: "results pages: undone, crash",
+    the_segment_below_is_forgotten: "results pages: undone, crash",
+    the_newest_result_moves_to_a_segment: "results pages: undone, crash",
+    results_are_restored_behind_those_of_other_handlers: "results pages: of two handlers",
+    segments_of_results_are_removed_before_the_progress_is_written: "results pages: undone, crash",
+    segments_are_written_after_the_progress_that_lists_them: "results pages: undone, crash",
 }
 
 

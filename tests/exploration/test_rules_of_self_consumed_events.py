@@ -11,11 +11,11 @@ from saga.progress.overflow import NewSegment, SegmentDocument, SelfConsumedEven
 from tests.exploration.without_a_rule import Take, check_loss
 
 
-def own_events_are_not_read_back(patch: pytest.MonkeyPatch) -> None:
+def self_consumed_events_are_not_restored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SelfConsumedEvents, "find_first", lambda *args: None)
 
 
-def own_events_are_read_back_behind_what_came_since(patch: pytest.MonkeyPatch) -> None:
+def self_consumed_events_are_restored_behind_later_ones(patch: pytest.MonkeyPatch) -> None:
     put_back = SelfConsumedEvents.put_back
 
     def behind(kind: SelfConsumedEvents, p: SagaProgress, *items: Any) -> SagaProgress:
@@ -27,19 +27,19 @@ def own_events_are_read_back_behind_what_came_since(patch: pytest.MonkeyPatch) -
     patch.setattr(SelfConsumedEvents, "put_back", behind)
 
 
-def the_first_own_event_goes_to_a_page(patch: pytest.MonkeyPatch) -> None:
+def the_first_self_consumed_event_moves_to_a_segment(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(overflow._Head, "is_full", lambda *args: True)
 
 
-def what_is_withdrawn_stays_in_its_page(patch: pytest.MonkeyPatch) -> None:
+def withdrawn_events_stay_in_their_segment(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SelfConsumedEvents, "find_withdrawn", lambda *args: None)
 
 
-def own_events_are_read_back_for_everybody(patch: pytest.MonkeyPatch) -> None:
+def self_consumed_events_are_restored_for_all_handlers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SelfConsumedEvent, "is_for", lambda self, handler: True)
 
 
-def shelves_do_not_say_which_messages_they_hold(patch: pytest.MonkeyPatch) -> None:
+def index_segments_do_not_list_their_messages(patch: pytest.MonkeyPatch) -> None:
     shelved = overflow.index_segments
 
     def silent(p: SagaProgress, pages: tuple[OverflowSegment, ...], entries: object) -> tuple[SagaProgress, NewSegment]:
@@ -48,7 +48,7 @@ def shelves_do_not_say_which_messages_they_hold(patch: pytest.MonkeyPatch) -> No
     patch.setattr(overflow, "index_segments", silent)
 
 
-def what_a_shelf_lists_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+def segments_of_an_index_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     opened = overflow.open_index
 
     def partly(p: SagaProgress, shelf: OverflowSegment, leaf: SegmentDocument) -> SagaProgress:
@@ -58,13 +58,13 @@ def what_a_shelf_lists_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 RULES: dict[Take, str] = {
-    own_events_are_not_read_back: "own pages: the other part comes, crash",
-    own_events_are_read_back_behind_what_came_since: "own pages: between the first and what came since",
-    the_first_own_event_goes_to_a_page: "own pages: the other part comes, crash",
-    what_is_withdrawn_stays_in_its_page: "own pages: withdrawn, crash",
-    own_events_are_read_back_for_everybody: "own pages: two handlers, and an inbox in pages",
-    shelves_do_not_say_which_messages_they_hold: "shelves: of a queue",
-    what_a_shelf_lists_is_forgotten: "shelves: of a queue",
+    self_consumed_events_are_not_restored: "own pages: the other part comes, crash",
+    self_consumed_events_are_restored_behind_later_ones: "own pages: between the first and what came since",
+    the_first_self_consumed_event_moves_to_a_segment: "own pages: the other part comes, crash",
+    withdrawn_events_stay_in_their_segment: "own pages: withdrawn, crash",
+    self_consumed_events_are_restored_for_all_handlers: "own pages: two handlers, and an inbox in pages",
+    index_segments_do_not_list_their_messages: "shelves: of a queue",
+    segments_of_an_index_are_forgotten: "shelves: of a queue",
 }
 
 

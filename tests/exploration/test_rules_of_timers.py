@@ -19,11 +19,11 @@ unpublished = history.find_unpublished
 touched, may_run = timers.touch_deadlines, timers.may_deadline_run
 
 
-def what_waits_newly_relies_on_the_wake_that_there_is(patch: pytest.MonkeyPatch) -> None:
+def newly_parked_runs_rely_on_the_current_timer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(timers, "set_timer", lambda p, before, *asked: woken(p, p, *asked))
 
 
-def wakes_that_come_early_are_dropped(patch: pytest.MonkeyPatch) -> None:
+def early_timers_are_dropped(patch: pytest.MonkeyPatch) -> None:
     def dropped(*asked: Any) -> Any:
         action = at_rest(*asked)
         return Complete() if isinstance(action, ForwardTimer) else action
@@ -31,7 +31,7 @@ def wakes_that_come_early_are_dropped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(next_action, "_at_rest", dropped)
 
 
-def other_wakes_are_dropped_before_settling(patch: pytest.MonkeyPatch) -> None:
+def other_timers_are_dropped_before_ready_runs(patch: pytest.MonkeyPatch) -> None:
     def dropped(p: SagaProgress | None, roles: Any, trigger: Any, now: Any, certain: bool) -> Any:
         message = trigger.message
         if p is None or message.type != TIMER_TYPE or (p.timer is not None and p.timer.id == message.id):
@@ -41,7 +41,7 @@ def other_wakes_are_dropped_before_settling(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(message_processor, "choose_next_action", dropped)
 
 
-def a_clock_that_is_ahead_names_the_wake(patch: pytest.MonkeyPatch) -> None:
+def a_clock_that_is_ahead_sets_the_timer(patch: pytest.MonkeyPatch) -> None:
     def believed(*asked: Any) -> Any:
         action = at_rest(*asked)
         return Complete() if isinstance(action, RescheduleTimer) else action
@@ -49,7 +49,7 @@ def a_clock_that_is_ahead_names_the_wake(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(next_action, "_at_rest", believed)
 
 
-def each_write_names_a_wake(patch: pytest.MonkeyPatch) -> None:
+def each_write_sets_a_timer(patch: pytest.MonkeyPatch) -> None:
     def named(p: SagaProgress, *asked: Any) -> tuple[SagaProgress, CurrentTimer | None]:
         return woken(replace(p, timer=None), *asked)
 
@@ -71,14 +71,14 @@ def readers_publish_the_timer_that_is_being_handled(patch: pytest.MonkeyPatch) -
     patch.setattr(ProgressRepository, "publish", all_of_it)
 
 
-def what_is_overdue_and_cannot_run_has_no_wake(patch: pytest.MonkeyPatch) -> None:
+def overdue_blocked_runs_have_no_timer(patch: pytest.MonkeyPatch) -> None:
     def forgotten(p: SagaProgress, now_ms: int, before: SagaProgress | None = None) -> int | None:
         return min([due for _, _, due in timers.find_timed_work(p) if due > now_ms], default=None)
 
     patch.setattr(timers, "compute_next_check", forgotten)
 
 
-def what_a_dead_letter_holds_up_is_looked_at_for_ever(patch: pytest.MonkeyPatch) -> None:
+def runs_blocked_by_a_dead_letter_keep_setting_timers(patch: pytest.MonkeyPatch) -> None:
     def all_of_it(p: SagaProgress) -> frozenset[tuple[str, str, int]]:
         kept = (*p.queue, *p.compensating, *p.deadlines)
         waits = [(k.handler, k.message.id, k.due_ms) for k in kept if k.due_ms]
@@ -87,11 +87,11 @@ def what_a_dead_letter_holds_up_is_looked_at_for_ever(patch: pytest.MonkeyPatch)
     patch.setattr(timers, "find_timed_work", all_of_it)
 
 
-def what_has_begun_waits_for_a_person_too(patch: pytest.MonkeyPatch) -> None:
+def begun_runs_wait_behind_a_dead_letter(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(timers, "_find_unblocked_runs", lambda p: set())
 
 
-def a_dead_letter_leaves_the_wake_as_it_is(patch: pytest.MonkeyPatch) -> None:
+def a_dead_letter_does_not_change_the_timer(patch: pytest.MonkeyPatch) -> None:
     def left(p: SagaProgress, before: SagaProgress | None, now_ms: int) -> tuple[SagaProgress, CurrentTimer | None]:
         revived = before and replace(before, queue=(), compensating=())
         return (p, None) if p.is_quarantined and p.timer is not None else woken(p, revived, now_ms)
@@ -99,14 +99,14 @@ def a_dead_letter_leaves_the_wake_as_it_is(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(timers, "set_timer", left)
 
 
-def readers_publish_no_wake(patch: pytest.MonkeyPatch) -> None:
+def readers_publish_no_timer(patch: pytest.MonkeyPatch) -> None:
     def without(p: SagaProgress, *asked: Any) -> Any:
         return [entry for entry in unpublished(p, *asked) if entry.events or entry.letters]
 
     patch.setattr(history, "find_unpublished", without)
 
 
-def what_is_parked_goes_behind_the_others(patch: pytest.MonkeyPatch) -> None:
+def a_parked_message_moves_behind_the_queue(patch: pytest.MonkeyPatch) -> None:
     def behind(p: SagaProgress, kept: PendingMessage) -> SagaProgress:
         gone = [kept.message.id]
         rest = journal.remove_messages(p.queue, kept.handler, gone)
@@ -115,15 +115,15 @@ def what_is_parked_goes_behind_the_others(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(failed_attempts, "_move_to_head", behind)
 
 
-def what_waited_and_is_parked_gets_a_new_place(patch: pytest.MonkeyPatch) -> None:
+def a_pending_message_that_is_parked_gets_a_new_order_number(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(failed_attempts, "find_order_number", lambda p, handler, message: None)
 
 
-def wakes_are_answered_from_the_cache(patch: pytest.MonkeyPatch) -> None:
+def timers_are_decided_from_the_cache(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(next_action, "TIMER_TYPE", "another")
 
 
-def deadlines_are_opened_by_their_handlers_alone(patch: pytest.MonkeyPatch) -> None:
+def deadlines_are_opened_only_when_their_event_is_handled(patch: pytest.MonkeyPatch) -> None:
     def opened(p: SagaProgress, roles: Any, in_hand: Message, said: Any, now_ms: int) -> SagaProgress:
         after = touched(p, roles, in_hand, said, now_ms)
         ended = {
@@ -146,11 +146,11 @@ def deadlines_are_closed_only_while_they_are_open(patch: pytest.MonkeyPatch) -> 
     patch.setattr(timers, "touch_deadlines", closed)
 
 
-def deadlines_do_not_look_whether_others_are_under_way(patch: pytest.MonkeyPatch) -> None:
+def deadlines_ignore_open_runs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(timers, "may_deadline_run", lambda p, roles: True)
 
 
-def deadlines_pass_a_decider_that_has_begun(patch: pytest.MonkeyPatch) -> None:
+def deadlines_overtake_a_begun_decider(patch: pytest.MonkeyPatch) -> None:
     def passes(p: SagaProgress, roles: Any) -> bool:
         head = p.queue[0] if p.queue and p.queue[0].due_ms else None
         return may_run(p, roles) or (head is not None and {i.handler for i in p.intents} <= {head.handler})
@@ -158,7 +158,7 @@ def deadlines_pass_a_decider_that_has_begun(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(timers, "may_deadline_run", passes)
 
 
-def what_a_deadline_has_begun_is_dropped_with_it(patch: pytest.MonkeyPatch) -> None:
+def the_open_intent_of_a_deadline_is_dropped_with_it(patch: pytest.MonkeyPatch) -> None:
     def dropped(p: SagaProgress, roles: Any, in_hand: Message, said: Any, now_ms: int) -> SagaProgress:
         after = touched(replace(p, intents=()), roles, in_hand, said, now_ms)
         return replace(after, intents=p.intents)
@@ -166,7 +166,7 @@ def what_a_deadline_has_begun_is_dropped_with_it(patch: pytest.MonkeyPatch) -> N
     patch.setattr(timers, "touch_deadlines", dropped)
 
 
-def deadlines_that_began_are_not_gone_on_with(patch: pytest.MonkeyPatch) -> None:
+def begun_deadlines_are_not_resumed(patch: pytest.MonkeyPatch) -> None:
     resumable = decisions._find_resumable
 
     def without(p: SagaProgress, roles: Any, intent: Any, now_ms: int) -> Any:
@@ -175,7 +175,7 @@ def deadlines_that_began_are_not_gone_on_with(patch: pytest.MonkeyPatch) -> None
     patch.setattr(decisions, "_find_resumable", without)
 
 
-def what_is_for_a_deadline_alone_is_not_written_down(patch: pytest.MonkeyPatch) -> None:
+def events_for_deadlines_alone_are_not_recorded(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(timers, "touches_deadline", lambda p, roles, message: False)
 
 
@@ -187,41 +187,41 @@ def a_deadline_runs_before_the_log_is_handled_up_to_its_due_time(patch: pytest.M
     patch.setattr(timers, "waits_for_log", lambda *asked: False)
 
 
-def deadlines_pass_what_a_pause_holds_up(patch: pytest.MonkeyPatch) -> None:
+def deadlines_overtake_paused_runs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(timers, "_is_pending", lambda kept: False)
 
 
-def what_a_clock_that_was_ahead_has_set_stays(patch: pytest.MonkeyPatch) -> None:
+def times_set_by_a_clock_that_was_ahead_are_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(timers, "limit_delays", lambda p, *asked: p)
 
 
 RULES: dict[Take, str] = {
-    what_a_clock_that_was_ahead_has_set_stays: "clock: ahead for a moment, what is parked",
+    times_set_by_a_clock_that_was_ahead_are_kept: "clock: ahead for a moment, what is parked",
     a_deadline_runs_before_the_log_is_handled_up_to_its_due_time: "deadline: an answer that the log had in time",
-    deadlines_pass_what_a_pause_holds_up: "paused: an answer that came in time, beside a deadline",
-    what_waits_newly_relies_on_the_wake_that_there_is: "deadline: two of them, and what is parked",
-    wakes_that_come_early_are_dropped: "parked: wakes come too early, a rebalance",
-    other_wakes_are_dropped_before_settling: "deadline: by a step that fails",
-    a_clock_that_is_ahead_names_the_wake: "deadline: a clock that is ahead",
-    each_write_names_a_wake: "parked twice",
-    what_is_overdue_and_cannot_run_has_no_wake: "deadline: two of them, and what is parked",
-    what_a_dead_letter_holds_up_is_looked_at_for_ever: "a deadline waits behind a dead letter",
-    what_has_begun_waits_for_a_person_too: "a dead letter of an undoing, and a deadline that has begun",
-    a_dead_letter_leaves_the_wake_as_it_is: "replay: a deadline waits behind it: its wake comes early",
-    readers_publish_no_wake: "parked twice",
+    deadlines_overtake_paused_runs: "paused: an answer that came in time, beside a deadline",
+    newly_parked_runs_rely_on_the_current_timer: "deadline: two of them, and what is parked",
+    early_timers_are_dropped: "parked: wakes come too early, a rebalance",
+    other_timers_are_dropped_before_ready_runs: "deadline: by a step that fails",
+    a_clock_that_is_ahead_sets_the_timer: "deadline: a clock that is ahead",
+    each_write_sets_a_timer: "parked twice",
+    overdue_blocked_runs_have_no_timer: "deadline: two of them, and what is parked",
+    runs_blocked_by_a_dead_letter_keep_setting_timers: "a deadline waits behind a dead letter",
+    begun_runs_wait_behind_a_dead_letter: "a dead letter of an undoing, and a deadline that has begun",
+    a_dead_letter_does_not_change_the_timer: "replay: a deadline waits behind it: its wake comes early",
+    readers_publish_no_timer: "parked twice",
     readers_publish_the_timer_that_is_being_handled: "parked: many wakes come too early",
-    what_is_parked_goes_behind_the_others: "parked: of two, the second before its turn",
-    what_waited_and_is_parked_gets_a_new_place: (
+    a_parked_message_moves_behind_the_queue: "parked: of two, the second before its turn",
+    a_pending_message_that_is_parked_gets_a_new_order_number: (
         "parked: one of many that waited for an own part, others wait behind it"
     ),
-    wakes_are_answered_from_the_cache: "parked: wakes come to an owner with an old cache",
-    deadlines_are_opened_by_their_handlers_alone: "deadline: it makes the saga fail",
+    timers_are_decided_from_the_cache: "parked: wakes come to an owner with an old cache",
+    deadlines_are_opened_only_when_their_event_is_handled: "deadline: it makes the saga fail",
     deadlines_are_closed_only_while_they_are_open: "deadline: what closes it comes before or behind",
-    deadlines_do_not_look_whether_others_are_under_way: "deadline: behind a decider that is parked",
-    deadlines_pass_a_decider_that_has_begun: "deadline: behind a decider that is parked",
-    what_a_deadline_has_begun_is_dropped_with_it: "deadline: closed while it is under way",
-    deadlines_that_began_are_not_gone_on_with: "deadline: closed while it is under way",
-    what_is_for_a_deadline_alone_is_not_written_down: "deadline: alone",
+    deadlines_ignore_open_runs: "deadline: behind a decider that is parked",
+    deadlines_overtake_a_begun_decider: "deadline: behind a decider that is parked",
+    the_open_intent_of_a_deadline_is_dropped_with_it: "deadline: closed while it is under way",
+    begun_deadlines_are_not_resumed: "deadline: closed while it is under way",
+    events_for_deadlines_alone_are_not_recorded: "deadline: alone",
     timers_of_unknown_sagas_are_dropped: "parked: the wake comes to another project's service of that name",
 }
 

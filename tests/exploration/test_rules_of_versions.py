@@ -22,7 +22,7 @@ from verification import services
 migrated = recorded_values.migrate_progress
 
 
-def a_migration_is_made_twice(patch: pytest.MonkeyPatch) -> None:
+def a_migration_is_applied_twice(patch: pytest.MonkeyPatch) -> None:
     """The state is written migrated, without its version."""
 
     def unnumbered(
@@ -36,18 +36,18 @@ def a_migration_is_made_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recorded_values, "migrate_progress", unnumbered)
 
 
-def a_newer_state_is_read_by_the_release_before(patch: pytest.MonkeyPatch) -> None:
+def a_newer_state_is_read_by_an_older_release(patch: pytest.MonkeyPatch) -> None:
     check = ProgressRepository._check_declared
     patch.setattr(ProgressRepository, "_check_declared", lambda s, p, *said: check(s, replace(p, version=1), *said))
 
 
-def a_rerun_is_shown_the_state_as_it_was(patch: pytest.MonkeyPatch) -> None:
+def a_rerun_gets_the_unmigrated_state(patch: pytest.MonkeyPatch) -> None:
     """What a run writes at its end is migrated all the same."""
     unmigrated = SimpleNamespace(migrate_fields=lambda service, state, version, saga: state)
     patch.setattr(saga_context, "recorded_values", unmigrated)
 
 
-def a_rerun_is_shown_the_state_of_the_saga(patch: pytest.MonkeyPatch) -> None:
+def a_rerun_gets_a_state_migrated_only_with_the_saga(patch: pytest.MonkeyPatch) -> None:
     """What a run began on counts as migrated when the saga's own state is."""
 
     def together(
@@ -60,20 +60,20 @@ def a_rerun_is_shown_the_state_of_the_saga(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recorded_values, "migrate_progress", together)
 
 
-def a_transition_holds_what_a_run_changed_and_no_more(patch: pytest.MonkeyPatch) -> None:
+def a_migration_is_not_recorded_in_its_transition(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recorded_values, "migrate_progress", lambda s, p, delta, *of: (migrated(s, p, delta, *of)[0], delta))
 
 
-def an_older_release_goes_on_with_what_a_newer_one_began(patch: pytest.MonkeyPatch) -> None:
+def an_older_release_resumes_a_run_of_a_newer_one(patch: pytest.MonkeyPatch) -> None:
     """Whatever version began a run, the handler of this release is called."""
     patch.setattr(StepReplay, "is_resolved", True)
 
 
-def a_rerun_has_the_version_of_now(patch: pytest.MonkeyPatch) -> None:
+def a_rerun_has_the_current_handler_version(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SagaContext, "version", property(lambda saga: saga.handler.version))
 
 
-def a_renamed_service_forgets_what_it_was(patch: pytest.MonkeyPatch) -> None:
+def a_renamed_service_ignores_its_former_name(patch: pytest.MonkeyPatch) -> None:
     """As if its declaration did not say so: ids, keys and the progress are made of the new name."""
     declared_by = services.declared_by
 
@@ -85,14 +85,14 @@ def a_renamed_service_forgets_what_it_was(patch: pytest.MonkeyPatch) -> None:
 
 
 RULES: dict[Take, str] = {
-    a_renamed_service_forgets_what_it_was: "renamed: a crash",
-    an_older_release_goes_on_with_what_a_newer_one_began: "improved: begun under either, gone on with by either",
-    a_rerun_has_the_version_of_now: "improved: a worker dies between two steps",
-    a_migration_is_made_twice: "version: one run before, one after",
-    a_newer_state_is_read_by_the_release_before: "version: one run before, one after",
-    a_rerun_is_shown_the_state_as_it_was: "version: begun before, gone on with after",
-    a_rerun_is_shown_the_state_of_the_saga: "version: parked, and another undone meanwhile",
-    a_transition_holds_what_a_run_changed_and_no_more: "version: transitions in archives",
+    a_renamed_service_ignores_its_former_name: "renamed: a crash",
+    an_older_release_resumes_a_run_of_a_newer_one: "improved: begun under either, gone on with by either",
+    a_rerun_has_the_current_handler_version: "improved: a worker dies between two steps",
+    a_migration_is_applied_twice: "version: one run before, one after",
+    a_newer_state_is_read_by_an_older_release: "version: one run before, one after",
+    a_rerun_gets_the_unmigrated_state: "version: begun before, gone on with after",
+    a_rerun_gets_a_state_migrated_only_with_the_saga: "version: parked, and another undone meanwhile",
+    a_migration_is_not_recorded_in_its_transition: "version: transitions in archives",
 }
 
 

@@ -13,7 +13,7 @@ from tests.mutants.runtime_mutants import rewrite_source
 FORGOTTEN = "await self.source.forget(self.service, noted[-1].number)"
 
 
-def a_removal_has_the_id_of_what_it_removes(patch: pytest.MonkeyPatch) -> None:
+def a_removal_has_the_id_of_the_removed_version(patch: pytest.MonkeyPatch) -> None:
     """On SQLite both have one version."""
     patch.setattr(record_router, "id_of_change", lambda key, version, *, is_gone: f"{key}@{version}")
 
@@ -22,7 +22,7 @@ def changes_are_forgotten_before_they_are_published(patch: pytest.MonkeyPatch) -
     rewrite_source(patch, ChangeRelay, "relay_once", "        try:\n", f"        {FORGOTTEN}\n        try:\n")
 
 
-def what_is_noted_while_publishing_is_forgotten_with_it(patch: pytest.MonkeyPatch) -> None:
+def changes_recorded_during_publishing_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     rewrite_source(patch, ChangeRelay, "relay_once", FORGOTTEN, "await self.source.forget(self.service, 2**60)")
 
 
@@ -30,15 +30,15 @@ def changes_are_published_in_reverse_order(patch: pytest.MonkeyPatch) -> None:
     rewrite_source(patch, ChangeRelay, "relay_once", "for each in noted])", "for each in reversed(noted)])")
 
 
-def changes_are_known_by_their_place_in_the_log(patch: pytest.MonkeyPatch) -> None:
+def changes_are_identified_by_their_offset(patch: pytest.MonkeyPatch) -> None:
     _other_ids(patch, lambda message, record: f"|{record.topic}/{record.partition}/{record.offset}")
 
 
-def changes_are_known_by_their_key_alone(patch: pytest.MonkeyPatch) -> None:
+def changes_are_identified_by_their_key_alone(patch: pytest.MonkeyPatch) -> None:
     _other_ids(patch, lambda message, record: message.id.partition("@")[0])
 
 
-def changes_are_known_by_their_time(patch: pytest.MonkeyPatch) -> None:
+def changes_are_identified_by_their_record_time(patch: pytest.MonkeyPatch) -> None:
     """The time at which the log has taken them: a repetition has another one."""
     _other_ids(patch, lambda message, record: f"{message.id.partition('@')[0]}@{record.time_ms}")
 

@@ -33,7 +33,7 @@ def a_pause_is_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(control_log, "refresh", looked)
 
 
-def a_pause_is_over_as_soon_as_it_is_looked_at(patch: pytest.MonkeyPatch) -> None:
+def a_pause_ends_when_its_timer_fires(patch: pytest.MonkeyPatch) -> None:
     """What was parked because of it is let through when its wake comes."""
     run = MessageProcessor._run
 
@@ -45,7 +45,7 @@ def a_pause_is_over_as_soon_as_it_is_looked_at(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(MessageProcessor, "_run", passed)
 
 
-def a_route_drops_what_has_begun(patch: pytest.MonkeyPatch) -> None:
+def a_route_drops_open_intents(patch: pytest.MonkeyPatch) -> None:
     """An open intent goes with its message: nobody knows any more what stands."""
     divert = FailureHandler.divert
 

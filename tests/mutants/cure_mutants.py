@@ -41,7 +41,7 @@ def a_compensation_may_be_discarded(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(operator_commands, "discard_message", gone)
 
 
-def a_command_is_written_over_what_others_wrote(patch: pytest.MonkeyPatch) -> None:
+def a_command_overwrites_concurrent_writes(patch: pytest.MonkeyPatch) -> None:
     """A worker that has lost the partition heeds it all the same, by what it remembers of the saga."""
     save = ProgressRepository.checkpoint
 
@@ -55,7 +55,7 @@ def a_command_is_written_over_what_others_wrote(patch: pytest.MonkeyPatch) -> No
     patch.setattr(ProgressRepository, "checkpoint", saved)
 
 
-def a_person_is_not_believed(patch: pytest.MonkeyPatch) -> None:
+def a_resolution_is_ignored(patch: pytest.MonkeyPatch) -> None:
     """The call is made again, whatever was said of it."""
     init = SagaContext.__init__
 
@@ -75,7 +75,7 @@ def a_flag_changes_under_a_rerun(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SagaContext, "flag", asked)
 
 
-def what_is_open_expires(patch: pytest.MonkeyPatch) -> None:
+def open_sagas_expire(patch: pytest.MonkeyPatch) -> None:
     """A saga that waits for a person is forgotten like one that is over."""
     rewrite_source(
         patch,

@@ -22,7 +22,7 @@ def a_turn_repeats_the_steps_of_the_last_one(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(journal, "suspend_run", forgetful)
 
 
-def a_turn_waits_for_what_it_was_shown(patch: pytest.MonkeyPatch) -> None:
+def a_turn_waits_for_events_of_the_last_turn(patch: pytest.MonkeyPatch) -> None:
     """What has come is not gone with the turn that saw it, and ends the next wait at once."""
     gone_on = journal.suspend_run
 
@@ -32,7 +32,7 @@ def a_turn_waits_for_what_it_was_shown(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(journal, "suspend_run", kept)
 
 
-def runs_go_on_though_they_are_closed(patch: pytest.MonkeyPatch) -> None:
+def closed_suspended_runs_continue(patch: pytest.MonkeyPatch) -> None:
     close, why_over = compensation._close_handler, decisions.find_closing_reason
 
     def left(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> Any:
@@ -46,7 +46,7 @@ def runs_go_on_though_they_are_closed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decisions, "find_closing_reason", never)
 
 
-def a_job_keeps_its_lane(patch: pytest.MonkeyPatch) -> None:
+def a_suspended_run_keeps_its_lane(patch: pytest.MonkeyPatch) -> None:
     """It goes on under the message that began it: what comes meanwhile waits for its end."""
     ready = suspended_runs.find_ready_runs
     patch.setattr(

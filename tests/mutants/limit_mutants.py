@@ -19,11 +19,11 @@ def an_open_breaker_lets_all_through(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(breaker, "left_s", lambda circuit, now_s: 0.0)
 
 
-def a_refused_call_keeps_its_place(patch: pytest.MonkeyPatch) -> None:
+def a_refused_call_keeps_its_turn(patch: pytest.MonkeyPatch) -> None:
     """It was let in, and is refused as the breaker has opened meanwhile."""
     rewrite_source(patch, Limiter, "enter", "self._frees(None)", "pass")
 
 
-def another_way_is_taken_beside_a_call_that_may_have_happened(patch: pytest.MonkeyPatch) -> None:
+def a_fallback_runs_beside_a_call_that_may_have_happened(patch: pytest.MonkeyPatch) -> None:
     """Its breaker is open when it is asked for again, and the handler takes that for an answer."""
     rewrite_source(patch, SagaContext, "call_when_admitted", "if begun is None:", "if True:")

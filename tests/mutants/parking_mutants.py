@@ -35,7 +35,7 @@ def finished_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OffsetTracker, "finish", once)
 
 
-def wakes_are_finished_when_they_are_held(patch: pytest.MonkeyPatch) -> None:
+def timers_are_finished_when_they_are_buffered(patch: pytest.MonkeyPatch) -> None:
     """Their offsets are committed, and a worker that dies holds them no more."""
     add = TimerBuffer.add
 
@@ -47,21 +47,21 @@ def wakes_are_finished_when_they_are_held(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TimerBuffer, "add", added)
 
 
-def wakes_are_not_published(patch: pytest.MonkeyPatch) -> None:
+def timers_are_not_published(patch: pytest.MonkeyPatch) -> None:
     rewrite_source(patch, ProgressRepository, "publish", " and entry.timer.id != state.message.id", " and False")
 
 
-def wakes_of_a_worker_that_dies_are_not_published_again(patch: pytest.MonkeyPatch) -> None:
+def timers_of_a_dead_worker_are_not_published_again(patch: pytest.MonkeyPatch) -> None:
     rewrite_source(
         patch, history, "find_unpublished", " or (entry.timer is not None and entry.timer.id != in_hand)", ""
     )
 
 
-def copies_of_a_wake_are_sent_on_too(patch: pytest.MonkeyPatch) -> None:
+def copies_of_a_timer_are_forwarded_too(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(timers, "_name", lambda item: (item.message.saga, str(item.position)))
 
 
-def what_is_parked_goes_to_the_end(patch: pytest.MonkeyPatch) -> None:
+def a_parked_run_moves_to_the_end(patch: pytest.MonkeyPatch) -> None:
     def behind(p: SagaProgress, kept: PendingMessage) -> SagaProgress:
         name, gone = kept.handler, [kept.message.id]
         queue, waiting = journal.remove_messages(p.queue, name, gone), journal.remove_messages(p.waiting, name, gone)
@@ -90,7 +90,7 @@ class _Later(BaseException):
     """Raised through a turn whose message is parked in memory."""
 
 
-def what_is_parked_is_in_memory_only(patch: pytest.MonkeyPatch) -> None:
+def parked_runs_are_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     """Its offset is committed, and the worker that parked it comes back to it, if it lives."""
     deliver, run = MessageDelivery.deliver, KeyedExecutor._run
 

@@ -93,7 +93,7 @@ def commits_before_publishing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OffsetTracker, "finish", once)
 
 
-def offsets_are_committed_with_gaps(patch: pytest.MonkeyPatch) -> None:
+def offsets_are_committed_past_gaps(patch: pytest.MonkeyPatch) -> None:
     def furthest(self: OffsetTracker) -> int | None:
         done = [offset for offset, finished in self.taken.items() if finished]
         return max(done) + 1 if done and max(done) + 1 > self._committed else None
@@ -101,7 +101,7 @@ def offsets_are_committed_with_gaps(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OffsetTracker, "offset_to_commit", furthest)
 
 
-def messages_of_one_saga_run_side_by_side(patch: pytest.MonkeyPatch) -> None:
+def messages_of_one_saga_run_concurrently(patch: pytest.MonkeyPatch) -> None:
     rewrite_source(
         patch, keyed_executor.KeyedExecutor, "add", "item.message.saga", 'f"{item.message.saga} {item.position.offset}"'
     )
@@ -111,7 +111,7 @@ def a_lost_partition_is_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionListener, "on_lost", lambda self, partitions: None)
 
 
-def a_message_that_is_left_counts_as_finished(patch: pytest.MonkeyPatch) -> None:
+def an_abandoned_message_counts_as_finished(patch: pytest.MonkeyPatch) -> None:
     rewrite_source(patch, keyed_executor.KeyedExecutor, "_run", "if finished:", "if finished or True:")
 
 
@@ -132,7 +132,7 @@ def events_go_out_in_any_order(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(outbox, "outbox_records", lambda service, p, entry: list(records_of(service, p, entry))[::-1])
 
 
-def repeats_have_another_time(patch: pytest.MonkeyPatch) -> None:
+def republished_events_have_another_time(patch: pytest.MonkeyPatch) -> None:
     real = outbox.outbox_records
 
     def records_of(service: ServiceRuntime, p: SagaProgress, entry: Any) -> Any:
@@ -144,7 +144,7 @@ def repeats_have_another_time(patch: pytest.MonkeyPatch) -> None:
 # -------------------------------------------------------------------- the write
 
 
-def writes_carry_no_version(patch: pytest.MonkeyPatch) -> None:
+def progresses_are_written_without_compare_and_swap(patch: pytest.MonkeyPatch) -> None:
     rewrite_source(
         patch,
         ProgressRepository,
@@ -213,7 +213,7 @@ def queued_messages_are_put_in_front(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def a_second_failure_is_taken_for_other_content(patch: pytest.MonkeyPatch) -> None:
+def a_second_failure_event_counts_as_other_content(patch: pytest.MonkeyPatch) -> None:
     rewrite_source(
         patch,
         decisions,
@@ -227,7 +227,7 @@ def the_inbox_is_trimmed_by_count(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(journal, "_trim_inbox", lambda p, hand: dict(list(p.inbox.items())[-journal.INBOX_MAX :]))
 
 
-def a_message_that_has_to_wait_is_dropped(patch: pytest.MonkeyPatch) -> None:
+def a_pending_message_is_dropped(patch: pytest.MonkeyPatch) -> None:
     def waiting(p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str) -> Commit:
         return journal.ignore_message(p, hand, role, message, reason)
 
@@ -268,7 +268,7 @@ def dead_letters_are_not_published(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def a_dead_letter_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
+def a_dead_letter_blocks_no_other_message(patch: pytest.MonkeyPatch) -> None:
     def blocked(p: SagaProgress, handler: str, message: Message) -> bool:
         return any(not decisions.is_dead_letter(p, intent) for intent in p.intents)
 
@@ -291,7 +291,7 @@ def updates_leave_no_marker(patch: pytest.MonkeyPatch) -> None:
     rewrite_source(patch, document_updates, "apply_together", ", **new}", "}")
 
 
-def documents_are_written_without_their_version(patch: pytest.MonkeyPatch) -> None:
+def documents_are_written_without_compare_and_swap(patch: pytest.MonkeyPatch) -> None:
     rewrite_source(
         patch,
         document_updates,
@@ -347,7 +347,7 @@ def both_trust_an_old_cache(patch: pytest.MonkeyPatch) -> None:
 # -------------------------------------------------------------------- commands
 
 
-def a_replay_is_taken_for_a_duplicate(patch: pytest.MonkeyPatch) -> None:
+def a_second_replay_counts_as_a_duplicate(patch: pytest.MonkeyPatch) -> None:
     """What is wanted of one saga is heeded once."""
     heed = operator_commands.decide_command
 

@@ -175,7 +175,7 @@ def goods_are_handed_out_before_the_success(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(shop, "inventory", inventory)
 
 
-def the_stock_is_read_and_written_in_two_moves(patch: pytest.MonkeyPatch) -> None:
+def the_stock_is_read_and_written_in_two_steps(patch: pytest.MonkeyPatch) -> None:
     def overwrite(there: Stock, stock: Stock) -> Stock:
         return stock
 
