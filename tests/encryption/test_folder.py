@@ -63,7 +63,7 @@ async def opened(keys: KeyFolder, text: str) -> str | None:
     return None if key is None else key.decrypt(text, "here").decode()
 
 
-async def test_all_who_ask_first_at_once_get_one_key(keys: KeyFolder, clock: Calendar) -> None:
+async def test_concurrent_first_requests_for_a_subject_get_one_key(keys: KeyFolder, clock: Calendar) -> None:
     processes = [another(keys, clock) for _ in range(20)]
     texts = await asyncio.gather(*(sealed(each, "ada") for each in processes))
     assert len(set(texts)) == 1
@@ -72,7 +72,7 @@ async def test_all_who_ask_first_at_once_get_one_key(keys: KeyFolder, clock: Cal
 
 
 @pytest.mark.parametrize("plain", [b"", b"x", b"\0\xff", b"y" * 10_000])
-def test_what_is_sealed_opens_as_it_was(plain: bytes) -> None:
+def test_an_encrypted_value_decrypts_to_the_same_value(plain: bytes) -> None:
     key = SubjectKey("0" * 32, b"s" * 32)
     text = key.encrypt(plain, "here")
     assert key.decrypt(text, "here") == plain
@@ -114,7 +114,7 @@ async def test_after_rewrapping_the_older_key_is_removable_and_old_copies_are_us
     assert newest > first.name
 
 
-async def test_who_does_not_see_a_newer_key_yet_waits_and_then_goes_on(keys: KeyFolder, clock: Calendar) -> None:
+async def test_a_process_without_the_newer_key_waits_until_it_appears(keys: KeyFolder, clock: Calendar) -> None:
     clock.at_s += 1
     newest = keys.folder / keys.create_wrapping_key("ada", "a new year")
     text = await sealed(keys, "ada")
@@ -126,7 +126,7 @@ async def test_who_does_not_see_a_newer_key_yet_waits_and_then_goes_on(keys: Key
     assert await opened(late, text) == "4242"
 
 
-async def test_an_erasure_is_for_good_and_reaches_each_process_within_the_time_of_its_cache(
+async def test_an_erasure_is_permanent_and_reaches_each_process_within_its_cache_time(
     keys: KeyFolder, clock: Calendar
 ) -> None:
     text = await sealed(keys, "ada")
@@ -148,7 +148,7 @@ async def test_an_erasure_is_for_good_and_reaches_each_process_within_the_time_o
     assert await opened(another(keys, clock), text) is None
 
 
-async def test_a_secret_that_is_absent_is_no_erasure(keys: KeyFolder, clock: Calendar) -> None:
+async def test_a_missing_secret_does_not_count_as_erased(keys: KeyFolder, clock: Calendar) -> None:
     text = await sealed(keys, "ada")
     secret_of(keys, "ada").rename(keys.folder / "aside")
     with pytest.raises(KeyMissing, match="is not there, and no mark of an erasure"):
@@ -173,7 +173,7 @@ async def test_a_secret_that_is_absent_is_no_erasure(keys: KeyFolder, clock: Cal
         (b'{"by": "%b", "wrapped": "!"}', "cannot be opened with"),
     ],
 )
-async def test_a_damaged_secret_is_an_outage_with_the_files_name(
+async def test_a_damaged_secret_is_an_outage_that_names_the_file(
     content: bytes, problem: str, keys: KeyFolder, clock: Calendar
 ) -> None:
     (key,) = keys.folder.glob("*.key")
@@ -185,7 +185,7 @@ async def test_a_damaged_secret_is_an_outage_with_the_files_name(
     assert await sealed(keys, "bob")
 
 
-def test_a_folder_with_which_nothing_can_be_sealed_keeps_a_service_from_starting(
+def test_a_service_does_not_start_with_a_folder_that_cannot_encrypt(
     tmp_path: Path, keys: KeyFolder, clock: Calendar
 ) -> None:
     keys.check()
@@ -198,7 +198,7 @@ def test_a_folder_with_which_nothing_can_be_sealed_keeps_a_service_from_starting
         KeyFolder(tmp_path / "empty", clock).check()
 
 
-async def test_without_any_key_nothing_is_made(tmp_path: Path, clock: Calendar) -> None:
+async def test_without_a_wrapping_key_no_secret_is_created(tmp_path: Path, clock: Calendar) -> None:
     (tmp_path / "keys").mkdir()
     with pytest.raises(KeysUnavailable, match=r"there is no key in .*: make one, saga keys new"):
         await KeyFolder(tmp_path / "keys", clock).get_or_create_key("ada")
@@ -210,7 +210,7 @@ def test_no_other_user_may_read_a_key(keys: KeyFolder) -> None:
 
 
 @pytest.mark.parametrize("years", [(1, 0, 0, 0), (0, 1, 0, 2, 0), (0, 0, 0), (30, 1, 29, -40)])
-async def test_the_newest_key_is_the_one_that_was_made_last_whatever_the_clocks_say(
+async def test_the_newest_wrapping_key_is_the_last_created_even_if_clocks_differ(
     years: tuple[int, ...], keys: KeyFolder, clock: Calendar
 ) -> None:
     start_s, made = clock.at_s, list[str]()
@@ -225,7 +225,7 @@ async def test_the_newest_key_is_the_one_that_was_made_last_whatever_the_clocks_
     assert {*unneeded, made[-1]} == {path.name for path in keys.folder.glob("*.key")}
 
 
-def test_a_key_whose_name_is_no_time_does_not_keep_newer_ones_from_being_made(keys: KeyFolder, clock: Calendar) -> None:
+def test_a_key_file_with_an_invalid_name_does_not_prevent_new_keys(keys: KeyFolder, clock: Calendar) -> None:
     (first,) = keys.folder.glob("*.key")
     first.rename(keys.folder / "z-restored.key")
     assert keys.create_wrapping_key("ada", "after it") > "z-restored.key"
@@ -241,7 +241,7 @@ def without_the_unneeded(keys: KeyFolder, clock: Calendar) -> None:
 
 
 @pytest.mark.parametrize("frozen_before", ["_wrap", "_write", "_write_beside", "_hold_lock", "_read"])
-async def test_a_secret_that_is_made_while_keys_change_can_be_read_for_ever(
+async def test_a_secret_created_during_a_key_change_stays_readable(
     frozen_before: str, keys: KeyFolder, clock: Calendar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process may be frozen before each part of making a secret, while others make keys, wrap and remove."""
@@ -281,7 +281,7 @@ async def test_a_reader_retries_when_a_secret_is_rewrapped_during_the_read(
 
 
 @pytest.mark.parametrize("nth", range(1, 13))
-async def test_a_key_that_is_made_while_others_wrap_is_never_named_for_removal(
+async def test_a_wrapping_key_created_during_a_rewrap_is_not_listed_as_removable(
     nth: int, keys: KeyFolder, clock: Calendar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody makes a key, and a service a secret with it, before each look that the one who wraps takes at a file."""
@@ -326,7 +326,7 @@ async def test_a_lock_held_too_long_by_another_process_raises_keys_unavailable(
     assert await sealed(keys, "ada")
 
 
-async def test_while_a_secret_cannot_be_read_no_key_is_named_for_removal(keys: KeyFolder, clock: Calendar) -> None:
+async def test_no_key_is_removable_while_a_secret_is_unreadable(keys: KeyFolder, clock: Calendar) -> None:
     text = await sealed(keys, "ada")
     backup = secret_of(keys, "ada").read_bytes()
     clock.at_s += 1
@@ -343,7 +343,7 @@ async def test_while_a_secret_cannot_be_read_no_key_is_named_for_removal(keys: K
     assert await opened(another(keys, clock), text) == "4242"
 
 
-async def test_copies_that_a_killed_process_has_left_go_with_what_they_are_copies_of(
+async def test_temporary_copies_of_a_killed_process_are_deleted_with_their_secret(
     keys: KeyFolder, clock: Calendar
 ) -> None:
     await sealed(keys, "ada")
@@ -360,7 +360,7 @@ async def test_copies_that_a_killed_process_has_left_go_with_what_they_are_copie
 # ---------------------------------------------------------------- secrets that are lost
 
 
-async def test_a_secret_that_is_lost_is_missed_and_no_other_takes_its_place(keys: KeyFolder, clock: Calendar) -> None:
+async def test_a_lost_secret_is_reported_and_not_replaced(keys: KeyFolder, clock: Calendar) -> None:
     text = await sealed(keys, "ada")
     backup = secret_of(keys, "ada").read_bytes()
     shutil.rmtree(secret_of(keys, "ada").parent)
@@ -375,7 +375,7 @@ async def test_a_secret_that_is_lost_is_missed_and_no_other_takes_its_place(keys
     assert keys.summarize().troubles == []
 
 
-async def test_a_lost_mark_of_an_erasure_is_missed_and_a_lost_secret_can_be_forgotten(
+async def test_a_lost_erasure_mark_is_reported_and_a_lost_secret_can_be_erased(
     keys: KeyFolder, clock: Calendar
 ) -> None:
     await sealed(keys, "ada")
@@ -387,9 +387,7 @@ async def test_a_lost_mark_of_an_erasure_is_missed_and_a_lost_secret_can_be_forg
     assert await another(keys, clock).get_or_create_key("ada") is None
 
 
-async def test_secrets_from_before_their_names_were_written_down_are_added_by_rewrap(
-    keys: KeyFolder, clock: Calendar
-) -> None:
+async def test_rewrap_records_secrets_from_before_names_were_recorded(keys: KeyFolder, clock: Calendar) -> None:
     await sealed(keys, "ada")
     shutil.rmtree(keys.folder / "made")
     assert keys.summarize().troubles == []
@@ -398,7 +396,7 @@ async def test_secrets_from_before_their_names_were_written_down_are_added_by_re
     assert len(keys.summarize().troubles) == 1
 
 
-async def test_names_that_cannot_be_read_are_an_outage(keys: KeyFolder) -> None:
+async def test_unreadable_names_are_an_outage(keys: KeyFolder) -> None:
     (keys.folder / "made").write_bytes(b"")
     for ask in (lambda: keys.summarize(), lambda: keys.rewrap("ada", "x"), lambda: keys.forget("ada", "eve", "x")):
         with pytest.raises(KeysUnavailable, match=r"cannot be \w+: Not a directory"):
@@ -407,7 +405,7 @@ async def test_names_that_cannot_be_read_are_an_outage(keys: KeyFolder) -> None:
         await keys.get_or_create_key("ada")
 
 
-async def test_who_did_what_and_why_stands_in_the_book(keys: KeyFolder, clock: Calendar) -> None:
+async def test_the_audit_log_records_who_did_what_and_why(keys: KeyFolder, clock: Calendar) -> None:
     clock.at_s += 1
     newest = keys.create_wrapping_key("ada", "a new year")
     keys.forget("bob", "eve", "asked for it")
@@ -423,7 +421,7 @@ async def test_who_did_what_and_why_stands_in_the_book(keys: KeyFolder, clock: C
         keys.read_audit_log()
 
 
-async def test_what_is_kept_in_memory_is_bounded(keys: KeyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_cache_of_keys_is_bounded(keys: KeyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     assert CACHE_MAX >= 1000
     monkeypatch.setattr("saga.encryption.key_folder.CACHE_MAX", 3)
     texts = [await sealed(keys, f"order-{n}") for n in range(5)]

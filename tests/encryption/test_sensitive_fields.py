@@ -86,7 +86,7 @@ class Everything:
         ({"node": Node("a", Node("b"))}, {"node": {"name": HIDDEN, "next": {"name": HIDDEN, "next": None}}}),
     ],
 )
-def test_what_is_marked_is_hidden_wherever_it_stands_and_comes_back_whole(
+def test_sensitive_fields_are_redacted_at_every_depth_and_restored_unchanged(
     changed: dict[str, Any], seen: dict[str, object]
 ) -> None:
     value, marks = Everything(**changed), find_marks(Everything)
@@ -101,28 +101,28 @@ def test_what_is_marked_is_hidden_wherever_it_stands_and_comes_back_whole(
 
 
 @pytest.mark.parametrize("hint", [int, str | None, dict[str, Any], list[int], type, Any, None, ..., [], Mapping])
-def test_types_without_a_mark_have_none(hint: Any) -> None:
+def test_types_without_sensitive_fields_are_recognised(hint: Any) -> None:
     assert find_marks(hint) is None
 
 
 @pytest.mark.parametrize("value", [None, 3, "text", [1], {"number": 3}, object()])
-def test_a_value_that_is_not_of_its_type_is_hidden_as_a_whole(value: object) -> None:
+def test_a_value_of_the_wrong_type_is_redacted_as_a_whole(value: object) -> None:
     marks = find_marks(Card)
     assert marks is not None
     assert marks.change(value, ["something"], mark) == {"_sensitive": ["something"]}
 
 
-def test_a_short_text_is_hidden_where_it_stands_alone_and_a_longer_one_anywhere() -> None:
+def test_a_short_text_is_redacted_as_a_whole_word_and_a_longer_one_anywhere() -> None:
     assert redact_text("12 of 312, with 4242 in x4242x", ["12", "4242"]) == "*** of 312, with *** in x***x"
 
 
-def test_a_text_is_hidden_as_it_is_quoted_too() -> None:
+def test_a_text_is_redacted_in_quoted_form_too() -> None:
     secret = "O'Hara\n\"\\ü"
     for quoted in (repr(secret), ascii(secret), msgspec.json.encode(secret).decode(), f"{[secret]}"):
         assert redact_text(quoted, [secret]) in ("'***'", '"***"', "['***']", '["***"]'), quoted
 
 
-def test_of_a_text_without_end_nothing_is_left_that_may_be_cut_in_two() -> None:
+def test_a_truncated_text_shows_no_part_of_a_secret() -> None:
     secret = "s" * 300
     for before in (TEXT_MAX - 299, TEXT_MAX - 1, TEXT_MAX - 600):
         assert "ss" not in redact_text("x" * before + secret * 2, [secret])
@@ -181,7 +181,7 @@ WAYS: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("secret", SECRETS)
-def test_a_secret_is_found_however_it_is_written(secret: str, way: str) -> None:
+def test_a_secret_is_redacted_in_every_spelling(secret: str, way: str) -> None:
     written = WAYS[way](secret)
     if written.count("?") >= len(written) - 3:  # no letter is left of it
         return
@@ -192,7 +192,7 @@ def test_a_secret_is_found_however_it_is_written(secret: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("neighbours", [("", ""), ("a", "b"), ("user:", ""), ("xy", "!?")])
-def test_a_secret_is_found_within_something_in_base64(neighbours: tuple[str, str]) -> None:
+def test_a_secret_is_redacted_inside_base64(neighbours: tuple[str, str]) -> None:
     packed = base64.b64encode("hunter2-SECRET".join(neighbours).encode()).decode()
     assert len(redact_text(packed, ["hunter2-SECRET"])) < len(packed) - 12
 
@@ -208,16 +208,16 @@ def test_a_secret_is_found_within_something_in_base64(neighbours: tuple[str, str
         ("1234567", "1,234,567"),
     ],
 )
-def test_a_day_a_time_or_a_number_is_found_however_it_is_written(secret: str, written: str) -> None:
+def test_a_date_time_or_number_is_redacted_in_every_format(secret: str, written: str) -> None:
     assert HIDDEN in redact_text(f"refused: {written}.", [secret])
     assert written not in redact_text(f"refused: {written}.", [secret])
 
 
-def test_a_sensitive_boolean_is_hidden_where_it_stands_alone() -> None:
+def test_a_sensitive_boolean_is_redacted_where_it_is_a_whole_word() -> None:
     assert list(collect_texts([True, None, False])) == ["True", "False"]
     assert redact_text("positive=True, true; construed", ["True"]) == "positive=***, ***; construed"
 
 
-def test_what_is_no_secret_stays_as_it_is() -> None:
+def test_text_without_secrets_is_not_changed() -> None:
     text = "the order 4712 of customer-18 in Kiel, 1980-05-18, was refused: 41 of 412 pieces"
     assert redact_text(text, ["4711", "customer-17", "1980-05-17", "12", "", "Köln"]) == text

@@ -54,19 +54,19 @@ def paused(now: ActiveControls, at_ms: int = NOW_MS) -> list[str]:
     return [name for name in ("reserve", "release") if find_pause(now, "payment", name, at_ms)]
 
 
-def test_a_handler_is_paused_alone_and_a_service_with_what_undoes() -> None:
+def test_a_handler_pause_spares_its_compensation_and_a_service_pause_does_not() -> None:
     assert paused(read_controls(book_of())) == []
     assert paused(read_controls(book_of(pause("reserve")))) == ["reserve"]
     assert paused(read_controls(book_of(pause()))) == ["reserve", "release"]
 
 
-def test_the_last_word_counts_and_of_each_thing_for_itself() -> None:
+def test_the_last_control_for_each_target_counts() -> None:
     assert paused(read_controls(book_of(pause("reserve"), pause("reserve", off=True)))) == []
     assert paused(read_controls(book_of(pause("reserve"), pause(), pause(off=True)))) == ["reserve"]
     assert paused(read_controls(book_of(pause("reserve", off=True), pause("reserve")))) == ["reserve"]
 
 
-def test_a_pause_that_comes_again_after_its_end_pauses_nothing() -> None:
+def test_a_redelivered_pause_after_its_end_has_no_effect() -> None:
     book = book_of(pause("reserve"), pause("reserve", off=True))
     again = controls.entries_of(book)[0]
     wish = Control(
@@ -76,21 +76,21 @@ def test_a_pause_that_comes_again_after_its_end_pauses_nothing() -> None:
     assert controls.append_control(book, wish) is None
 
 
-def test_what_has_a_time_is_over_then_and_what_was_refused_never_began() -> None:
+def test_a_control_ends_at_its_time_and_a_refused_one_has_no_effect() -> None:
     now = read_controls(book_of(pause("reserve", until=iso(NOW_MS + 1000))))
     assert (paused(now, NOW_MS + 999), paused(now, NOW_MS + 1000)) == (["reserve"], [])
     assert (len(active_entries(now, NOW_MS + 999)), len(active_entries(now, NOW_MS + 1000))) == (1, 0)
     assert paused(read_controls(book_of(pause("reserve"), refused="there is no such handler"))) == []
 
 
-def test_it_reports_what_is_paused_by_whom_why_and_until_when() -> None:
+def test_a_pause_is_described_with_its_operator_reason_and_end() -> None:
     (entry,) = read_controls(book_of(pause(until=iso(NOW_MS)))).others.values()
     assert describe_entry("payment", entry) == f"payment is paused by ada: to see, until {iso(NOW_MS)}"
     (entry,) = read_controls(book_of(Switch(kind="route", event="OrderPlaced"))).others.values()
     assert describe_entry("payment", entry) == "OrderPlaced is routed to the dead letters by ada: to see"
 
 
-def test_a_route_is_for_a_handler_or_for_an_event() -> None:
+def test_a_route_applies_to_a_handler_or_to_an_event() -> None:
     of_handler = read_controls(book_of(Switch(kind="route", handler="reserve")))
     of_event = read_controls(book_of(Switch(kind="route", event="OrderPlaced")))
     for now in (of_handler, of_event):
@@ -117,7 +117,7 @@ def test_an_earlier_version_reads_an_unknown_control_as_an_unused_flag() -> None
     assert msgspec.json.decode(raw, type=EarlierEntry).switch == EarlierSwitch(flag="", percent=0)
 
 
-def test_a_later_kind_is_left_alone_kept_and_reported() -> None:
+def test_a_control_of_an_unknown_kind_is_kept_and_reported_without_effect() -> None:
     book = book_of(pause("reserve"))
     later = msgspec.json.decode(book.entries[0], type=dict)
     later["switch"] = {"flag": "", "percent": 0, "kind": "drain", "how": "slowly"}
@@ -165,7 +165,7 @@ def test_a_later_kind_is_left_alone_kept_and_reported() -> None:
         ),
     ],
 )
-def test_all_mistakes_are_reported_at_once(switch: Switch, mistakes: list[str]) -> None:
+def test_all_problems_of_a_control_are_reported_at_once(switch: Switch, mistakes: list[str]) -> None:
     assert find_mistakes(msgspec.convert(msgspec.to_builtins(switch), Switch, strict=False)) == mistakes
 
 
@@ -209,7 +209,7 @@ def test_an_entry_of_earlier_versions_is_read_as_it_is() -> None:
     assert msgspec.json.encode(entry) == raw
 
 
-def test_a_flag_for_which_nothing_asks_is_refused_with_those_that_there_are() -> None:
+def test_an_unused_flag_is_refused_with_the_names_of_used_ones() -> None:
     asked, typed = Switch(flag="new_pricing", percent=10), Switch(flag="new_prcing", percent=10)
     names = NAMES._replace(flags={"new_pricing", "gold"})
     assert why_refused("payment", asked, names, read_controls(book_of())) is None
@@ -224,7 +224,7 @@ def test_a_flag_for_which_nothing_asks_is_refused_with_those_that_there_are() ->
 
 
 @pytest.mark.parametrize("switch", [pause(until=iso(NOW_MS)), Switch(flag="new", until=iso(NOW_MS - 1))])
-def test_what_would_be_over_at_once_is_not_sent(switch: Switch) -> None:
+def test_a_control_that_has_expired_already_is_not_sent(switch: Switch) -> None:
     with pytest.raises(BadInput, match="it would expire at once"):
         control_to_record("payment", switch, who="ada", why="to see", now_ms=NOW_MS)
     control_to_record("payment", switch, who="ada", why="to see", now_ms=NOW_MS - 2)

@@ -76,18 +76,18 @@ def test_what_is_encoded_comes_back() -> None:
         (Switch(flag="x", percent=1), {"why": "x" * 501}, "'why'"),
     ],
 )
-def test_what_can_be_no_wish_is_bad_input(switch: Switch, more: dict[str, str], told: str) -> None:
+def test_an_invalid_control_is_bad_input(switch: Switch, more: dict[str, str], told: str) -> None:
     with pytest.raises(BadInput, match=told):
         control_record(switch, **more)
 
 
 @pytest.mark.parametrize("value", [b"{}", b"[", b"\xff", b"[" * 100_000, b'{"who":"a","why":"b","switch":[]}'])
-def test_a_value_that_is_no_wish_is_bad_input(value: bytes) -> None:
+def test_an_undecodable_control_is_bad_input(value: bytes) -> None:
     with pytest.raises(BadInput, match="it is no control"):
         parse_control(lies(control_record(Switch(flag="x", percent=1)), value=value))
 
 
-def test_each_wish_is_noted_once_and_none_is_taken_back() -> None:
+def test_each_control_is_appended_once_and_none_is_removed() -> None:
     book = book_of(Switch(flag="a", percent=10), Switch(flag="a", percent=20))
     assert controls.append_control(book, wish(1, Switch(flag="a", percent=20))) is None
     assert [entry.switch.percent for entry in controls.entries_of(book)] == [10, 20]
@@ -108,13 +108,13 @@ def test_a_control_log_with_an_unreadable_entry_is_reported_as_such(change: tupl
         controls.decode_control_log("payment", content.replace(*change))
 
 
-def test_a_book_that_is_full_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_control_log_refuses_further_controls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controls, "ENTRIES_MAX", 1)
     with pytest.raises(BadInput, match="the control log is full: it has 1 entries"):
         controls.append_control(book_of(Switch(flag="a", percent=10)), wish(5, Switch(flag="a", percent=20)))
 
 
-def test_whatever_is_changed_in_a_book_shows() -> None:
+def test_any_change_of_a_control_log_by_hand_is_found() -> None:
     book = book_of(*(Switch(flag="a", percent=n) for n in range(4)))
     assert controls.verify_control_log(book) is None
     assert controls.verify_control_log(ControlLog(service="payment")) is None
@@ -151,13 +151,13 @@ def test_a_percentage_flag_selects_that_share_and_a_larger_one_includes_it() -> 
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
-def test_a_saga_is_always_in_the_same_part(flag: str, saga: str) -> None:
+def test_a_saga_is_always_in_the_same_share_of_a_flag(flag: str, saga: str) -> None:
     part = controls.bucket_of(flag, saga)
     assert part == controls.bucket_of(flag, saga)
     assert 0 <= part < controls.PARTS
 
 
-def test_the_word_on_one_saga_wins_and_the_last_one_counts() -> None:
+def test_a_flag_for_one_saga_overrides_the_percentage_and_the_last_one_counts() -> None:
     flags = flags_of(
         book_of(
             Switch(flag="new", percent=100),
@@ -169,7 +169,7 @@ def test_the_word_on_one_saga_wins_and_the_last_one_counts() -> None:
     assert is_on(flags, "new", "order-2", NOW_MS)
 
 
-def test_what_has_expired_counts_no_more() -> None:
+def test_an_expired_flag_is_off() -> None:
     until = "2026-11-21T14:06:41.000Z"  # a second later
     flags = flags_of(
         book_of(Switch(flag="new", percent=100), Switch(flag="new", percent=0, saga="order-1", until=until))

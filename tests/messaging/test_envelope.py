@@ -165,7 +165,7 @@ def test_the_start_of_a_saga_is_the_time_of_a_foreign_event_that_starts_one() ->
     assert other.started is None
 
 
-def test_whatever_is_null_or_empty_is_as_if_it_were_not_there() -> None:
+def test_null_and_empty_headers_count_as_absent() -> None:
     record = received(to_record(an_order(), NOW_MS))
     names = [name for name, _ in record.headers]
     bare = read(without(record, *names))
@@ -184,7 +184,7 @@ def replace_foreign(message: Message) -> Message:
 
 
 @pytest.mark.parametrize("time_ms", [-1, 1_795_270_000_123_456, 1 << 63, -(1 << 63)])
-def test_a_log_whose_time_can_be_none_makes_a_message_bad_only_where_it_is_needed(time_ms: int) -> None:
+def test_a_missing_record_time_is_bad_input_only_where_it_is_needed(time_ms: int) -> None:
     record = received(to_record(an_order(), NOW_MS), time_ms)
     assert read(record).time == NOW
     with pytest.raises(BadInput, match=f"its time in the log cannot be one: {time_ms} milliseconds since 1970"):
@@ -234,7 +234,7 @@ def test_our_own_messages_keep_no_headers() -> None:
     assert read(received(to_record(an_order(), NOW_MS))).foreign == ()
 
 
-def test_headers_that_mean_nothing_here_are_kept_as_they_came() -> None:
+def test_unknown_headers_are_kept_unchanged() -> None:
     theirs: Headers = (("x-shop", b"\xff\x00"), ("x-none", None), ("x-shop", b"twice"), ("", b"nameless"))
     record = received(to_record(an_order(), NOW_MS))
     message = read(record._replace(headers=(*theirs[:2], *record.headers[::-1], *theirs[2:])))
@@ -242,7 +242,7 @@ def test_headers_that_mean_nothing_here_are_kept_as_they_came() -> None:
     assert replace_foreign(message) == read(record)
 
 
-def test_headers_that_could_be_taken_for_ours_have_other_names() -> None:
+def test_kept_headers_with_our_names_are_renamed() -> None:
     record = received(to_record(an_order(), NOW_MS))
     more: Headers = (("dead_reason", b"-"), ("foreign_x", b"-"), ("ce_id", b"second"), ("ce_source", None))
     message = read(record._replace(headers=(*record.headers, *more)))
@@ -260,7 +260,7 @@ def test_headers_that_could_be_taken_for_ours_have_other_names() -> None:
     [("ce_id", b"second"), ("ce_source", None), ("content-type", b"text/plain"), ("ce_specversion", b"0.3")],
     ids=["twice", "null", "another type of content", "another version"],
 )
-def test_a_header_of_ours_that_a_message_has_no_room_for_is_kept_though_it_is_the_only_one(
+def test_a_single_header_with_our_name_but_no_field_is_kept(
     header: tuple[str, bytes | None],
 ) -> None:
     name, value = header
@@ -270,13 +270,13 @@ def test_a_header_of_ours_that_a_message_has_no_room_for_is_kept_though_it_is_th
 
 
 @pytest.mark.parametrize("trace", [b"", b"\xff" * 55, b"00-" + b"x" * 60, b"0" * 5000])
-def test_a_trace_that_is_none_spoils_nothing(trace: bytes) -> None:
+def test_an_invalid_trace_header_is_ignored(trace: bytes) -> None:
     message = read(with_headers(received(to_record(an_order(), NOW_MS)), traceparent=trace))
     assert message.trace is None
     assert message.foreign == ((("foreign_traceparent", trace),) if trace else ())
 
 
-def test_of_more_headers_than_are_kept_the_rest_is_counted() -> None:
+def test_headers_beyond_the_limit_are_counted() -> None:
     record = received(to_record(an_order(), NOW_MS))
     many: Headers = tuple((f"x-{n}", b"y" * 1000) for n in range(100))
     message = read(record._replace(headers=(*record.headers, *many)))
@@ -295,7 +295,7 @@ SAID = [st.sampled_from([value, None, b"", b"1", b"\xff", NOW.encode(), SAGA.enc
 
 
 @given(st.tuples(*SAID))
-def test_the_order_of_headers_means_nothing(values: tuple[bytes | None, ...]) -> None:
+def test_the_order_of_headers_does_not_matter(values: tuple[bytes | None, ...]) -> None:
     headers = tuple((name, value) for (name, _), value in zip(WRITTEN.headers, values, strict=True))
     as_written, turned = WRITTEN._replace(headers=headers), WRITTEN._replace(headers=headers[::-1])
     assert read_or_error(as_written) == read_or_error(turned)
@@ -318,7 +318,7 @@ OWNERS = {"A": "a", "B": "b"}
 
 
 @given(st.lists(st.tuples(names, st.one_of(names, st.sampled_from(["A-1", "B-1", "A-1|", "A-1/3/4"])), types)))
-def test_no_two_messages_of_two_senders_or_two_ids_are_one(messages: list[tuple[str, str, str]]) -> None:
+def test_messages_of_two_senders_or_with_two_ids_are_different(messages: list[tuple[str, str, str]]) -> None:
     said = {identity(source, id_, type_, OWNERS[type_]): (source, id_) for source, id_, type_ in messages}
     for source, id_, type_ in messages:
         name = identity(source, id_, type_, OWNERS[type_])
@@ -344,7 +344,7 @@ def signed(record: Record) -> Message:
     return envelope.to_message(record, type_="OrderPlaced", schema="", contract=SIGNED)
 
 
-def test_who_begins_a_saga_is_an_extension_attribute_and_is_read_again() -> None:
+def test_the_principal_is_written_and_read_as_an_extension_attribute() -> None:
     out = to_record(an_order(), NOW_MS, principal="user:4711 Grüße")
     assert check_cloud_event(out.headers)["sagaprincipal"] == "user:4711 Grüße"
     assert read(received(out)).principal == "user:4711 Grüße"
@@ -372,7 +372,7 @@ def test_a_principal_that_cannot_be_kept_is_bad_input(who: bytes, says: str, hea
         signed(with_headers(received(to_record(an_order(), NOW_MS)), **{header: who}))
 
 
-def test_senders_that_know_nothing_of_ours_say_it_in_the_header_that_the_contract_names() -> None:
+def test_the_principal_of_other_senders_is_read_from_the_header_named_in_the_contract() -> None:
     order = received(to_record(an_order(), NOW_MS))
     theirs = with_headers(order, **{"x-user": b"ada"})
     assert signed(theirs).principal == "ada"

@@ -54,7 +54,7 @@ def test_what_is_encoded_comes_back() -> None:
     assert command.id.startswith("operator|replay-")
 
 
-def test_each_is_another_command_and_the_same_one_is_not() -> None:
+def test_commands_with_equal_content_have_one_id_and_others_differ() -> None:
     ids = [
         parse_command(lies(record)).id
         for record in (command_record(), command_record(), command_record(who="bob"), command_record(now_ms=NOW_MS + 1))
@@ -116,7 +116,7 @@ def test_a_command_without_a_key_or_for_another_saga_is_bad_input() -> None:
     ],
     ids=lambda forged: next(iter(forged)),
 )
-def test_a_message_that_could_not_have_come_by_itself_comes_with_no_command(forged: dict[str, Any]) -> None:
+def test_a_command_with_a_forged_original_message_is_bad_input(forged: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match="the "):
         command_record(original=replace(ORIGINAL, **forged))
 
@@ -139,7 +139,7 @@ def test_a_message_of_another_saga_or_without_bytes_is_bad_input(changes: dict[s
         command_record(**{"original": ORIGINAL, **changes})
 
 
-def test_an_answer_comes_back() -> None:
+def test_a_resolution_is_decoded_as_it_was_encoded() -> None:
     answered = StepAnswer(step="charge", number=2, value='"ch-1"')
     command = parse_command(lies(command_record(wanted="resolve", answered=answered)))
     assert (command.type, command.answered) == ("saga.resolve", answered)
@@ -163,7 +163,7 @@ def test_an_answer_comes_back() -> None:
         ("resolve", StepAnswer(step="charge", value='"no"', raised="Declined"), "no list of arguments"),
     ],
 )
-def test_an_answer_that_can_be_none_is_bad_input(wanted: str, answered: StepAnswer, told: str) -> None:
+def test_an_invalid_resolution_is_bad_input(wanted: str, answered: StepAnswer, told: str) -> None:
     with pytest.raises(BadInput, match=told):
         command_record(wanted=wanted, answered=answered)
     value = msgspec.json.encode({"dead": "dead-1", "who": "ada", "why": "w", "answered": answered})

@@ -49,7 +49,7 @@ def test_a_structured_event_becomes_headers_and_data() -> None:
     )
 
 
-def test_what_is_in_the_event_goes_before_headers_of_the_record_which_stay() -> None:
+def test_attributes_of_a_structured_event_precede_the_headers_of_its_record() -> None:
     headers = to_binary_mode(
         recorded(structured().value or b"", "application/cloudevents+json", ("ce_id", b"x"))
     ).headers
@@ -111,7 +111,7 @@ def test_an_invalid_structured_event_is_refused_with_the_reason(record: Record, 
 
 
 @pytest.mark.parametrize("content_type", ["application/avro", "application/json", "", "cloudevents"])
-def test_other_records_stay_as_they_are(content_type: str) -> None:
+def test_records_in_other_modes_are_not_changed(content_type: str) -> None:
     record = recorded(b"{}", content_type)
     assert to_binary_mode(record) is record
     assert content_type_of(record) == content_type

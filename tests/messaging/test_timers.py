@@ -26,7 +26,7 @@ def with_header(name: str, value: bytes | None) -> Headers:
     return others if value is None else (*others, (name, value))
 
 
-def test_a_wake_comes_out_of_its_record_as_it_went_in() -> None:
+def test_a_timer_is_decoded_as_it_was_encoded() -> None:
     assert parse_timer(appended()) == SagaTimer(
         id="wake-7",
         type=TYPE,
@@ -45,7 +45,7 @@ def test_a_timer_beyond_the_latest_time_is_set_to_the_latest_time() -> None:
     assert parse_timer(Record(out.topic, 0, 0, out.key, out.value, out.headers, NOW_MS)).due_ms == LATEST_MS
 
 
-def test_its_record_goes_with_its_saga_and_can_be_read_by_others() -> None:
+def test_the_record_of_a_timer_has_the_key_of_its_saga_and_a_readable_value() -> None:
     record = appended()
     assert (record.topic, record.key) == ("payment.wake.4m", b"order-1")
     assert record.value == b'{"due_ms":1795270300000}'
@@ -90,7 +90,7 @@ def test_an_invalid_timer_record_is_refused_with_the_reason(changes: dict[str, A
 
 
 @given(st.binary(max_size=40) | st.none(), st.binary(max_size=40) | st.none())
-def test_whatever_lies_there_is_a_wake_or_bad_input(value: bytes | None, id_: bytes | None) -> None:
+def test_every_record_in_a_timer_topic_is_a_timer_or_bad_input(value: bytes | None, id_: bytes | None) -> None:
     try:
         wake = parse_timer(appended(value=value, headers=with_header("ce_id", id_)))
     except BadInput:
@@ -102,14 +102,14 @@ def test_whatever_lies_there_is_a_wake_or_bad_input(value: bytes | None, id_: by
 
 
 @given(st.integers(-(10**9), 10**12))
-def test_a_wake_lies_in_the_longest_tier_that_does_not_make_it_late(left_ms: int) -> None:
+def test_a_timer_is_in_the_longest_tier_that_does_not_delay_it(left_ms: int) -> None:
     tier = choose_tier(left_ms)
     assert tier.seconds * 1000 <= max(left_ms, 0)
     assert not [longer for longer in TIERS if tier.seconds < longer.seconds <= left_ms / 1000]
 
 
 @given(st.integers(0, 30 * 86_400_000))
-def test_a_wake_passes_few_topics_until_a_worker_holds_it(left_ms: int) -> None:
+def test_a_timer_passes_few_tiers_until_a_worker_buffers_it(left_ms: int) -> None:
     hops, days = 0, left_ms // 86_400_000
     while left_ms >= LAST_S * 1000:
         left_ms -= choose_tier(left_ms).seconds * 1000
@@ -117,13 +117,13 @@ def test_a_wake_passes_few_topics_until_a_worker_holds_it(left_ms: int) -> None:
     assert hops <= days + 3 + 5 + 3 + 3 + 3, "a day at a time, and less than the next longer of each that is shorter"
 
 
-def test_the_first_tier_holds_nothing_and_the_last_minute_is_the_second() -> None:
+def test_the_first_tier_has_no_delay_and_the_second_has_the_last_minute() -> None:
     assert [tier.name for tier in TIERS] == ["now", "1m", "4m", "16m", "1h", "6h", "1d"]
     assert (TIERS[0].seconds, TIERS[1].seconds) == (0, LAST_S)
     assert [choose_tier(ms).name for ms in (LAST_S * 1000 - 1, LAST_S * 1000)] == ["now", "1m"]
 
 
-def test_each_tier_is_a_topic_of_the_service_in_which_no_events_are() -> None:
+def test_each_tier_is_a_topic_of_the_service_without_events() -> None:
     topics = tiers_of("payment")
     assert list(topics) == [f"payment.wake.{tier.name}" for tier in TIERS]
     assert all(map(is_without_events, topics))

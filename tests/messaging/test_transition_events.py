@@ -70,11 +70,11 @@ def with_field(name: str, value: object) -> bytes:
     return msgspec.json.encode(msgspec.json.decode(appended().value or b"") | {name: value})
 
 
-def test_a_transition_comes_out_of_its_record_as_it_went_in() -> None:
+def test_a_transition_event_is_decoded_as_it_was_encoded() -> None:
     assert parse_transitions(appended()) == [WHOLE]
 
 
-def test_what_is_as_usual_is_left_out() -> None:
+def test_fields_with_default_values_are_omitted() -> None:
     usual = TransitionEvent(
         service="payment",
         saga="order-17",
@@ -96,7 +96,7 @@ def test_what_is_as_usual_is_left_out() -> None:
     assert parse_transitions(appended(value=out.value)) == [usual]
 
 
-def test_fields_of_a_later_release_are_passed_over() -> None:
+def test_fields_of_a_later_release_are_ignored() -> None:
     assert parse_transitions(appended(value=with_field("mood", "good"))) == [WHOLE]
 
 
@@ -122,12 +122,12 @@ def test_fields_of_a_later_release_are_passed_over() -> None:
         ({"value": (appended().value or b"") + b"\n"}, "that this version reads"),
     ],
 )
-def test_what_is_no_transition_is_refused_with_the_reason(changes: dict[str, Any], why: str) -> None:
+def test_an_invalid_transition_event_is_refused_with_the_reason(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(BadInput, match=why):
         parse_transitions(appended(**changes))
 
 
-def test_transitions_of_many_sagas_are_few_records_in_which_those_of_each_are_in_order() -> None:
+def test_transitions_of_many_sagas_share_records_and_stay_in_order_for_each() -> None:
     several = [make_transition("order", number, 0, saga=f"order-{n}") for number in range(10) for n in range(200)]
     out = transitions_to_records(map(make_line, several))
     sizes = [len(record.value or b"") for record in out]
@@ -139,7 +139,7 @@ def test_transitions_of_many_sagas_are_few_records_in_which_those_of_each_are_in
         assert [each for each in found if each.saga == f"order-{n}"] == several[n::200]
 
 
-def test_a_line_longer_than_a_record_is_to_be_is_a_record_of_its_own() -> None:
+def test_a_line_longer_than_the_target_size_is_a_record_of_its_own() -> None:
     long = make_transition("order", 1, 0, emitted=tuple(f"E{n}" for n in range(2000)))
     out = transitions_to_records(map(make_line, [make_transition("order", 0, 0), long, make_transition("order", 2, 0)]))
     assert [len(parse_transitions(in_the_log(record))) for record in out] == [1, 1, 1]

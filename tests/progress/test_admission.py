@@ -38,14 +38,14 @@ def test_without_controls_every_run_is_admitted() -> None:
 
 @pytest.mark.parametrize(("action", "name"), [(RUN, "reserve"), (UNDO, "release")])
 @pytest.mark.parametrize("has_begun", [False, True])
-def test_what_is_paused_waits_even_if_it_has_begun(action: HandlerAction, name: str, has_begun: bool) -> None:
+def test_a_paused_run_waits_even_if_it_has_begun(action: HandlerAction, name: str, has_begun: bool) -> None:
     wait = admit("svc", controls("pause", name), action, has_begun=has_begun, now_ms=NOW_MS)
     assert isinstance(wait, Wait)
     assert (wait.left_s, wait.where, wait.grows) == (AWAY_S_MAX / 2, None, False)
     assert "ada" in wait.reason
 
 
-def test_a_pause_with_an_end_is_looked_at_when_it_ends() -> None:
+def test_a_run_paused_until_a_time_is_checked_at_that_time() -> None:
     wait = admit("svc", controls("pause", "reserve", iso(NOW_MS + 5000)), RUN, has_begun=False, now_ms=NOW_MS)
     assert isinstance(wait, Wait)
     assert wait.left_s == 5
@@ -53,7 +53,7 @@ def test_a_pause_with_an_end_is_looked_at_when_it_ends() -> None:
     assert admit("svc", over, RUN, has_begun=False, now_ms=NOW_MS) is None
 
 
-def test_what_is_routed_is_diverted_before_it_has_begun_and_never_after() -> None:
+def test_a_routed_message_is_diverted_only_before_its_run_begins() -> None:
     divert = admit("svc", controls("route", "reserve"), RUN, has_begun=False, now_ms=NOW_MS)
     assert isinstance(divert, Divert)
     assert "ada" in divert.reason

@@ -68,7 +68,7 @@ FAILED = frozenset("F")
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_no_version_of_a_history_is_called_changed_whatever_happens_to_its_workers(seed: int) -> None:
+def test_no_genuine_history_is_reported_as_changed_after_any_worker_faults(seed: int) -> None:
     world, _ = orders.ran(seed, orders.drawn(seed, faults.everything()))
     looked_at = 0
     for disk in world.workers.disks.values():
@@ -84,7 +84,7 @@ ATTRIBUTES = {field.encode_name: field.name for field in fields(SagaProgress)}
 """Attribute of a progress for each name in its JSON."""
 
 
-def test_every_field_of_a_snapshot_is_bound_or_has_a_reason_why_not() -> None:
+def test_every_snapshot_field_is_covered_by_the_digest_or_listed_with_a_reason() -> None:
     assert sorted((*DIGESTED_FIELDS, *UNDIGESTED_FIELDS)) == sorted(ATTRIBUTES)
 
 
@@ -227,7 +227,7 @@ def part_of(name: str, value: Any, edited: Any) -> str:
     return name
 
 
-async def test_every_change_of_a_snapshot_is_found_or_the_help_names_it_as_not_found() -> None:
+async def test_every_change_of_a_snapshot_is_found_or_documented_as_undetected() -> None:
     honest = await versions()
     assert len(honest) > 50
     overlooked, tried = set[tuple[str, str]](), dict[tuple[str, str], int]()
@@ -284,7 +284,7 @@ def written_by(service: str, saga: str) -> SagaProgress:
     return journal.ignore_message(p, hand(p, message), a_role("reserve", "A"), message, "because").snapshot
 
 
-def test_a_history_that_an_older_version_began_or_went_on_with_is_checked_as_far_as_it_can_be() -> None:
+def test_a_history_partly_written_by_an_older_version_is_checked_where_possible() -> None:
     message, role = a_message("B"), a_role("reserve", "A", "B")
 
     def older(p: SagaProgress) -> WriteContext:
@@ -305,7 +305,7 @@ def test_a_history_that_an_older_version_began_or_went_on_with_is_checked_as_far
         assert verify_history(p.transitions, replace(p, first=1)) is not None
 
 
-async def test_sums_that_begin_with_0x_as_earlier_ones_do_are_added_to_those_that_do_not() -> None:
+async def test_sums_with_and_without_the_former_0x_prefix_can_be_added() -> None:
     looked_at, edited = 0, 0
     for p in await versions():
         for n in range(1, p.n + 1):
@@ -343,7 +343,7 @@ def with_0x(entry: Transition) -> Transition:
 
 
 @given(st.lists(st.integers(0, 9)), st.lists(st.integers(0, 9)), st.lists(st.integers(0, 9)))
-def test_what_three_snapshots_hold_is_the_sum_of_what_changed_between_them(
+def test_the_sum_of_a_snapshot_is_the_sum_of_all_changes_before_it(
     one: list[int], two: list[int], three: list[int]
 ) -> None:
     def snapshot(names: list[int]) -> SagaProgress:
@@ -357,7 +357,7 @@ def test_what_three_snapshots_hold_is_the_sum_of_what_changed_between_them(
         assert sum(gained) % (1 << 64) == whole
 
 
-def test_a_change_costs_no_more_in_a_saga_that_holds_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_of_a_change_does_not_grow_with_the_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = list[object]()
 
     def counting(digest: Callable[[Any], int]) -> Callable[[Any], int]:
@@ -376,7 +376,7 @@ def test_a_change_costs_no_more_in_a_saga_that_holds_much(monkeypatch: pytest.Mo
     assert len(counted) == 3, "one that went and one that came, and an entry"
 
 
-async def test_what_has_begun_is_compared_with_what_the_transitions_tell() -> None:
+async def test_intents_are_compared_with_the_transitions() -> None:
     removed_, altered_ = 0, 0
     for p in await versions():
         if p.n and p.intents and p.published == p.n:
@@ -423,7 +423,7 @@ ONE_MORE = {
 
 
 @pytest.mark.parametrize("name", DIGESTED_FIELDS)
-def test_what_was_added_to_a_field_and_removed_from_it_is_bound_under_its_name(name: str) -> None:
+def test_additions_and_removals_are_digested_under_the_name_of_their_field(name: str) -> None:
     p = replace(blank(), n=1)
     more = replace(p, **{ATTRIBUTES[name]: ONE_MORE[name]})
     [(told, came)] = gained(p, more).items()
@@ -441,7 +441,7 @@ def test_an_equal_field_in_another_object_counts_as_unchanged(name: str) -> None
     assert gained(one, other) == {}
 
 
-def test_a_sum_has_at_most_16_characters_and_nothing_in_front_of_them() -> None:
+def test_a_sum_has_at_most_16_characters_without_a_prefix() -> None:
     p = replace(blank(), n=1)
     more = replace(p, **{ATTRIBUTES[name]: more for name, more in ONE_MORE.items()})
     of_pages = (
@@ -454,7 +454,7 @@ def test_a_sum_has_at_most_16_characters_and_nothing_in_front_of_them() -> None:
     assert all(0 < len(sum_) <= 16 and set(sum_) <= set("0123456789abcdef") for sum_ in sums)
 
 
-def test_a_change_is_the_same_wherever_it_happened_and_however_much_is_kept() -> None:
+def test_the_digest_of_a_change_does_not_depend_on_the_rest_of_the_progress() -> None:
     held = [kept("reserve", a_message("A", f"m-{i}"), n=i) for i in range(4 * integrity.MANY)]
     other = kept("reserve", a_message("A", "other"))
     for many in (held[:6], held):
@@ -469,7 +469,7 @@ def test_a_change_is_the_same_wherever_it_happened_and_however_much_is_kept() ->
         assert exchanged == (int(gained(without, instead)["queue"], 16) + went) % (1 << 64)
 
 
-def test_several_entries_at_once_are_bound_as_one_by_one() -> None:
+def test_entries_added_together_have_the_digest_of_entries_added_one_by_one() -> None:
     old = {f"{i:024x}": 7 for i in range(1, 2 * integrity.MANY)}
     chain = [replace(blank(), n=1, inbox=old)]
     for entry in ("a" * 24, "b" * 24, "not as we write it"):
@@ -481,7 +481,7 @@ def test_several_entries_at_once_are_bound_as_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 3, 2 * integrity.MANY])
-def test_entries_of_time_0_are_not_bound_whatever_comes_with_them(count: int) -> None:
+def test_entries_of_time_0_are_not_digested(count: int) -> None:
     p = replace(blank(), n=1, inbox={f"{i:024x}": 7 for i in range(count)})
     one = gained(p, replace(p, inbox={**p.inbox, "b" * 24: 7}))
     assert set(one) == {"inbox"}
@@ -491,7 +491,7 @@ def test_entries_of_time_0_are_not_bound_whatever_comes_with_them(count: int) ->
 
 
 @pytest.mark.parametrize("count", [2, 2 * integrity.MANY])
-def test_two_entries_that_come_while_one_goes_are_bound_as_one_after_the_other(count: int) -> None:
+def test_adding_and_removing_entries_together_has_the_digest_of_doing_it_in_sequence(count: int) -> None:
     p = replace(blank(), n=1, inbox={f"{i:024x}": 7 for i in range(1, count + 1)})
     less = replace(p, inbox=dict(list(p.inbox.items())[1:]))
     more = replace(less, inbox={**less.inbox, "a" * 24: 7, "b" * 24: 7})
@@ -499,13 +499,13 @@ def test_two_entries_that_come_while_one_goes_are_bound_as_one_after_the_other(c
     assert at_once == (int(gained(p, less)["inbox"], 16) + int(gained(less, more)["inbox"], 16)) % (1 << 64)
 
 
-def test_an_entry_that_came_before_others_that_are_there_is_bound_as_one_at_the_end() -> None:
+def test_the_digest_of_an_entry_does_not_depend_on_its_position() -> None:
     p = replace(blank(), n=1, inbox={"b" * 24: 7})
     at_the_end = gained(p, replace(p, inbox={"b" * 24: 7, "a" * 24: 7}))
     assert gained(p, replace(p, inbox={"a" * 24: 7, "b" * 24: 7})) == at_the_end
 
 
-def test_to_put_something_aside_changes_nothing_as_a_whole() -> None:
+def test_moving_items_to_a_segment_changes_no_digest() -> None:
     many = a_role("reserve", "A", many=True)
     queue = tuple(kept("reserve", a_message("A", f"m-{i}"), n=i) for i in range(6))
     p = replace(blank(), n=1, queue=queue)
@@ -515,7 +515,7 @@ def test_to_put_something_aside_changes_nothing_as_a_whole() -> None:
     assert set(gained(p, replace(aside, segments=()))) == {"queue"}
 
 
-def test_what_is_in_segments_counts_as_if_it_stood_in_the_snapshot() -> None:
+def test_items_in_segments_are_digested_like_items_in_the_snapshot() -> None:
     role, roles = a_role("reserve", "A", many=True), roles_of(a_role("reserve", "A", many=True))
     p = blank()
     for i in range(6):
@@ -578,14 +578,14 @@ def test_a_principal_added_to_a_saga_without_one_is_found() -> None:
     assert integrity.find_mismatches(replace(p, principal="user:1"), entries) == ["principal"]
 
 
-def test_how_often_dead_letters_were_taken_up_again_is_bound() -> None:
+def test_the_number_of_replays_is_digested() -> None:
     p = replace(blank(), n=1)
     again = replace(p, replays=1)
     assert set(gained(p, again)) == {"replays"}
     assert gained(p, again) != gained(p, replace(p, replays=2))
 
 
-def test_a_run_whose_answers_lie_in_claims_is_for_this_version_alone() -> None:
+def test_a_run_with_claim_checks_is_refused_by_older_versions() -> None:
     plain = StepRecord(kind="step", name="charge", number=1, input="i")
     begun = replace(blank(), intents=(replace(an_intent("reserve", a_message("A")), calls=(plain,)),))
     assert update_format(begun) is begun
@@ -596,7 +596,7 @@ def test_a_run_whose_answers_lie_in_claims_is_for_this_version_alone() -> None:
     assert "format" in find_mismatches(replace(begun, format=CLAIMED), ()), "of what is in none no format tells so"
 
 
-def test_the_format_shows_a_run_that_a_later_version_of_its_handler_began_as_long_as_it_is_open() -> None:
+def test_the_format_is_raised_while_a_run_of_a_later_handler_version_is_open() -> None:
     begun = replace(blank(), intents=(replace(an_intent("work", a_message("A")), handler_version=2),))
     p = update_format(begun)
     assert (p.format, update_format(p)) == (RELEASED, p)

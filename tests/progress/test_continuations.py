@@ -92,24 +92,24 @@ def ready(p: SagaProgress, *handlers: HandlerRole, in_hand: str | None = None) -
 # ---------------------------------------------------------------- when it goes on
 
 
-def test_it_resumes_when_its_time_has_come() -> None:
+def test_a_suspended_run_resumes_at_its_time() -> None:
     c = going()
     assert ready(with_(c), LOOK) == RunHandler(LOOK, A, (A,), goes_on=c)
     assert ready(with_(going(due_ms=NOW_MS + 1)), LOOK) is None
 
 
-def test_of_several_the_earliest_resumes_first() -> None:
+def test_the_suspended_run_with_the_earliest_time_resumes_first() -> None:
     early, late = going(EACH, a_message("A", "early"), due_ms=NOW_MS - 9), going(EACH, A)
     assert ready(with_(late, early), EACH) == RunHandler(EACH, early.parts[0], early.parts, goes_on=early)
 
 
-def test_what_was_put_off_under_a_message_resumes_under_another() -> None:
+def test_a_suspended_run_does_not_resume_during_the_message_that_suspended_it() -> None:
     c = going()
     assert ready(with_(c), LOOK, in_hand="A-1") is None
     assert ready(with_(c), LOOK, in_hand="wake-1") is not None
 
 
-def test_an_event_that_it_waits_for_lets_it_resume_before_its_time() -> None:
+def test_an_awaited_event_resumes_a_suspended_run_before_its_time() -> None:
     c = replace(going(due_ms=NOW_MS + 9), awaited_types=("E",))
     p = with_(c, waiting=[kept("look", E, 3)])
     assert ready(p, LOOK, in_hand="A-1") == RunHandler(LOOK, A, (A, E), goes_on=c)
@@ -117,12 +117,12 @@ def test_an_event_that_it_waits_for_lets_it_resume_before_its_time() -> None:
     assert ready(with_(replace(c, awaited_types=()), waiting=[kept("look", E, 3)]), LOOK) is None, "it waits for a time"
 
 
-def test_a_turn_that_failed_waits_for_its_next_attempt_whatever_is_there() -> None:
+def test_a_failed_turn_waits_for_its_next_attempt_despite_an_awaited_event() -> None:
     c = replace(going(due_ms=NOW_MS + 9), awaited_types=("E",), attempts=1)
     assert ready(with_(c, waiting=[kept("look", E, 3)]), LOOK) is None
 
 
-def test_each_turn_is_shown_the_first_event_that_none_was_shown() -> None:
+def test_each_turn_gets_the_first_event_that_no_turn_has_had() -> None:
     p = with_(going(), waiting=[kept("look", E2, 4), kept("look", E, 3), kept("other", E, 2)])
     assert suspended_runs.find_optional_messages(p, LOOK) == (E,)
     own = replace(
@@ -148,12 +148,12 @@ def test_each_turn_is_shown_the_first_event_that_none_was_shown() -> None:
         replace(with_(going()), compensating=(kept("look", F),)),
     ],
 )
-def test_it_waits_while_others_are_under_way(p: SagaProgress) -> None:
+def test_a_suspended_run_waits_while_other_runs_are_open(p: SagaProgress) -> None:
     found = ready(p, LOOK, a_role("other", "B", undo=UNDO), in_hand="B-1")
     assert not isinstance(found, RunHandler) or found.goes_on is None
 
 
-def test_a_turn_that_has_begun_is_brought_to_its_end_at_any_time_but_not_while_it_is_parked() -> None:
+def test_a_begun_turn_is_finished_at_any_time_unless_it_is_parked() -> None:
     c = going(due_ms=NOW_MS + 9)
     intent = an_intent("look", A, E)
     p = replace(with_(c), intents=(intent,))
@@ -166,7 +166,7 @@ def test_a_turn_that_has_begun_is_brought_to_its_end_at_any_time_but_not_while_i
     assert ready(dead, LOOK) is None
 
 
-def test_what_never_runs_again_never_resumes() -> None:
+def test_a_closed_suspended_run_never_resumes() -> None:
     closed = replace(with_(going()), closed=("look",))
     assert ready(closed, LOOK) == Ignore(LOOK, A, "its compensation has closed this handler")
     begun = replace(closed, intents=(an_intent("look", A),))
@@ -183,7 +183,7 @@ def test_what_never_runs_again_never_resumes() -> None:
 # ---------------------------------------------------------------- what is decided on messages
 
 
-def test_an_event_that_may_be_absent_is_kept_for_the_next_turn() -> None:
+def test_an_optional_event_is_kept_for_the_next_turn() -> None:
     for p in (blank(), with_(going()), replace(with_(going()), queue=(kept("look", B, dead="d"),))):
         assert decide(p, LOOK, E, now=NOW) == KeepPending(LOOK, E, "until look runs, and is shown it")
     assert decide(blank(), LOOK, A, now=NOW) == RunHandler(LOOK, A, (A,))
@@ -191,7 +191,7 @@ def test_an_event_that_may_be_absent_is_kept_for_the_next_turn() -> None:
     assert decide(there, LOOK, A, now=NOW) == RunHandler(LOOK, A, (A, E))
 
 
-def test_an_event_that_comes_after_the_end_or_was_left_over_is_ignored() -> None:
+def test_a_late_or_unused_event_of_a_finished_run_is_ignored() -> None:
     p = replace(blank(), completed_runs=(ran("look", A, "c"),))
     over = Ignore(LOOK, E, "look has run in this saga already")
     assert decide(p, LOOK, E, now=NOW) == over
@@ -236,7 +236,7 @@ def test_self_consumed_events_on_which_a_run_resumes_are_no_parts_of_another() -
     assert list(find_parts(many, EACH_OF_TWO, 1)) == [(1, B)], "the others stay for each"
 
 
-def test_a_dead_turn_that_is_replayed_is_tried_as_a_turn() -> None:
+def test_a_replayed_dead_turn_runs_as_a_turn() -> None:
     c = going(due_ms=NOW_MS + 9)
     p = with_(c, queue=[kept("look", A)])
     assert ready(p, LOOK) == RunHandler(LOOK, A, (A,), goes_on=c)
@@ -246,7 +246,7 @@ def test_a_dead_turn_that_is_replayed_is_tried_as_a_turn() -> None:
     assert ready(with_intent, LOOK) == RunHandler(LOOK, A, (A,), with_intent.intents[0], c)
 
 
-def test_a_turn_that_failed_moves_its_time_and_blocks_no_other() -> None:
+def test_a_failed_turn_moves_its_time_and_blocks_no_other_run() -> None:
     c, other = going(), going(EACH, a_message("A", "other"))
     p = with_(c, other)
     failure = RunFailure(reason="why", remedy="", attempts=3, under={"bank": 2})
@@ -286,7 +286,7 @@ def test_each_turn_has_a_cause_of_its_own() -> None:
     assert suspended_runs.compute_cause((A,), replace(going(), turn=3)) == f"{A.id}~3"
 
 
-def test_a_turn_leaves_what_the_run_needs_and_takes_what_it_was_shown() -> None:
+def test_a_turn_keeps_the_events_of_its_run_and_removes_those_it_was_given() -> None:
     p = replace(blank(), waiting=(kept("look", E, 1), kept("look", E2, 2)), intents=(an_intent("look", A),), n=3)
     after = turn_of(p, LOOK, A, E, shown=(E.id,))
     (c,) = after.suspended_runs
@@ -320,7 +320,7 @@ def test_the_last_turn_ends_the_run() -> None:
     assert (after.waiting, len(after.inbox), len(after.completed_runs)) == ((), 2, 1)
 
 
-def test_calls_that_no_result_covers_stay_listed() -> None:
+def test_calls_without_a_result_that_covers_them_stay_listed() -> None:
     read, refused = replace(STEP, kind="read"), replace(STEP, name="no", answer="Declined")
     once = turn_of(blank(), BOTH, A, B, calls=(STEP, read, refused))
     assert once.suspended_runs[0].calls == (replace(STEP, value=Raw(b"null")),)
@@ -373,7 +373,7 @@ def test_a_suspended_run_is_closed_and_what_its_turns_did_is_undone() -> None:
 BACK = AbortAction(call="bank.give", after=1)
 
 
-def test_declared_aborts_take_the_place_of_the_calls_that_they_cover() -> None:
+def test_registered_abort_actions_replace_the_calls_that_they_cover() -> None:
     more = replace(STEP, name="more")
     begun = replace(an_intent("both", A, B), calls=(STEP, more), begins=replace(STEP, name="begun"), undo_with=(BACK,))
     p = replace(blank(), intents=(begun,), queue=(kept("both", A, dead="d"),))
@@ -392,7 +392,7 @@ def test_declared_aborts_take_the_place_of_the_calls_that_they_cover() -> None:
     assert (written.entry.calls, written.entry.letters[0].kind) == ((STEP,), "dropped")
 
 
-def test_aborts_declared_in_turns_are_kept_for_the_whole_run_until_a_result_covers_them() -> None:
+def test_abort_actions_of_turns_are_kept_until_a_result_covers_them() -> None:
     said = replace(going(BOTH, A, B), undo_with=(BACK,))
     ended = TransitionDetails(message=A, cause="c", parts=(A, B), calls=(STEP, replace(STEP, name="more")))
     p = journal.suspend_run(blank(), hand(blank(), W, BOTH), BOTH, ended, said).snapshot
@@ -412,7 +412,7 @@ def test_aborts_declared_in_turns_are_kept_for_the_whole_run_until_a_result_cove
     assert journal.suspend_run(p, hand(p, W, BOTH), BOTH, result, said).snapshot.suspended_runs[0].undo_with == ()
 
 
-def test_of_very_many_calls_the_newest_stay_listed_and_the_others_are_counted() -> None:
+def test_beyond_a_limit_only_the_newest_calls_are_listed_and_the_rest_counted() -> None:
     p = blank()
     for n in range(2 * CALLS_MAX):
         ended = TransitionDetails(message=A, cause=f"c{n}", parts=(A, B), calls=(replace(STEP, number=n + 1),))
@@ -423,13 +423,13 @@ def test_of_very_many_calls_the_newest_stay_listed_and_the_others_are_counted() 
     assert compensation.make_abort_intent(p, BOTH).not_undone == (first, *rest)
 
 
-def test_results_of_its_turns_are_undone_first() -> None:
+def test_results_of_the_turns_are_undone_first() -> None:
     result = CompensableResult(handler="both", cause="c", event=a_message("R"), self_consumed_ids=())
     did = replace(with_(replace(going(BOTH, A, B), calls=(STEP,))), results=(result,))
     assert type(decide_compensation(did, BOTH, F)) is Compensate
 
 
-def test_what_turns_did_behind_the_last_result_is_put_right_when_that_is_undone() -> None:
+def test_calls_of_turns_after_the_last_result_are_aborted_with_its_compensation() -> None:
     result = CompensableResult(handler="both", cause="c", event=a_message("R"), self_consumed_ids=())
     for left, closes in ({"calls": (STEP,)}, False), ({"undo_with": (BACK,)}, False), ({}, True):
         did = replace(with_(replace(going(BOTH, A, B), **left)), results=(result,))
@@ -461,7 +461,7 @@ def a_command() -> OperatorCommand:
     )
 
 
-def test_a_dead_turn_is_discarded_with_its_run_and_what_it_did_is_reported() -> None:
+def test_a_dead_turn_is_discarded_with_its_run_and_its_calls_are_escalated() -> None:
     two = HandlerRole(name="two", takes=(frozenset("A"), frozenset("B")))
     c, head = going(two, A, B), kept("two", A, dead="dead-1")
     p = with_(c, queue=[head])
@@ -503,7 +503,7 @@ def put_off(p: SagaProgress, c: SuspendedRun, attempts: int = 0) -> SagaProgress
     return failed_attempts.park(p, a_hand(W), action, failure, None, due_ms=NOW_MS + 60_000).snapshot
 
 
-def test_a_turn_that_may_resume_before_its_time_is_put_at_the_head_and_waits_there() -> None:
+def test_a_failed_turn_that_awaits_events_is_parked_at_the_head() -> None:
     c = going()
     has_come = with_(c, waiting=[kept("look", E)])
     awaiting = replace(has_come, suspended_runs=(replace(c, awaited_types=("E",), due_ms=NOW_MS + 9),))
@@ -515,7 +515,7 @@ def test_a_turn_that_may_resume_before_its_time_is_put_at_the_head_and_waits_the
         assert ready(after, LOOK) is None
 
 
-def test_a_turn_that_depends_on_its_time_alone_waits_where_it_is_and_blocks_no_other() -> None:
+def test_a_failed_turn_that_awaits_only_its_time_is_parked_in_place() -> None:
     c = going()
     after = put_off(with_(c), c)
     assert (after.queue, after.suspended_runs) == ((), (replace(c, due_ms=NOW_MS + 60_000, delay_ms=60_000),))

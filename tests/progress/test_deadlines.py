@@ -52,7 +52,7 @@ def touched(p: SagaProgress, message: Message, *said: Message) -> SagaProgress:
     return timers.touch_deadlines(p, ROLES, message, said, DUE - 1)
 
 
-def test_roles_tell_deadlines_from_handlers() -> None:
+def test_roles_distinguish_deadlines_from_handlers() -> None:
     assert [role.name for role in ROLES.by_type["A"]] == ["handler"]
     assert ROLES.opening == {"A": (EXPIRE,)}
     assert ROLES.closing == {"Over": (EXPIRE,), "Paid": (EXPIRE,)}
@@ -61,7 +61,7 @@ def test_roles_tell_deadlines_from_handlers() -> None:
     assert ALONE.names["A"] == [DEADLINE]
 
 
-def test_whatever_is_written_first_about_its_event_opens_it() -> None:
+def test_the_first_write_about_its_event_opens_a_deadline() -> None:
     p = journal.complete_run(
         blank(), hand(blank(), A), HANDLER, TransitionDetails(message=A, cause=A.id, parts=(A,))
     ).snapshot
@@ -74,17 +74,17 @@ def test_whatever_is_written_first_about_its_event_opens_it() -> None:
     assert touched(p, a_message("A", "another")) is p, "it runs once in a saga"
 
 
-def test_one_whose_event_is_of_a_time_to_come_counts_from_now() -> None:
+def test_a_deadline_of_an_event_dated_in_the_future_counts_from_now() -> None:
     p = touched(blank(), replace(A, time=iso(LATEST_MS)))
     assert [k.due_ms for k in p.deadlines] == [DUE - 1 + 60_000]
 
 
-def test_one_whose_event_is_of_a_sender_that_may_say_any_time_counts_from_now() -> None:
+def test_a_deadline_of_an_event_with_an_untrusted_time_counts_from_now() -> None:
     p = touched(blank(), replace(A, time=iso(0), foreign_time=True))
     assert [k.due_ms for k in p.deadlines] == [DUE - 1 + 60_000]
 
 
-def test_what_was_in_the_log_when_it_was_due_is_handled_first() -> None:
+def test_events_in_the_log_before_the_due_time_are_handled_before_the_deadline() -> None:
     p = journal.record_deadline_event(blank(), hand(blank(), A, ALONE), A).snapshot
     assert p.timer is not None
     assert find_next_ready(p, ALONE, DUE, handled_ms=DUE - 1) is None
@@ -97,7 +97,7 @@ def test_what_was_in_the_log_when_it_was_due_is_handled_first() -> None:
     assert choose_next_action(p, ALONE, Trigger(message=nobodys), behind, True) == ForwardTimer(DUE + 9 + 1000)
 
 
-def test_its_wake_is_looked_at_again_when_something_else_is_due_or_its_grace_is_over() -> None:
+def test_the_timer_of_a_deadline_is_checked_again_at_the_next_due_time_or_after_its_grace() -> None:
     gracious = replace_role(EXPIRE, grace_ms=5000)
     roles = roles_of(gracious, HANDLER, outcomes="Over", emitted="Over")
     parked = PendingMessage(handler="handler", message=B, n=0, attempts=1, due_ms=DUE + 100)
@@ -119,14 +119,14 @@ def test_a_message_that_no_handler_takes_is_recorded_because_it_opens_a_deadline
     assert [each.message for each in written.snapshot.deadlines] == [A]
 
 
-def test_one_that_is_due_when_it_is_opened_is_looked_at_at_once() -> None:
+def test_a_deadline_that_is_due_when_opened_is_checked_at_once() -> None:
     late = DUE + 8 * 3_600_000
     p = journal.record_deadline_event(blank(), hand(blank(), A, ALONE, now_ms=late), A).snapshot
     assert p.timer is not None
     assert p.timer.due_ms == late
 
 
-def test_it_does_not_overtake_what_came_in_time_and_is_postponed() -> None:
+def test_a_deadline_does_not_overtake_a_postponed_message_that_came_in_time() -> None:
     tried = PendingMessage(handler="decider", message=C, n=0, attempts=3, due_ms=DUE + 9)
     for held_up in (replace(tried, attempts=0), replace(tried, put_off=True)):
         assert find_next_ready(replace(opened(), queue=(held_up,)), ROLES, DUE) is None
@@ -139,7 +139,7 @@ def test_it_does_not_overtake_what_came_in_time_and_is_postponed() -> None:
     assert find_next_ready(replace(failing, segments=(replace(page, handlers=("decider",)),)), ROLES, DUE) is None
 
 
-def test_what_closes_a_deadline_otherwise_than_by_an_outcome_counts_too() -> None:
+def test_a_postponed_message_that_closes_a_deadline_without_an_outcome_counts_too() -> None:
     closer = replace_role(HANDLER, closes=True)
     roles = roles_of(EXPIRE, closer, outcomes="Over", emitted="Over")
     p = replace(opened(), queue=(PendingMessage(handler="handler", message=B, n=0, due_ms=DUE + 9),))
@@ -147,12 +147,12 @@ def test_what_closes_a_deadline_otherwise_than_by_an_outcome_counts_too() -> Non
     assert find_next_ready(p, roles, DUE) is None
 
 
-def test_an_event_of_the_service_itself_opens_and_closes_it() -> None:
+def test_a_self_consumed_event_opens_and_closes_a_deadline() -> None:
     assert touched(blank(), C, A).deadlines[0].message == A
     assert touched(opened(), C, OVER).closed == ("expire",)
 
 
-def test_it_is_closed_before_its_event_and_after() -> None:
+def test_a_deadline_can_be_closed_before_and_after_its_event() -> None:
     closed = touched(blank(), PAID)
     assert (closed.closed, closed.deadlines) == (("expire",), ())
     assert touched(closed, A) is closed
@@ -161,7 +161,7 @@ def test_it_is_closed_before_its_event_and_after() -> None:
     assert (behind.closed, behind.deadlines) == (("expire",), ())
 
 
-def test_an_older_version_of_the_toolkit_decides_nothing_while_one_is_open() -> None:
+def test_an_open_deadline_keeps_older_versions_of_the_toolkit_away() -> None:
     """It would write the progress without what it does not know."""
     p = touched(blank(), A)
     assert p.format == TIMED <= FORMAT
@@ -171,17 +171,17 @@ def test_an_older_version_of_the_toolkit_decides_nothing_while_one_is_open() -> 
     assert compute_format((page,), p.deadlines, (), 1) == TIMED
 
 
-def test_in_a_saga_that_has_ended_it_is_closed_at_once() -> None:
+def test_a_deadline_of_an_ended_saga_is_closed_at_once() -> None:
     assert touched(replace(blank(), outcome="Over"), A).closed == ("expire",)
     assert touched(replace(blank(), failed=("Over",)), A).closed == ("expire",)
 
 
-def test_what_it_has_begun_is_brought_to_its_end() -> None:
+def test_a_begun_deadline_is_finished() -> None:
     begun = replace(opened(), intents=(an_intent("expire", A),))
     assert touched(begun, PAID) is begun
 
 
-def test_it_does_not_open_again_when_it_has_run_or_was_given_up() -> None:
+def test_a_deadline_that_has_run_or_was_given_up_does_not_open_again() -> None:
     had = replace(blank(), inbox={ids.inbox_entry(A.id, "expire"): 1})
     assert touched(had, A) is had
     repeated = replace(blank(), completed_runs=(ran("expire", a_message("A", "first"), "x"),))
@@ -191,13 +191,13 @@ def test_it_does_not_open_again_when_it_has_run_or_was_given_up() -> None:
     assert touched(dead, a_message("A", "another")) is dead, "nor with a repetition of its event"
 
 
-def test_what_has_run_or_was_given_up_waits_for_no_time() -> None:
+def test_a_deadline_that_has_run_or_was_given_up_has_no_due_time() -> None:
     assert touched(replace(opened(), inbox={ids.inbox_entry(A.id, "expire"): 1}), B).deadlines == ()
     assert touched(replace(opened(), queue=(kept("expire", A, dead="d"),)), B).deadlines == ()
     assert touched(replace(opened(), queue=(kept("handler", A, dead="d"),)), B).deadlines != ()
 
 
-def test_a_message_that_is_for_nothing_else_is_written_down_once() -> None:
+def test_a_message_that_only_opens_a_deadline_is_recorded_once() -> None:
     trigger, now = Trigger(message=PAID), Now(DUE - 1, 1000)
     action = choose_next_action(opened(), ROLES, trigger, now, True)
     assert action == TouchDeadline(PAID)
@@ -209,7 +209,7 @@ def test_a_message_that_is_for_nothing_else_is_written_down_once() -> None:
     assert not timers.touches_deadline(blank(), ROLES, A), "its handler writes about it"
 
 
-def test_it_is_ready_when_its_time_has_come() -> None:
+def test_a_deadline_is_ready_at_its_time() -> None:
     assert find_next_ready(opened(), ROLES, DUE - 1) is None
     assert find_next_ready(opened(), ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
     both = replace(
@@ -220,12 +220,12 @@ def test_it_is_ready_when_its_time_has_come() -> None:
     assert find_next_ready(waiting, ROLES, DUE) == RunHandler(HANDLER, B, (B,)), "what is fulfilled goes before"
 
 
-def test_it_is_overdue_from_its_time_on() -> None:
+def test_a_deadline_is_overdue_from_its_time_on() -> None:
     assert [is_deadline_overdue(opened(), at) for at in (DUE - 1, DUE, DUE + 1)] == [False, True, True]
     assert not is_deadline_overdue(blank(), DUE)
 
 
-def test_it_is_void_when_the_service_has_decided() -> None:
+def test_a_deadline_is_void_after_an_outcome_of_the_service() -> None:
     ready = find_next_ready(replace(opened(), outcome="Over"), ROLES, DUE)
     assert ready == Ignore(EXPIRE, A, "the saga has ended here with Over")
     assert isinstance(ready, Ignore)
@@ -233,7 +233,7 @@ def test_it_is_void_when_the_service_has_decided() -> None:
     assert p.deadlines == ()
 
 
-def test_it_waits_while_another_run_is_under_way_and_behind_a_dead_letter() -> None:
+def test_a_deadline_waits_for_open_runs_and_behind_a_dead_letter() -> None:
     assert find_next_ready(replace(opened(), intents=(an_intent("handler", B),)), ROLES, DUE) is None
     assert find_next_ready(replace(opened(), queue=(kept("handler", B, dead="d"),)), ROLES, DUE) is None
     assert find_next_ready(replace(opened(), compensating=(kept("handler", OVER, dead="d"),)), ROLES, DUE) is None
@@ -242,7 +242,7 @@ def test_it_waits_while_another_run_is_under_way_and_behind_a_dead_letter() -> N
     assert not timers.may_deadline_run(replace(opened(), queue=(kept("handler", B),)), ROLES)
 
 
-def test_it_passes_what_is_parked_but_not_one_that_has_begun_and_may_decide() -> None:
+def test_a_deadline_overtakes_parked_runs_except_a_begun_decider() -> None:
     parked = PendingMessage(handler="handler", message=B, n=0, attempts=1, due_ms=DUE + 9)
     assert find_next_ready(replace(opened(), queue=(parked,)), ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
     begun = replace(opened(), queue=(parked,), intents=(an_intent("handler", B),))
@@ -254,7 +254,7 @@ def test_it_passes_what_is_parked_but_not_one_that_has_begun_and_may_decide() ->
     assert find_next_ready(replace(opened(), queue=(deciding,), intents=(an_intent("decider", C),)), ROLES, DUE) is None
 
 
-def test_what_it_has_begun_resumes_at_its_time() -> None:
+def test_a_begun_parked_deadline_resumes_at_its_time() -> None:
     intent = an_intent("expire", A)
     begun = replace(opened(), intents=(intent,))
     assert find_next_ready(begun, ROLES, DUE) == RunHandler(EXPIRE, A, (A,), intent)
@@ -263,7 +263,7 @@ def test_what_it_has_begun_resumes_at_its_time() -> None:
     assert find_next_ready(replayed, ROLES, DUE) == RunHandler(EXPIRE, A, (A,), intent), "a person has replayed it"
 
 
-def test_one_that_fails_moves_its_time_and_one_that_dies_holds_up_the_saga() -> None:
+def test_a_failed_deadline_moves_its_time_and_a_dead_one_blocks_the_saga() -> None:
     failure = RunFailure(reason="why", remedy="mend", attempts=2)
     action = RunHandler(EXPIRE, A, (A,))
     p = failed_attempts.park(opened(), hand(opened(), B, now_ms=DUE), action, failure, None, due_ms=DUE + 7).snapshot
@@ -276,7 +276,7 @@ def test_one_that_fails_moves_its_time_and_one_that_dies_holds_up_the_saga() -> 
     assert [k.handler for k in p.queue] == ["expire"]
 
 
-def test_one_that_is_replayed_and_fails_again_stays_at_the_head_until_its_time() -> None:
+def test_a_replayed_deadline_that_fails_again_waits_at_the_head() -> None:
     failure, action = RunFailure(reason="why", remedy="mend", attempts=2), RunHandler(EXPIRE, A, (A,))
     replayed = replace(blank(), n=3, queue=(kept("expire", A, 1), kept("handler", B, 2)))
     p = failed_attempts.park(replayed, hand(replayed, B, now_ms=DUE), action, failure, None, due_ms=DUE + 7).snapshot
@@ -291,7 +291,7 @@ def test_one_that_is_replayed_and_fails_again_stays_at_the_head_until_its_time()
     assert p.timer.due_ms == DUE + 7
 
 
-def test_its_wake_is_sent_on_while_it_cannot_run() -> None:
+def test_the_timer_of_a_blocked_deadline_is_forwarded() -> None:
     p = journal.enqueue_message(opened(), hand(opened(), B), HANDLER, B, "why", None).snapshot
     p = replace(p, queue=(), intents=(an_intent("handler", B),))
     assert p.timer is not None

@@ -61,13 +61,13 @@ def parts_of(p: SagaProgress, role: HandlerRole, message: Message) -> tuple[Mess
 # ---------------------------------------------------------------- lines 1 to 3
 
 
-def test_line_1_what_is_in_the_inbox_is_nothing_whatever_else_holds() -> None:
+def test_line_1_a_message_in_the_inbox_is_never_handled_again() -> None:
     p = entered(replace(blank(), closed=("alone",), intents=(an_intent("alone", A),)), "alone", A.id)
     assert isinstance(decide(p, ALONE, A, now=NOW), AlreadyProcessed)
     assert not isinstance(decide(p, DECIDES, A, now=NOW), AlreadyProcessed), "the inbox is of message and handler"
 
 
-def test_line_1a_a_message_that_is_pending_already_is_left_where_it_is() -> None:
+def test_line_1a_a_pending_message_stays_in_its_place() -> None:
     queued = replace(blank(), queue=(kept("other", B), kept("alone", A)))
     waiting = replace(blank(), waiting=(kept("both", A),))
     assert isinstance(decide(queued, ALONE, A, now=NOW), AlreadyPending)
@@ -76,7 +76,7 @@ def test_line_1a_a_message_that_is_pending_already_is_left_where_it_is() -> None
     assert isinstance(decide(waiting, BOTH, A), KeepPending), "settling looks again"
 
 
-def test_line_2_its_own_open_intent_is_gone_on_with() -> None:
+def test_line_2_the_open_intent_of_the_message_is_resumed() -> None:
     intent = an_intent("both", A, B)
     p = replace(blank(), intents=(intent,))
     for message in (A, B):
@@ -86,7 +86,7 @@ def test_line_2_its_own_open_intent_is_gone_on_with() -> None:
     assert isinstance(decide(replace(p, closed=("both",)), BOTH, A, now=NOW), RunHandler), "before line 3"
 
 
-def test_line_2_what_takes_the_place_of_a_dead_original_is_left_alone() -> None:
+def test_line_2_the_abort_of_a_dead_original_is_not_resumed_by_its_message() -> None:
     p = replace(blank(), intents=(replace(an_intent("alone", A), kind="lieu"),))
     assert isinstance(decide(p, ALONE, A, now=NOW), AlreadyPending)
     assert isinstance(decide(p, ALONE, A_AGAIN, now=NOW), Enqueue), "a message that nobody has kept yet is not lost"
@@ -107,7 +107,7 @@ def test_line_3_there_is_one_outcome() -> None:
 # ---------------------------------------------------------------- line 4: repetitions
 
 
-def test_line_4_the_same_again_is_ignored() -> None:
+def test_line_4_the_same_event_again_is_ignored() -> None:
     p = replace(blank(), completed_runs=(ran("alone", A, ids.content_digest(A.value)),))
     assert decide(p, ALONE, A_AGAIN, now=NOW) == Ignore(ALONE, A_AGAIN, "alone has taken a message for this already")
 
@@ -140,7 +140,7 @@ def test_line_4a_a_removal_is_ignored_by_a_handler_that_runs_once_whatever_block
     assert isinstance(decide(blank(), second, gone, now=NOW), Ignore), "this part stays"
 
 
-def test_line_4_in_another_version_of_the_schema_it_is_taken_for_the_same() -> None:
+def test_line_4_the_same_event_in_another_schema_version_is_ignored() -> None:
     p = replace(blank(), completed_runs=(ran("alone", A, ids.content_digest(A.value)),))
     assert isinstance(decide(p, ALONE, replace(A2, schema="things/A.v2"), now=NOW), Ignore)
 
@@ -150,7 +150,7 @@ def test_line_4_another_type_for_the_same_parameter_is_ignored() -> None:
     assert isinstance(decide(p, BOTH, C, now=NOW), Ignore)
 
 
-def test_line_4_a_part_that_waits_counts_as_taken() -> None:
+def test_line_4_a_pending_part_counts_as_received() -> None:
     p = replace(blank(), waiting=(kept("both", B),))
     assert isinstance(decide(p, BOTH, replace(B, id="B-again"), now=NOW), Ignore)
     assert isinstance(decide(p, BOTH, B2, now=NOW), Reject)
@@ -158,7 +158,7 @@ def test_line_4_a_part_that_waits_counts_as_taken() -> None:
     assert isinstance(decide(p, BOTH, A, now=NOW), RunHandler), "another parameter is free"
 
 
-def test_line_4_what_waits_for_another_handler_is_no_repetition() -> None:
+def test_line_4_a_message_pending_for_another_handler_is_no_repetition() -> None:
     p = replace(blank(), waiting=(kept("other", A),), completed_runs=(ran("other", A, "a"),))
     assert isinstance(decide(p, ALONE, A2, now=NOW), RunHandler)
 
@@ -191,7 +191,7 @@ def test_line_5_a_bad_part_waits_for_nothing() -> None:
     )
 
 
-def test_line_5_nothing_runs_before_it_is_known_when_the_saga_began() -> None:
+def test_line_5_nothing_runs_before_the_start_of_the_saga_is_known() -> None:
     unknown = replace(A, started=None)
     waits = KeepPending(ALONE, unknown, "no message with the start of this saga has come yet")
     assert decide(blank(started=None), ALONE, unknown, now=NOW) == waits
@@ -199,13 +199,13 @@ def test_line_5_nothing_runs_before_it_is_known_when_the_saga_began() -> None:
     assert isinstance(decide(blank(), ALONE, unknown, now=NOW), RunHandler), "another one has told"
 
 
-def test_line_5_an_own_event_is_a_part() -> None:
+def test_line_5_a_self_consumed_event_is_a_part() -> None:
     p = replace(blank(), self_consumed=(SelfConsumedEvent(event=B, n=0),))
     assert parts_of(p, BOTH, A) == (A, B)
     assert isinstance(decide(entered(p, "both", B.id), BOTH, A, now=NOW), KeepPending), "it was taken already"
 
 
-def test_many_does_not_run_on_what_may_have_run_and_been_forgotten() -> None:
+def test_a_repeating_handler_ignores_messages_that_may_have_been_handled_and_forgotten() -> None:
     decision = decide(blank(), MANY, A, now=LATER)
     assert isinstance(decision, Reject)
     assert decision.reason == f"older than the retention: it is of {A.time}, and may have been handled then"
@@ -216,7 +216,7 @@ def test_many_does_not_run_on_what_may_have_run_and_been_forgotten() -> None:
     assert isinstance(decide(p, MANY_BOTH, B, now=LATER), RunHandler)
 
 
-def test_line_5_one_of_many_waits_behind_those_that_wait() -> None:
+def test_line_5_a_message_of_a_repeating_handler_waits_behind_pending_ones() -> None:
     p = replace(blank(), waiting=(kept("many", A),))
     assert isinstance(decide(p, MANY, A_AGAIN, now=NOW), KeepPending)
     assert isinstance(decide(p, MANY, A_AGAIN, now=NOW, undecodable="why"), RunHandler), (
@@ -226,7 +226,7 @@ def test_line_5_one_of_many_waits_behind_those_that_wait() -> None:
     assert isinstance(decide(replace(blank(), waiting=(kept("other", A),)), MANY, A_AGAIN, now=NOW), RunHandler)
 
 
-def test_line_5_one_of_many_that_is_queued_waits_only_behind_those_that_came_before_it() -> None:
+def test_line_5_a_queued_message_of_a_repeating_handler_waits_only_behind_earlier_ones() -> None:
     p = replace(blank(), queue=(kept("many", A, 2),), waiting=(kept("many", A_AGAIN, 3),))
     assert isinstance(decide(p, MANY, A), RunHandler)
     assert isinstance(decide(replace(p, waiting=(kept("many", A_AGAIN, 1),)), MANY, A), KeepPending)
@@ -248,7 +248,7 @@ def test_line_6_an_open_intent_a_queue_and_a_dead_letter_block() -> None:
     assert isinstance(decide(replace(blank(), compensating=(kept("other", B),)), ALONE, A, now=NOW), RunHandler)
 
 
-def test_line_6_the_head_of_the_queue_is_not_blocked_by_what_is_behind_it() -> None:
+def test_line_6_the_head_of_the_queue_is_not_blocked_by_messages_behind_it() -> None:
     p = replace(blank(), queue=(kept("alone", A), kept("other", B)))
     assert isinstance(decide(p, ALONE, A), RunHandler)
     assert isinstance(decide(p, DECIDES, A), Enqueue)
@@ -317,7 +317,7 @@ def test_a_compensation_is_not_ready_before_its_original_has_ended() -> None:
     assert find_next_ready(p, ROLES, NOW.ms) is None
 
 
-def test_where_a_compensation_stands() -> None:
+def test_a_compensation_closes_waits_aborts_or_runs_by_the_state_of_its_original() -> None:
     begun = replace(blank(), intents=(an_intent("first", A),))
     dead = replace(begun, queue=(kept("first", A, dead="d"),))
     done = replace(dead, results=(a_result("first", "r"),))
@@ -349,7 +349,7 @@ def test_the_queue_continues_at_its_head() -> None:
     assert (ready.role, ready.message) == (SECOND, B)
 
 
-def test_waits_that_are_fulfilled_run_in_their_order() -> None:
+def test_complete_fan_ins_run_in_their_order() -> None:
     one, other = a_role("one", "A", "B"), a_role("other", "A", "C")
     roles = roles_of(one, other)
     p = replace(
@@ -363,7 +363,7 @@ def test_waits_that_are_fulfilled_run_in_their_order() -> None:
     assert ready is None, "only if the queue is empty"
 
 
-def test_parts_that_are_all_there_wait_until_it_is_known_when_the_saga_began() -> None:
+def test_a_complete_fan_in_waits_until_the_start_of_the_saga_is_known() -> None:
     parts = [replace(part, started=None) for part in (A, B)]
     p = replace(blank(started=None), waiting=tuple(kept("both", part, n) for n, part in enumerate(parts)))
     assert find_next_ready(p, roles_of(BOTH), NOW.ms) is None
@@ -371,7 +371,7 @@ def test_parts_that_are_all_there_wait_until_it_is_known_when_the_saga_began() -
     assert isinstance(ready, RunHandler)
 
 
-def test_an_open_intent_is_resumed_if_nothing_else_will_bring_its_message() -> None:
+def test_an_open_intent_is_resumed_if_its_message_is_not_redelivered() -> None:
     intent = an_intent("both", A, B)
     p = replace(blank(), intents=(intent,))
     assert find_next_ready(p, ROLES, NOW.ms) is None, "its message is redelivered"
@@ -388,7 +388,7 @@ def test_an_open_intent_is_resumed_if_nothing_else_will_bring_its_message() -> N
     assert find_next_ready(elsewhere, ROLES, NOW.ms) is None, "the message is kept for another handler"
 
 
-def test_a_message_is_known_from_the_inbox_and_from_what_is_kept() -> None:
+def test_a_message_is_known_by_the_inbox_and_by_kept_messages() -> None:
     p = replace(blank(), n=1)
     assert not is_message_known(p, ROLES, A)
     assert is_message_known(entered(p, "first", A.id), ROLES, A)
@@ -410,7 +410,7 @@ def test_line_4_a_self_consumed_part_counts_as_received() -> None:
     assert parts_of(p, BOTH, A) == (A, B)
 
 
-def test_line_4_of_two_own_parts_the_first_one_counts() -> None:
+def test_line_4_the_first_of_two_self_consumed_parts_counts() -> None:
     p = replace(
         blank(),
         self_consumed=(SelfConsumedEvent(event=B, n=0), SelfConsumedEvent(event=C, n=0)),
@@ -422,13 +422,13 @@ def test_line_4_of_two_own_parts_the_first_one_counts() -> None:
     assert isinstance(decide(p, BOTH, C), Ignore)
 
 
-def test_line_4_a_part_that_waited_before_an_own_one_counts() -> None:
+def test_line_4_a_part_pending_before_a_self_consumed_one_counts() -> None:
     p = replace(blank(), self_consumed=(SelfConsumedEvent(event=C, n=5),), waiting=(kept("both", B, n=1),))
     assert isinstance(decide(p, BOTH, B), KeepPending)
     assert parts_of(p, BOTH, A) == (A, B)
 
 
-def test_line_6_while_what_a_handler_did_is_undone_its_originals_queue() -> None:
+def test_line_6_originals_are_queued_during_the_compensation_of_their_handler() -> None:
     p = replace(blank(), compensating=(kept("alone", FAILED),))
     assert decide(p, ALONE, A, now=NOW) == Enqueue(ALONE, A, "what alone did is undone because of Failed")
     assert isinstance(decide(p, DECIDES, A, now=NOW), RunHandler), "others go on"
@@ -443,23 +443,23 @@ def test_line_3_a_handler_without_compensation_runs_no_more_after_a_failure() ->
     assert find_closing_reason(replace(blank(), failed=("Another",)), FIRST) is None
 
 
-def test_what_waits_for_a_part_that_is_not_there_is_not_ready() -> None:
+def test_an_incomplete_fan_in_is_not_ready() -> None:
     assert find_next_ready(replace(blank(), waiting=(kept("both", A),)), ROLES, NOW.ms) is None
 
 
-def test_parts_that_are_all_there_wait_while_something_else_is_open() -> None:
+def test_a_complete_fan_in_waits_while_another_run_is_open() -> None:
     p = replace(blank(), waiting=(kept("both", A), kept("both", B, 1)))
     assert isinstance(find_next_ready(p, ROLES, NOW.ms), RunHandler)
     assert find_next_ready(replace(p, intents=(an_intent("listens", A2),)), ROLES, NOW.ms) is None
 
 
-def test_what_waits_for_another_handler_is_no_part() -> None:
+def test_a_message_pending_for_another_handler_is_no_part() -> None:
     roles = roles_of(a_role("alone", "A"), a_role("meet", "A", "B"), a_role("join", "B", "C"))
     p = replace(blank(), waiting=(kept("meet", a_message("A"), n=1), kept("join", a_message("B"), n=2)))
     assert find_next_ready(p, roles, NOW.ms) is None
 
 
-def test_an_own_event_that_stays_for_another_handler_does_not_run_one_that_has_run() -> None:
+def test_a_self_consumed_event_kept_for_another_handler_reruns_no_finished_one() -> None:
     event = a_message("P")
     roles = roles_of(a_role("took", "P"), a_role("meet", "P", "B"), emitted="P")
     p = replace(

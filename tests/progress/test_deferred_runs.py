@@ -65,7 +65,7 @@ def goes_on(until: tuple[str, ...] = ()) -> SuspendedRun:
         (replace(blank(), compensating=(parked(FAILED, handler="other"),)), UNDO, False, False),
     ],
 )
-def test_a_run_has_a_wake_if_the_progress_keeps_it_for_a_time(
+def test_a_run_that_waits_for_a_time_has_a_timer(
     p: SagaProgress, action: HandlerAction, has_begun: bool, expected: bool
 ) -> None:
     assert failed_attempts.has_timer(p, action, has_begun=has_begun) is expected

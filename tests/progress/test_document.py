@@ -8,7 +8,7 @@ from saga.progress.document import FORMAT, StepRecord, decode_progress, encode, 
 from tests.progress.pieces import a_message, an_intent, blank, kept
 
 
-def test_a_progress_lies_where_it_always_lay() -> None:
+def test_the_key_of_a_progress_has_not_changed() -> None:
     assert progress_key("payment", "order-1") == "payment::order-1"
 
 
@@ -24,7 +24,7 @@ def test_a_progress_is_read_as_it_was_written() -> None:
     assert decode_progress(encode(p)) == p
 
 
-def test_a_newer_format_is_not_read() -> None:
+def test_a_progress_in_a_newer_format_is_refused() -> None:
     newer = encode(replace(blank(), format=FORMAT + 1))
     with pytest.raises(
         SagaError, match=rf"saga 's' has format {FORMAT + 1}, this version reads up to {FORMAT}: run the newer"
@@ -33,7 +33,7 @@ def test_a_newer_format_is_not_read() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"service":7,"saga":"s"}', b'{"service":"\xff","saga":"s"}'])
-def test_what_is_no_progress_is_not_read(content: bytes) -> None:
+def test_a_document_that_is_no_progress_is_refused(content: bytes) -> None:
     with pytest.raises(SagaError, match=r"a progress document cannot be read: .*; restore it, or read it with the"):
         decode_progress(content)
 

@@ -147,7 +147,7 @@ def test_a_break_names_its_place_and_what_is_wrong() -> None:
     assert (state.n, state.what) == (3, "the state is not what the transitions make of it")
 
 
-def test_what_is_no_transition_at_all_is_a_break_too() -> None:
+def test_an_undecodable_transition_is_a_break_too() -> None:
     p = written([("handled", {"x": n}, 0) for n in range(3)])
     for rubbish in (b"{}", b"7", b'{"n":', b"\xff"):
         found = verify_history([p.transitions[0], Raw(rubbish), p.transitions[2]], p)
@@ -161,7 +161,7 @@ def test_what_is_no_transition_at_all_is_a_break_too() -> None:
 
 @settings(max_examples=25)
 @given(st.lists(STEPS, min_size=TRANSITIONS_MAX + 1, max_size=TRANSITIONS_MAX + 8))
-def test_archiving_changes_no_decision_and_no_event_that_is_to_be_published(
+def test_archiving_changes_no_decision_and_no_unpublished_event(
     steps: list[tuple[str, dict[str, Any], int]],
 ) -> None:
     p = written(steps)
@@ -200,7 +200,7 @@ def test_archives_and_the_rest_are_the_whole_history_however_long_it_gets() -> N
     assert keys[1] == "svc::s::000000049"
 
 
-def test_what_is_not_known_as_published_is_never_archived() -> None:
+def test_transitions_not_known_as_published_are_never_archived() -> None:
     p = replace(long(100), published=30)
     archive = history.build_archive(p)
     assert archive is not None
@@ -208,7 +208,7 @@ def test_what_is_not_known_as_published_is_never_archived() -> None:
     assert history.build_archive(replace(p, published=0)) is None
 
 
-def test_a_history_is_not_archived_before_it_is_too_long() -> None:
+def test_a_history_below_the_limit_is_not_archived() -> None:
     assert history.build_archive(long(TRANSITIONS_MAX)) is None
     archive = history.build_archive(long(TRANSITIONS_MAX + 1))
     assert archive is not None
@@ -229,7 +229,7 @@ def test_a_history_of_large_transitions_is_archived_by_its_bytes() -> None:
     assert verify_history([raw for a in archives for raw in a.transitions] + list(p.transitions), p) is None
 
 
-def test_a_transition_that_is_huge_alone_stays_until_it_is_published() -> None:
+def test_a_single_huge_transition_stays_until_it_is_published() -> None:
     p = next_of(long(3), "handled", {"x": "y" * HISTORY_BYTES_MAX}, 1).snapshot
     archive = history.build_archive(p)
     assert archive is not None
@@ -256,7 +256,7 @@ def test_an_archive_of_an_earlier_saga_of_the_same_id_is_known_by_its_first_tran
     assert history.is_of_another_saga(replace(p, transitions=p.transitions[1:]), archive)
 
 
-def test_the_state_before_a_transition_is_made_of_those_below_it() -> None:
+def test_the_state_before_a_transition_is_the_fold_of_earlier_ones() -> None:
     entries = [decode_transition(raw) for raw in next_of(long(3), "handled", {"x": 7}, 0).snapshot.transitions]
     assert (fold_state(entries, before=3), fold_state(entries, before=4)) == ({"x": 2}, {"x": 7})
     assert fold_state(entries, before=0) == {}
@@ -269,7 +269,7 @@ def never_committed(position: Position) -> bool:
     return False
 
 
-def test_what_is_not_known_as_published_is_less_what_this_worker_has_committed() -> None:
+def test_transitions_below_a_committed_offset_count_as_published() -> None:
     p = replace(written([("handled", {}, 1)] * 4 + [("ignored", {}, 0), ("refused", {}, 0)]), published=1)
     assert [e.n for e in find_unpublished(p, never_committed, "")] == [1, 2, 3, 5], "what says nothing is left out"
     assert [e.n for e in find_unpublished(p, lambda position: position.offset < 3, "")] == [3, 5]
@@ -284,7 +284,7 @@ def test_what_is_not_known_as_published_is_less_what_this_worker_has_committed()
     assert [e.n for e in find_unpublished(without_position, lambda position: True, "")] == [6]
 
 
-def test_published_events_have_their_whole_envelope_again() -> None:
+def test_events_published_again_have_their_whole_envelope() -> None:
     p = written([("handled", {}, 2)])
     traced = replace(decode_transition(p.transitions[0]), trace="00-1-2-01")
     first, second = build_messages(p, traced)

@@ -11,7 +11,7 @@ NAMES = st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True)
 TEXTS = st.text(alphabet="ab|+:0123456789", max_size=6)
 
 
-def test_ids_are_what_they_were() -> None:
+def test_generated_ids_have_not_changed() -> None:
     """A change here makes every rerun of what is open at the time ask the outside under another key."""
     cause = "OrderPlaced-1"
     assert ids.event_id("PaymentReserved", "payment", "order-1", "reserve", cause, 0) == (
@@ -55,12 +55,12 @@ def test_no_two_inbox_entries_are_one(pairs: list[tuple[str, str]]) -> None:
 
 @given(st.text(max_size=200))
 @example("x" * 200)
-def test_a_key_is_what_any_outside_can_take(name: str) -> None:
+def test_an_idempotency_key_is_accepted_by_any_external_system(name: str) -> None:
     key = ids.idempotency_key(name, "payment", "order-1", "reserve", "m")
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,80}", key)
 
 
-def test_a_dead_letter_that_dies_again_after_a_replay_has_another_id() -> None:
+def test_a_dead_letter_that_fails_again_after_a_replay_has_another_id() -> None:
     assert ids.dead_letter_id("payment", "s", "reserve", "m", 0) != ids.dead_letter_id(
         "payment", "s", "reserve", "m", 1
     )

@@ -78,7 +78,7 @@ def test_the_last_attempt_and_a_permanent_failure_give_up_but_a_compensation_is_
 
 
 @pytest.mark.parametrize("waits_for", ["schema", "key", "release"])
-def test_what_has_to_be_deployed_or_restored_is_waited_for_parked(
+def test_a_failure_that_needs_a_deployment_or_a_restore_is_parked_without_limit(
     waits_for: Literal["schema", "key", "release"],
 ) -> None:
     verdict = judge(blank(), waits_for=waits_for)
@@ -102,7 +102,7 @@ def test_a_missing_schema_is_given_up_only_where_none_can_come() -> None:
         ("handled", "it fails", 0, False),
     ],
 )
-def test_a_wait_that_the_journal_has_is_a_look_and_no_attempt(
+def test_a_wait_that_is_already_recorded_is_no_attempt(
     outcome: Literal["retrying", "released", "handled"], reason: str, since_s: int, is_recheck: bool
 ) -> None:
     entry = Transition(
@@ -121,7 +121,7 @@ def test_a_wait_that_the_journal_has_is_a_look_and_no_attempt(
     assert not judge(blank(), waits_for="release").is_recheck
 
 
-def test_the_first_failure_under_a_rule_is_an_attempt_whatever_failed_under_others() -> None:
+def test_attempts_are_counted_for_each_retry_rule() -> None:
     run = replace(kept("reserve", A), attempts=1, under={"bank": 1}, due_ms=NOW_MS)
     verdict = judge(replace(blank(), queue=(run,), timer=TIMER), waits_for="release")
     assert (verdict.attempt, verdict.attempts, verdict.is_recheck) == (1, 2, False)

@@ -13,7 +13,7 @@ class Counted:
     count: int = 0
 
 
-def test_it_shows_the_state_and_each_transition_with_its_reason() -> None:
+def test_a_printed_progress_shows_the_state_and_each_transition_with_its_reason() -> None:
     a = a_message("A")
     hand = a_hand(a, roles=roles_of(a_role("take", "A")))
     p = journal.append_transition(

@@ -66,7 +66,7 @@ def reason(p: SagaProgress, command: OperatorCommand, roles: HandlerRoles = ROLE
     return action.reason
 
 
-def test_what_is_replayed_is_the_first_to_run() -> None:
+def test_a_replayed_message_runs_first() -> None:
     p = quarantined(kept("on_b", B, n=1))
     assert decisions.find_next_ready(p, ROLES, NOW_MS) is None
     written = heeded(p, a_command())
@@ -80,7 +80,7 @@ def test_what_is_replayed_is_the_first_to_run() -> None:
     assert (end.id, end.kind, end.handler) == ("dead-1-replayed", "replayed", "on_a")
 
 
-def test_what_dies_again_after_a_replay_is_another_dead_letter() -> None:
+def test_a_message_that_fails_again_after_a_replay_is_another_dead_letter() -> None:
     p = quarantined()
     again = heeded(p, a_command()).snapshot
     assert ids.dead_letter_id("svc", "s", "on_a", A.id, p.replays) != ids.dead_letter_id(
@@ -88,7 +88,7 @@ def test_what_dies_again_after_a_replay_is_another_dead_letter() -> None:
     )
 
 
-def test_a_command_is_heeded_once() -> None:
+def test_a_command_is_executed_once() -> None:
     written = heeded(quarantined(), a_command())
     assert operator_commands.decide_command(written.snapshot, ROLES, a_command()) is None
     assert ids.inbox_entry(a_command().id, COMMAND) in written.snapshot.inbox
@@ -98,7 +98,7 @@ def test_nothing_is_written_about_an_unknown_saga() -> None:
     assert operator_commands.decide_command(blank(), ROLES, a_command()) is None
 
 
-def test_a_dead_letter_that_is_not_there_any_more_is_explained_by_the_history() -> None:
+def test_a_command_for_a_removed_dead_letter_is_answered_from_the_history() -> None:
     written = heeded(quarantined(), a_command(dead="dead-2"))
     entry = written.entry
     assert entry is not None
@@ -120,7 +120,7 @@ def test_a_message_whose_bytes_the_progress_lacks_cannot_be_replayed() -> None:
     assert "its bytes are in the dead letter alone" in reason(p, a_command())
 
 
-def test_what_is_sealed_cannot_be_replayed() -> None:
+def test_an_aborted_run_cannot_be_replayed() -> None:
     p = quarantined(intents=(replace(an_intent("on_a", A), kind="lieu"),))
     assert "on_a is being closed" in reason(p, a_command())
 
@@ -155,7 +155,7 @@ def test_a_discarded_message_is_never_handled_and_what_is_queued_behind_it_runs(
     assert ready.role.name == "on_b"
 
 
-def test_the_other_parts_of_a_fan_in_wait_for_another_message_in_its_place() -> None:
+def test_after_a_discard_the_other_parts_of_a_fan_in_wait_for_another_message() -> None:
     roles = roles_of(a_role("meet", "A", "B"))
     p = replace(blank(), n=3, queue=(kept("meet", A, n=2, dead=DEAD),), waiting=(kept("meet", B, n=1),))
     written = heeded(p, a_command("discard"), roles)
@@ -168,7 +168,7 @@ def test_the_other_parts_of_a_fan_in_wait_for_another_message_in_its_place() -> 
     assert decision.parts == (another, B)
 
 
-def test_a_begun_run_is_sealed_before_it_is_discarded_and_reported() -> None:
+def test_a_begun_run_is_aborted_before_it_is_discarded_and_reported() -> None:
     intent = an_intent("on_a", A)
     p = quarantined(intents=(intent,))
     command = a_command("discard")
@@ -192,7 +192,7 @@ def test_a_begun_run_is_sealed_before_it_is_discarded_and_reported() -> None:
     ],
     ids=["after an outcome", "of who decides"],
 )
-def test_what_others_count_on_is_never_discarded(roles: HandlerRoles, why: str) -> None:
+def test_a_dead_letter_that_other_services_rely_on_is_never_discarded(roles: HandlerRoles, why: str) -> None:
     assert why in reason(quarantined(), a_command("discard"), roles)
     assert isinstance(operator_commands.decide_command(quarantined(), roles, a_command()), Replay)
 
@@ -271,21 +271,21 @@ def disputed(calls: tuple[StepRecord, ...], begins: StepRecord | None = None) ->
     return replace(p, queue=(replace(p.queue[0], disputed=DISPUTED), *p.queue[1:]))
 
 
-def test_where_record_and_code_differ_an_answer_takes_the_place_of_the_one_that_is_recorded() -> None:
+def test_a_resolution_replaces_a_recorded_step_that_the_code_no_longer_calls() -> None:
     written = heeded(disputed((CHARGE, PACK), begins=PACK), answering("charge", raised="Declined"))
     intent = intent_of(written)
     assert given(intent.calls) == [("charge", b'["no"]', "Declined", "ada"), ("pack", b"null", None, None)]
     assert written.snapshot.queue[0].disputed == ()
 
 
-def test_a_person_corrects_what_a_person_has_answered() -> None:
+def test_an_operator_can_correct_a_resolution() -> None:
     written = heeded(begun(begins=CHARGE), answering("charge", raised="Declined"))
     again = replace(written.snapshot, queue=(replace(written.snapshot.queue[0], dead="dead-2"),))
     second = replace(answering("charge"), id="operator|resolve-2", dead="dead-2", who="bob")
     assert given(intent_of(heeded(again, second)).calls)[0] == ("charge", b'"ch-1"', None, "bob")
 
 
-def test_a_step_for_which_the_code_asks_now_can_be_answered_though_nothing_of_it_is_recorded() -> None:
+def test_a_step_that_is_not_recorded_can_be_resolved() -> None:
     intent = intent_of(heeded(disputed((CHARGE,), begins=CHARGE), answering("pack")))
     assert given(intent.calls) == [("charge", b"null", None, None), ("pack", b'"ch-1"', None, "ada")]
 
@@ -321,19 +321,19 @@ def test_a_step_for_which_the_code_asks_now_can_be_answered_though_nothing_of_it
         ),
     ],
 )
-def test_an_answer_is_compared_with_what_the_run_has_asked_for(
+def test_a_resolution_is_checked_against_the_step_of_the_run(
     p: SagaProgress, command: OperatorCommand, why: str
 ) -> None:
     assert why in reason(p, command)
 
 
-def test_where_nothing_is_declared_no_exception_is_an_answer() -> None:
+def test_an_undeclared_exception_is_no_resolution() -> None:
     roles = roles_of(replace_role(HANDLER, expected_errors=frozenset()))
     why = reason(begun(begins=CHARGE), answering("charge", raised="Declined"), roles)
     assert why == "on_a has no declared exception 'Declined'; its resources declare none"
 
 
-def test_what_undoes_can_be_answered_too() -> None:
+def test_a_step_of_a_compensation_can_be_resolved_too() -> None:
     undo = CompensationRole(
         name="undo_a", outcomes=frozenset({"X"}), results=frozenset({"R"}), expected_errors=frozenset({"NoSuchCharge"})
     )
@@ -350,7 +350,7 @@ def test_what_undoes_can_be_answered_too() -> None:
     assert written.snapshot.compensating[0].dead is None
 
 
-def test_what_cannot_be_answered_is_refused_with_the_reason() -> None:
+def test_an_impossible_resolution_is_refused_with_the_reason() -> None:
     assert "has begun nothing that could be answered: replay it" in reason(quarantined(), answering("charge"))
     update = StepRecord(kind="update", name="take", number=1, input="", document="stock/tea")
     assert "the document stock/tea knows whether take happened" in reason(begun(begins=update), answering("take"))
@@ -385,7 +385,7 @@ def test_an_escalation_is_closed_once_and_the_history_names_who_closed_it() -> N
     assert "is closed already" in reason(written.snapshot, later)
 
 
-def test_what_is_no_escalation_of_this_saga_is_not_closed_unless_its_transition_may_be_archived() -> None:
+def test_an_unknown_escalation_is_not_closed_unless_its_transition_may_be_archived() -> None:
     p = escalated()
     assert "no escalation other is known of this saga" in reason(p, a_command("resolve", dead="other"))
     assert "no escalation dead-1-discarded is known" in reason(p, a_command("resolve", dead="dead-1-discarded"))
@@ -428,7 +428,7 @@ def test_a_message_of_a_forgotten_saga_is_queued_as_if_it_came_now() -> None:
     assert "no dead letter dead-1" in reason(after, later, roles)
 
 
-def test_who_began_a_forgotten_saga_is_known_again_with_its_message() -> None:
+def test_the_principal_of_a_forgotten_saga_is_restored_with_its_message() -> None:
     roles = roles_of(HANDLER)
     p = SagaProgress(service="svc", saga="s")
     action = operator_commands.decide_command(p, roles, renewing(original=replace(A, principal="user:4711")))
@@ -438,7 +438,7 @@ def test_who_began_a_forgotten_saga_is_known_again_with_its_message() -> None:
     assert history.verify_history(after.transitions, after) is None
 
 
-def test_it_is_for_those_alone_that_have_not_had_it_and_for_what_it_undoes() -> None:
+def test_a_message_admitted_as_new_is_for_handlers_without_it_and_for_compensations() -> None:
     undo = CompensationRole(name="undo_b", outcomes=frozenset({"A"}), results=frozenset({"R"}))
     roles = roles_of(HANDLER, a_role("also", "A"), a_role("on_b", "B", undo=undo))
     p = replace(blank(), n=1, inbox={ids.inbox_entry(A.id, "also"): 1})
@@ -454,7 +454,7 @@ def test_it_is_for_those_alone_that_have_not_had_it_and_for_what_it_undoes() -> 
     assert "nobody here has anything left to do with Z" in reason(p, renewing(original=a_message("Z")), roles)
 
 
-def test_an_outcome_does_not_claim_to_have_undone_what_is_forgotten() -> None:
+def test_an_outcome_of_a_forgotten_saga_reports_that_nothing_was_compensated() -> None:
     undo = CompensationRole(name="undo_b", outcomes=frozenset({"A"}), results=frozenset({"R"}))
     roles = roles_of(a_role("on_b", "B", undo=undo))
     nothing = SagaProgress(service="svc", saga="s")
@@ -471,7 +471,7 @@ def letter_id(p: SagaProgress) -> str:
     return letter.id
 
 
-def test_what_one_handler_took_for_too_old_runs_there_if_a_person_wants_it() -> None:
+def test_a_message_too_old_for_one_handler_runs_there_on_command() -> None:
     p = refused(f"{decisions.TOO_OLD}: it is of long ago")
     command = renewing(letter_id(p), original=None)
     action = operator_commands.decide_command(p, ROLES, command)
@@ -483,7 +483,7 @@ def test_what_one_handler_took_for_too_old_runs_there_if_a_person_wants_it() -> 
     assert isinstance(decisions.find_next_ready(written.snapshot, ROLES, NOW_MS), RunHandler)
 
 
-def test_what_a_handler_took_for_too_old_is_refused_where_it_is_not_declared_any_more() -> None:
+def test_a_message_too_old_for_a_removed_handler_is_refused() -> None:
     p = refused(f"{decisions.TOO_OLD}: it is of long ago")
     renamed = roles_of(a_role("on_another", "A"))
     assert "no handler on_a" in reason(p, renewing(letter_id(p), original=None), renamed)
@@ -496,7 +496,7 @@ def test_a_message_with_other_content_than_the_handled_one_is_not_handled() -> N
     assert "no dead letter" in reason(other, renewing(letter_id(other), original=None))
 
 
-def test_what_was_in_the_way_and_has_ended_is_no_new_message() -> None:
+def test_a_discarded_dead_letter_is_not_admitted_as_new() -> None:
     p = heeded(quarantined(), a_command("discard")).snapshot
     died = DeadLetterRecord(id=DEAD, kind="dead letter", handler="on_a", reason="r", remedy="m", message=A, attempts=3)
     ended = journal.append_transition(

@@ -177,16 +177,16 @@ FEWER = pytest.mark.parametrize(
 
 @FEWER
 @pytest.mark.parametrize("change", OF_ONE_RUN.values(), ids=OF_ONE_RUN)
-def test_another_run_of_the_handler_stays_as_it_is(change: Change, without: tuple[str, ...]) -> None:
+def test_another_run_of_the_handler_is_not_changed(change: Change, without: tuple[str, ...]) -> None:
     check_untouched(change, JOB, ANOTHER, without)
 
 
 @FEWER
-def test_what_another_run_did_is_not_undone_with_it(without: tuple[str, ...]) -> None:
+def test_results_of_another_run_are_not_undone_with_it(without: tuple[str, ...]) -> None:
     check_untouched(OF_A_HANDLER["undone"], JOB, ANOTHER, without, ends_with_it=True)
 
 
 @FEWER
 @pytest.mark.parametrize("change", (OF_ONE_RUN | OF_A_HANDLER).values(), ids=OF_ONE_RUN | OF_A_HANDLER)
-def test_a_run_of_another_handler_on_the_same_message_stays_as_it_is(change: Change, without: tuple[str, ...]) -> None:
+def test_a_run_of_another_handler_on_the_same_message_is_not_changed(change: Change, without: tuple[str, ...]) -> None:
     check_untouched(change, OTHER, MINE, without)

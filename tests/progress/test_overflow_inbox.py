@@ -79,7 +79,7 @@ def test_segments_and_the_rest_are_the_whole_inbox(numbers: list[int]) -> None:
         assert (entry in p.inbox or found) == (number in numbers)
 
 
-def test_small_segments_become_one_before_there_are_many() -> None:
+def test_small_segments_are_merged_before_there_are_many() -> None:
     p, store, most = blank(), Store(), 0
     for number in range(2000):
         p = store.write(complete(p, f"m-{number}"), f"m-{number}")
@@ -90,7 +90,7 @@ def test_small_segments_become_one_before_there_are_many() -> None:
     assert all(segment.count < 25 for segment in p.segments)
 
 
-def test_a_progress_with_segments_is_not_read_by_a_version_that_knows_none() -> None:
+def test_a_progress_with_segments_is_refused_by_versions_without_them() -> None:
     p, store = blank(), Store()
     assert p.format == 1
     assert b"format" not in encode(p)
@@ -99,7 +99,7 @@ def test_a_progress_with_segments_is_not_read_by_a_version_that_knows_none() -> 
     assert p.format == PAGED == 2
 
 
-def test_entries_of_messages_that_are_stored_or_being_processed_stay() -> None:
+def test_inbox_entries_of_stored_and_current_messages_stay() -> None:
     p, store = blank(), Store()
     own = SelfConsumedEvent(event=a_message("P", id="own-1"), n=0)
     p = complete(replace(p, self_consumed=(own,)), "own-1", role=OWN)
@@ -110,7 +110,7 @@ def test_entries_of_messages_that_are_stored_or_being_processed_stay() -> None:
     assert len(p.inbox) <= SMALL.inbox_max
 
 
-def test_segments_older_than_the_retention_are_forgotten() -> None:
+def test_segments_older_than_the_retention_are_dropped() -> None:
     p, store = blank(), Store()
     for number in range(12):
         p = store.write(complete(p, f"old-{number}"), "-")
@@ -130,7 +130,7 @@ def test_segments_older_than_the_retention_are_forgotten() -> None:
         restore_all(old, changed)
 
 
-def test_a_clock_that_is_ahead_by_more_than_the_retention_forgets_no_segment() -> None:
+def test_a_clock_ahead_by_more_than_the_retention_drops_no_segment() -> None:
     p, store = blank(), Store()
     for number in range(12):
         p = store.write(complete(p, f"old-{number}"), "-")
@@ -140,7 +140,7 @@ def test_a_clock_that_is_ahead_by_more_than_the_retention_forgets_no_segment() -
     assert after.segments == p.segments
 
 
-def test_another_content_is_another_name_and_the_same_content_the_same() -> None:
+def test_segments_are_named_by_their_content() -> None:
     p = blank()
     for number in range(9):
         p = complete(p, f"m-{number}")
@@ -153,7 +153,7 @@ def test_another_content_is_another_name_and_the_same_content_the_same() -> None
     assert first[1].segment.name != other[1].segment.name
 
 
-def test_an_entry_that_only_looks_like_one_across_two_others_is_not_in_a_segment() -> None:
+def test_bytes_across_two_entries_do_not_count_as_an_entry() -> None:
     first, second = bytes(range(12)), bytes(range(12, 24))
     assert contains_entry(first + second, second.hex())
     assert not contains_entry(first + second, (first[6:] + second[:6]).hex())
@@ -198,7 +198,7 @@ def test_a_segment_of_messages_for_a_closed_handler_counts_as_processed() -> Non
     assert replace(segment, expires=0).closed(now_s=7, until=9).expires == 0, "it never expires, until it is copied"
 
 
-def test_a_segment_that_is_gone_is_an_error_unless_it_may_have_expired() -> None:
+def test_a_missing_segment_is_an_error_unless_it_may_have_expired() -> None:
     p, store = blank(), Store()
     for number in range(SMALL.inbox_max + 1):
         p = store.write(complete(p, f"m-{number}"), f"m-{number}")
@@ -210,6 +210,6 @@ def test_a_segment_that_is_gone_is_an_error_unless_it_may_have_expired() -> None
         restore_all(p, {segment_key("svc", "s", segment): b"{}"})
 
 
-def test_a_progress_without_segments_is_whole() -> None:
+def test_a_progress_without_segments_is_complete() -> None:
     p = replace(blank(), queue=(kept("both", a_message("B")),))
     assert restore_all(p, {}) is p

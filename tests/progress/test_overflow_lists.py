@@ -161,14 +161,14 @@ each_that_expires = pytest.mark.parametrize(
 
 @each_kind
 @pytest.mark.parametrize("count", [0, 1, 2, 4])
-def test_a_list_that_fills_no_segment_stays(kind: ListOfKind, count: int) -> None:
+def test_a_list_shorter_than_a_segment_stays(kind: ListOfKind, count: int) -> None:
     p = kind.fill(count)
     assert overflow.move_out(p, a_context(kind.roles)) == (p, [])
     assert overflow.find_segment_to_restore(p, a_context(kind.roles)) is None
 
 
 @each_kind
-def test_the_tail_of_a_long_list_moves_to_full_segments_and_what_decisions_look_at_stays(kind: ListOfKind) -> None:
+def test_the_tail_of_a_long_list_moves_to_full_segments_and_items_that_decisions_need_stay(kind: ListOfKind) -> None:
     p, new = overflow.move_out(kind.fill(9), a_context(kind.roles))
     assert numbers(kind.get(p)) == kind.here
     assert [kind.items(overflow.decode_segment(made.content)) for made in new] == kind.moved
@@ -178,7 +178,7 @@ def test_the_tail_of_a_long_list_moves_to_full_segments_and_what_decisions_look_
 
 
 @each_kind
-def test_large_items_leave_sooner_and_make_small_segments(kind: ListOfKind) -> None:
+def test_large_items_move_sooner_to_smaller_segments(kind: ListOfKind) -> None:
     bounds = OverflowBounds(head_max=10, segment_max=10, head_bytes_max=150, segment_bytes=200)
     p, new = overflow.move_out(kind.fill(5, b"x" * 100), a_context(kind.roles, bounds))
     assert numbers(kind.get(p)) == kind.large_here
@@ -194,7 +194,7 @@ def test_two_workers_that_move_the_same_items_write_the_same_segments(kind: List
 
 
 @each_kind
-def test_what_comes_back_is_in_its_place(kind: ListOfKind) -> None:
+def test_restored_items_are_in_their_places(kind: ListOfKind) -> None:
     before = kind.fill(9)
     p, new = overflow.move_out(before, a_context(kind.roles))
     contents = {made.segment.name: made.content for made in new}
@@ -209,7 +209,7 @@ def test_what_comes_back_is_in_its_place(kind: ListOfKind) -> None:
 
 
 @each_kind
-def test_a_segment_is_read_back_once_it_has_the_next_item_and_no_sooner(kind: ListOfKind) -> None:
+def test_a_segment_is_restored_only_when_it_has_the_next_item(kind: ListOfKind) -> None:
     stored, seen = StoredProgress(kind.roles), []
     stored.write(kind.fill(9))
     while stored.segments:
@@ -228,9 +228,7 @@ def test_a_segment_is_read_back_once_it_has_the_next_item_and_no_sooner(kind: Li
 @each_kind
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from(["add", "add", "add", "take"]), max_size=60), st.integers(1, 3), st.integers(1, 4))
-def test_whatever_comes_each_item_is_the_next_one_once_and_in_order(
-    kind: ListOfKind, acts: list[str], head: int, size: int
-) -> None:
+def test_every_item_is_next_exactly_once_and_in_order(kind: ListOfKind, acts: list[str], head: int, size: int) -> None:
     stored = StoredProgress(kind.roles, OverflowBounds(head_max=head, segment_max=size, index_max=2))
     there, added = list[int](), 0
     for act in acts:
@@ -250,7 +248,7 @@ def test_whatever_comes_each_item_is_the_next_one_once_and_in_order(
 
 
 @each_kind
-def test_a_segment_that_is_gone_or_was_changed_is_an_error_for_people_who_look(kind: ListOfKind) -> None:
+def test_a_missing_or_changed_segment_is_an_error_when_an_operator_reads_it(kind: ListOfKind) -> None:
     stored = StoredProgress(kind.roles)
     stored.write(kind.fill(9))
     with pytest.raises(SagaError, match=r"the page 'svc\|page::s::.*' of the progress of saga 's' in 'svc' is gone"):
@@ -261,7 +259,7 @@ def test_a_segment_that_is_gone_or_was_changed_is_an_error_for_people_who_look(k
 
 
 @each_that_expires
-def test_a_copy_that_expires_later_has_a_name_of_its_own_and_the_same_items(kind: ListOfKind) -> None:
+def test_a_copied_segment_has_another_name_and_the_same_items(kind: ListOfKind) -> None:
     p, [first, _] = overflow.move_out(kind.fill(9), a_context(kind.roles))
     document = overflow.decode_segment(first.content)
     copied, new = overflow.copy_segment(p, first.segment, document, NOW_S + 10**9)
@@ -291,7 +289,7 @@ each_that_is_indexed = pytest.mark.parametrize("of", ["queue", "waiting", "own"]
 
 
 @each_that_is_indexed
-def test_the_first_segments_of_a_list_and_few_behind_them_stay_listed(of: SegmentKind) -> None:
+def test_the_first_segments_of_a_list_stay_out_of_an_index(of: SegmentKind) -> None:
     assert overflow.find_segments_to_index(listed(*list_segments_of(of, 1)), BOUNDS) == ()
     assert overflow.find_segments_to_index(listed(*list_segments_of(of, 3)), BOUNDS) == ()
 
@@ -302,13 +300,13 @@ def test_segments_that_are_merged_or_linked_have_no_index(of: SegmentKind) -> No
 
 
 @each_that_is_indexed
-def test_as_many_as_an_index_takes_go_there_from_behind_the_first_ones(of: SegmentKind) -> None:
+def test_a_full_index_takes_the_segments_behind_the_first_ones(of: SegmentKind) -> None:
     there = list_segments_of(of, 4)
     assert overflow.find_segments_to_index(listed(*there), BOUNDS) == [*there[2:]]
 
 
 @each_that_is_indexed
-def test_index_segments_are_indexed_but_in_no_third_level(of: SegmentKind) -> None:
+def test_index_segments_have_at_most_two_levels(of: SegmentKind) -> None:
     first, indexes = list_segments_of(of, 2), list_segments_of(of, 2, level=1, begin=2)
     assert overflow.find_segments_to_index(listed(*first, *indexes), BOUNDS) == [*indexes]
     highest = list_segments_of(of, 2, level=overflow.INDEX_LEVEL_MAX, begin=2)
@@ -316,7 +314,7 @@ def test_index_segments_are_indexed_but_in_no_third_level(of: SegmentKind) -> No
 
 
 @each_that_is_indexed
-def test_an_index_has_the_entries_and_sums_of_its_segments_and_gives_them_back(of: SegmentKind) -> None:
+def test_an_index_has_the_entries_and_sums_of_its_segments_and_restores_them(of: SegmentKind) -> None:
     there = list_segments_of(of, 4, bound="" if of == "own" else "1")
     entries = [b""] * 2 if of == "own" else [b"b" * ENTRY_BYTES, b"a" * ENTRY_BYTES]
     indexed, made = overflow.index_segments(listed(*there), there[2:], entries)
@@ -333,7 +331,7 @@ def test_an_index_has_the_entries_and_sums_of_its_segments_and_gives_them_back(o
 # -------------------------------------------------------------------- queued and pending messages
 
 
-def test_lists_of_several_handlers_move_each_for_itself() -> None:
+def test_the_lists_of_handlers_move_independently() -> None:
     waiting = (*messages("many", *range(1, 6)), *messages("both", 6))
     p, [made] = overflow.move_out(replace(blank(), waiting=waiting), a_context(ROLES))
     assert numbers(overflow.decode_segment(made.content).messages) == [3, 4, 5]
@@ -353,7 +351,7 @@ def a_segment(*, first: int, handlers: tuple[str, ...] = ("many",), of: SegmentK
     )
 
 
-def test_behind_segments_all_that_is_newer_moves() -> None:
+def test_all_messages_newer_than_a_segment_move_too() -> None:
     p = replace(blank(), queue=messages("both", 1, 8, 9, 10), segments=(a_segment(first=2, handlers=("both",)),))
     p, [made] = overflow.move_out(p, a_context(ROLES))
     assert numbers(overflow.decode_segment(made.content).messages) == [8, 9, 10]
@@ -361,7 +359,7 @@ def test_behind_segments_all_that_is_newer_moves() -> None:
 
 
 @pytest.mark.parametrize("kind", [QUEUE, REPEATS], ids=["queue", "repeats"])
-def test_messages_of_an_open_run_or_in_processing_stay_and_all_behind_them(kind: ListOfKind) -> None:
+def test_messages_of_an_open_run_or_in_processing_and_later_ones_stay(kind: ListOfKind) -> None:
     p = kind.fill(7)
     fourth = kind.get(p)[3]
     assert isinstance(fourth, PendingMessage)
@@ -389,7 +387,7 @@ def test_segments_of_handlers_that_are_not_declared_are_left_alone() -> None:
     assert overflow.move_out(p, a_context(ROLES)) == (p, [])
 
 
-def test_a_segment_comes_back_once_it_has_the_first_message_of_its_list() -> None:
+def test_a_segment_is_restored_when_it_has_the_first_message_of_its_list() -> None:
     segment = a_segment(first=4)
 
     def found(*queued: int, segment: OverflowSegment = segment) -> OverflowSegment | None:
@@ -425,7 +423,7 @@ def find_wrong(p: SagaProgress) -> list[str]:
     return [segment.name for segment in overflow.find_wrong_expiries(p, a_context(ROLES))]
 
 
-def test_segments_outlive_a_progress_that_expires_by_a_year_and_one_that_may_stand_without_end() -> None:
+def test_segments_outlive_an_expiring_progress_by_a_year_and_never_expire_before_an_open_one() -> None:
     waiting = replace(blank(), waiting=messages("many", 1))
     run = replace(waiting, intents=(an_intent("both", a_message("A")),))
     assert [p.is_open for p in (waiting, run)] == [False, True]
@@ -440,7 +438,7 @@ def test_segments_outlive_a_progress_that_expires_by_a_year_and_one_that_may_sta
         assert overflow.compute_expiry(p, a_context(ROLES)) == 0
 
 
-def test_segments_are_copied_only_when_they_would_go_too_soon_or_never() -> None:
+def test_segments_are_copied_only_when_they_would_expire_too_soon_or_never() -> None:
     def waiting(until: int) -> OverflowSegment:
         return replace(a_segment(first=until, of="waiting"), expires=until)
 
@@ -462,7 +460,7 @@ def test_events_of_one_type_for_the_same_handlers_share_segments_that_name_both(
     ]
 
 
-def test_events_of_one_transition_are_never_parted() -> None:
+def test_events_of_one_transition_are_never_split() -> None:
     together = events(1, 2, 3, 4, 4, 4, 4, 5)
     together = tuple(replace(o, event=replace(o.event, id=f"p-{place}")) for place, o in enumerate(together))
     p, _ = overflow.move_out(
@@ -472,7 +470,7 @@ def test_events_of_one_transition_are_never_parted() -> None:
     assert [(s.first, s.last, s.count) for s in p.segments] == [(3, 4, 5)]
 
 
-def test_a_handler_that_has_had_an_event_never_gets_it_again_even_if_its_inbox_entry_has_moved() -> None:
+def test_a_handled_event_is_never_handled_again_even_if_its_inbox_entry_has_moved() -> None:
     stored = StoredProgress(OWN_ROLES)
     stored.write(EVENTS.fill(9))
     ran = CompletedRun(handler="meet", parameter=0, type="P", schema="", content="", message="p-1")
@@ -483,7 +481,7 @@ def test_a_handler_that_has_had_an_event_never_gets_it_again_even_if_its_inbox_e
 
 
 @pytest.mark.parametrize("what", ["in processing", "in the queue", "of an open run"])
-def test_events_that_decisions_look_at_stay(what: str) -> None:
+def test_events_that_decisions_need_stay(what: str) -> None:
     there = events(*range(1, 10))
     p = replace(blank(), self_consumed=there, inbox=processed_by_each(*range(1, 10)))
     if what == "in the queue":
@@ -510,7 +508,7 @@ def test_segments_that_no_handler_needs_any_more_are_unneeded() -> None:
     assert overflow.find_unneeded_segments(p, roles_of(EACH, emitted="P")) == [*p.segments]
 
 
-def test_unneeded_segments_are_dropped_and_an_index_of_them_is_opened_first() -> None:
+def test_unneeded_segments_are_dropped_after_their_index_is_opened() -> None:
     stored = StoredProgress(OWN_ROLES, OverflowBounds(head_max=1, segment_max=1, index_max=2))
     stored.write(EVENTS.fill(9))
     assert [segment.level for segment in stored.p.segments] == [0, 0, 2, 1]
@@ -529,9 +527,7 @@ def test_unneeded_segments_are_dropped_and_an_index_of_them_is_opened_first() ->
     st.integers(1, 3),
     st.integers(1, 4),
 )
-def test_whatever_comes_each_event_is_taken_once_in_order_unless_it_is_withdrawn(
-    acts: list[str], head: int, size: int
-) -> None:
+def test_every_event_is_consumed_once_in_order_unless_it_is_withdrawn(acts: list[str], head: int, size: int) -> None:
     stored = StoredProgress(OWN_ROLES, OverflowBounds(head_max=head, segment_max=size, index_max=2))
     there, emitted, most = list[int](), 0, 0
     for act in acts:
@@ -621,7 +617,7 @@ def run_handlers(*handlers: str) -> SagaProgress:
     st.lists(st.tuples(st.sampled_from((FIRST, SECOND)), st.integers(1, 5), st.booleans()), max_size=40),
     st.lists(st.booleans(), max_size=60),
 )
-def test_with_segments_the_same_is_undone_in_the_same_order_and_the_same_events_are_withdrawn(
+def test_segments_change_neither_the_order_of_compensations_nor_the_withdrawn_events(
     runs: list[tuple[HandlerRole, int, bool]], firsts: list[bool]
 ) -> None:
     stored, plain = StoredProgress(RUN_ROLES), blank()
@@ -670,7 +666,7 @@ def test_the_newest_result_of_each_handler_stays_however_old_it_is() -> None:
     assert [r.event.id for r in p.results] == ["second-r0", "first-r7", "first-r8"]
 
 
-def test_the_results_of_one_run_are_never_parted() -> None:
+def test_the_results_of_one_run_are_never_split() -> None:
     p = run(blank(), FIRST, 0, [emit("R", f"r{i}") for i in range(7)])
     assert overflow.move_out(p, a_context(RUN_ROLES)) == (p, []), "it is the newest run"
     p, [new] = overflow.move_out(run(p, FIRST, 1, [emit("R", "last")]), a_context(RUN_ROLES))
@@ -692,7 +688,7 @@ def test_segments_of_results_never_expire_and_each_counts_with_those_below() -> 
     assert "results" in found.what
 
 
-def test_results_of_a_version_that_did_not_say_of_which_transition_they_are_stay_in_order() -> None:
+def test_results_without_a_transition_number_stay_in_order() -> None:
     p = run_handlers(*["first"] * 9)
     old = replace(p, results=tuple(replace(r, n=0) for r in p.results))
     stored = StoredProgress(RUN_ROLES)

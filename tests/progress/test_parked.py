@@ -43,7 +43,7 @@ def released(p: SagaProgress, number: int = 0, roles: HandlerRoles = ROLES) -> C
     return operator_commands.apply_command(p, a_hand(wish, roles=roles), action)
 
 
-def test_what_failed_or_was_put_off_is_parked_and_what_waits_by_itself_is_not() -> None:
+def test_failed_and_postponed_runs_count_as_parked_and_waiting_ones_do_not() -> None:
     p = replace(
         blank(),
         n=5,
@@ -66,7 +66,7 @@ def test_a_dead_letter_is_not_parked() -> None:
     assert list(find_parked_runs(replace(blank(), queue=(replace(failed("on_a", A), dead="dead-1"),)))) == []
 
 
-def test_what_is_released_is_ready_in_its_place_with_its_attempts() -> None:
+def test_a_released_run_is_ready_in_its_place_with_its_attempts() -> None:
     p = replace(blank(), n=3, queue=(failed("on_a", A), kept("on_b", B, n=2)))
     assert decisions.find_next_ready(p, ROLES, NOW_MS) is None
     written = released(p)
@@ -87,7 +87,7 @@ def test_a_compensation_is_released_under_its_own_name_and_nothing_else_with_it(
     assert [k.due_ms for k in (*written.snapshot.queue, *written.snapshot.compensating)] == [SOON_MS, NOW_MS]
 
 
-def test_deadlines_and_turns_that_failed_are_released_and_their_neighbours_wait() -> None:
+def test_failed_deadlines_and_turns_are_released_and_other_runs_wait() -> None:
     p = replace(
         blank(),
         n=3,
@@ -98,7 +98,7 @@ def test_deadlines_and_turns_that_failed_are_released_and_their_neighbours_wait(
     assert [c.due_ms for c in released(p, 2).snapshot.suspended_runs] == [NOW_MS, SOON_MS]
 
 
-def test_a_command_about_a_wait_that_is_over_is_rejected_with_that_reason() -> None:
+def test_a_command_for_a_run_that_is_no_longer_parked_is_rejected_with_the_reason() -> None:
     p = replace(blank(), n=3, queue=(failed("on_a", A, due_ms=SOON_MS + 1),))
     wish = a_wish(next(run.id for run in find_parked_runs(replace(p, queue=(failed("on_a", A),)))))
     action = operator_commands.decide_command(p, ROLES, wish)

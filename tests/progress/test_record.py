@@ -71,7 +71,7 @@ def queued(p: SagaProgress, role: HandlerRole, message: Message) -> SagaProgress
 # ---------------------------------------------------------------- the inbox
 
 
-def test_entries_are_dropped_by_age_only_and_only_when_there_are_many() -> None:
+def test_inbox_entries_are_dropped_by_age_and_only_when_there_are_many() -> None:
     p, role = blank(), a_role("alone", "A", many=True)
     for n in range(INBOX_MAX):
         p = handled(p, role, a_message(id=f"old-{n}"))
@@ -95,7 +95,7 @@ def aged(p: SagaProgress) -> dict[str, int]:
     return handled(p, ALONE, sent("later", NOW_MS + 10**9), now_ms=NOW_MS + 10**9).inbox
 
 
-def test_inbox_entries_of_what_is_still_kept_are_never_removed() -> None:
+def test_inbox_entries_of_kept_messages_are_never_removed() -> None:
     for p in (
         replace(blank(), self_consumed=(SelfConsumedEvent(event=B, n=0),)),
         replace(blank(), queue=(kept("both", B),)),
@@ -109,7 +109,7 @@ def test_inbox_entries_of_what_is_still_kept_are_never_removed() -> None:
     assert len(aged(replace(blank(), inbox={ids.inbox_entry(B.id, "many_both"): 0}))) == 1
 
 
-def test_few_entries_stay_however_old_they_are() -> None:
+def test_a_small_inbox_keeps_entries_of_any_age() -> None:
     p, role = blank(), a_role("alone", "A", many=True)
     for n in range(INBOX_MAX):
         p = handled(p, role, a_message(id=f"m-{n}"), now_ms=NOW_MS + n * 1_000_000)
@@ -128,7 +128,7 @@ def test_the_parts_of_a_run_are_ended_together() -> None:
     assert [(r.parameter, r.message) for r in p.completed_runs] == [(0, A.id), (1, B.id)]
 
 
-def test_many_uses_up_the_part_of_the_first_parameter_and_the_others_stay() -> None:
+def test_a_repeating_handler_consumes_the_first_part_and_keeps_the_others() -> None:
     p = journal.keep_pending(blank(), a_hand(B), MANY_BOTH, B, "for A").snapshot
     for n in range(3):
         message = a_message(value=b"%d" % n)
@@ -139,7 +139,7 @@ def test_many_uses_up_the_part_of_the_first_parameter_and_the_others_stay() -> N
     assert len(p.inbox) == 3
 
 
-def test_firsts_that_came_before_the_other_part_all_run_in_their_order() -> None:
+def test_first_parts_that_came_before_the_other_part_all_run_in_order() -> None:
     p = blank()
     firsts = [a_message(value=b"%d" % n) for n in range(3)]
     for message in firsts:
@@ -193,14 +193,14 @@ def test_a_dead_letter_stays_at_the_head_and_what_comes_later_queues_behind_it_i
     assert p.is_open
 
 
-def test_what_dies_in_the_queue_keeps_its_place_before_those_behind_it() -> None:
+def test_a_queued_message_that_becomes_a_dead_letter_keeps_its_place() -> None:
     role = a_role("alone", "A", many=True)
     p = queued(queued(blank(), role, A), role, a_message(value=b"2"))
     p = died(p, role, A)
     assert [(k.message.value, k.dead is not None) for k in p.queue] == [(b"1", True), (b"2", False)]
 
 
-def test_an_outcome_passes_the_quarantine_drops_the_dead_original_and_the_rest_runs_in_order() -> None:
+def test_an_outcome_passes_a_quarantine_and_drops_the_dead_original() -> None:
     later = [a_message("B", value=b"%d" % n) for n in range(2)]
     other = a_role("other", "B", many=True)
     roles = roles_of(ALONE, other, outcomes="Failed", emitted="R Failed")
@@ -233,7 +233,7 @@ def test_a_dead_letter_that_was_never_due_to_run_quarantines_nothing() -> None:
 # ---------------------------------------------------------------- intents, results, own events
 
 
-def test_a_new_intent_takes_the_place_of_the_one_of_its_run_and_of_no_other() -> None:
+def test_a_new_intent_replaces_only_the_one_of_its_run() -> None:
     p = replace(blank(), n=3, intents=(an_intent("other", B), an_intent("alone", A)))
     newer = replace(an_intent("alone", A), time="later")
     written = journal.open_intent(p, a_hand(A), newer)
@@ -242,7 +242,7 @@ def test_a_new_intent_takes_the_place_of_the_one_of_its_run_and_of_no_other() ->
     assert (written.snapshot.n, written.snapshot.published) == (3, 3)
 
 
-def test_an_intent_records_when_the_saga_began_and_never_forgets_it() -> None:
+def test_an_intent_keeps_the_start_of_the_saga() -> None:
     p = journal.open_intent(blank(started=None), a_hand(A), an_intent("alone", A)).snapshot
     assert p.started == A.started == START
     client = replace(B, started=None)
@@ -265,14 +265,14 @@ def test_the_end_of_a_run_ends_its_intent_and_no_other() -> None:
     assert handled(p, ALONE, A).intents == (an_intent("both", A, B),)
 
 
-def test_what_can_be_undone_is_a_result_with_the_own_events_of_its_run() -> None:
+def test_a_compensable_result_names_the_self_consumed_events_of_its_run() -> None:
     result, part = a_message("R"), a_message("B", id="own")
     p = handled(blank(), ALONE, A, events=[result, part])
     assert p.results == (CompensableResult(handler="alone", cause=A.id, event=result, self_consumed_ids=("own",)),)
     assert p.self_consumed == (SelfConsumedEvent(event=part, n=0),)
 
 
-def test_undoing_the_last_result_of_a_run_withdraws_its_own_events_and_closes_the_handler() -> None:
+def test_undoing_the_last_result_of_a_run_withdraws_its_self_consumed_events_and_closes_the_handler() -> None:
     first, second, part = a_message("R", id="r1"), a_message("R", id="r2"), a_message("B", id="own")
     p = handled(blank(), ALONE, A, events=[first, second, part])
     closed = []
@@ -295,7 +295,7 @@ def withdrawn(*queue: PendingMessage, intents: tuple[Intent, ...] = (), later: t
     )
 
 
-def test_what_failed_on_a_withdrawn_event_never_runs() -> None:
+def test_a_failed_run_of_a_withdrawn_event_never_runs_again() -> None:
     written = withdrawn(kept("takes_own", OWN), kept("both", A))
     assert [k.handler for k in written.snapshot.queue] == ["both"]
     assert ids.inbox_entry(OWN.id, "takes_own") in written.snapshot.inbox
@@ -315,7 +315,7 @@ def test_a_dead_letter_of_a_withdrawn_event_is_dropped_and_that_is_recorded() ->
     ]
 
 
-def test_a_run_on_a_withdrawn_event_that_has_begun_something_or_is_a_deadlines_stays() -> None:
+def test_a_begun_run_or_a_deadline_of_a_withdrawn_event_stays() -> None:
     stays = kept("takes_own", OWN)
     assert withdrawn(stays, intents=(an_intent("takes_own", OWN),)).snapshot.queue == (stays,)
     goes_on = SuspendedRun(handler="takes_own", parts=(OWN,), n=0, turn=1, first_ms=0, seen_ms=0, due_ms=0)
@@ -334,13 +334,13 @@ def test_undoing_the_last_result_records_that_dead_originals_are_dropped() -> No
     assert [(letter.id, letter.kind) for letter in written.entry.letters] == [("d-dropped", "dropped")]
 
 
-def test_an_own_failure_sets_off_the_compensations_here_and_the_first_outcome_counts() -> None:
+def test_a_failure_outcome_of_the_service_starts_its_own_compensations() -> None:
     p = handled(blank(), BOTH, A, B, events=[FAILED, a_message("Over")])
     assert p.outcome == "Failed"
     assert [(k.handler, k.message) for k in p.compensating] == [("alone", FAILED)]
 
 
-def test_an_own_event_that_everybody_has_taken_is_forgotten() -> None:
+def test_a_self_consumed_event_that_all_handlers_have_taken_is_removed() -> None:
     p = handled(blank(), ALONE, A, events=[a_message("B", id="own")])
     p = handled(p, BOTH, A, a_message("B", id="own"))
     assert [own.event.id for own in p.self_consumed] == ["own"], "many_both may still take it"
@@ -348,7 +348,7 @@ def test_an_own_event_that_everybody_has_taken_is_forgotten() -> None:
     assert handled(p, ALONE, a_message(id="A-3")).self_consumed == ()
 
 
-def test_a_self_consumed_event_that_no_handler_will_ever_take_is_forgotten() -> None:
+def test_a_self_consumed_event_that_no_handler_will_take_is_removed() -> None:
     p = replace(blank(), closed=("many_both",))
     p = handled(p, BOTH, A, a_message("B"), events=[a_message("R")])
     for n in range(3):  # of `both` the first was enough, and it has run
@@ -358,7 +358,7 @@ def test_a_self_consumed_event_that_no_handler_will_ever_take_is_forgotten() -> 
     assert handled(replace(p, inbox={**p.inbox, **inbox}), ALONE, a_message(id="A-4")).self_consumed == ()
 
 
-def test_what_is_begun_with_a_later_version_of_the_state_is_for_no_older_one() -> None:
+def test_a_progress_with_a_state_version_is_refused_by_older_toolkits() -> None:
     assert (journal.new_progress("svc", "s", 1).format, journal.new_progress("svc", "s", 2).format) == (
         PLAIN,
         VERSIONED,
@@ -368,7 +368,7 @@ def test_what_is_begun_with_a_later_version_of_the_state_is_for_no_older_one() -
 # ---------------------------------------------------------------- closing
 
 
-def test_closing_drops_what_is_kept_for_the_handler_and_for_no_other() -> None:
+def test_closing_a_handler_drops_only_its_own_kept_messages() -> None:
     p = replace(
         blank(),
         queue=(kept("alone", A, dead="d"), kept("both", A, dead="e"), kept("alone", a_message(value=b"2"))),
@@ -389,7 +389,7 @@ def test_closing_drops_what_is_kept_for_the_handler_and_for_no_other() -> None:
 
 
 @pytest.mark.parametrize("stands", [[], ["step charge ran", "update set_aside on stock/tea was applied"]])
-def test_of_what_can_never_finish_a_person_is_shown_what_stands(stands: list[str]) -> None:
+def test_an_abort_escalates_the_calls_that_remain_in_effect(stands: list[str]) -> None:
     p = replace(blank(), queue=(kept("alone", A, dead="d"),), intents=(an_intent("alone", A), an_intent("both", A, B)))
     p = journal.open_intent(p, a_hand(FAILED), compensation.make_abort_intent(p, ALONE)).snapshot
     assert [i.kind for i in p.intents] == ["do", "lieu"]
@@ -405,27 +405,27 @@ def test_of_what_can_never_finish_a_person_is_shown_what_stands(stands: list[str
 # ---------------------------------------------------------------- the transition
 
 
-def test_what_waited_and_is_queued_waits_no_longer() -> None:
+def test_a_pending_message_that_is_queued_is_no_longer_pending() -> None:
     p = queued(journal.keep_pending(blank(), a_hand(A), BOTH, A, "for B").snapshot, BOTH, A)
     assert ([k.message for k in p.queue], p.waiting) == ([A], ())
     p = journal.keep_pending(p, a_hand(A), BOTH, A, "for B").snapshot
     assert (p.queue, [k.message for k in p.waiting]) == ((), [A])
 
 
-def test_what_was_queued_and_waits_again_keeps_its_place_among_those_that_wait() -> None:
+def test_a_queued_message_that_is_pending_again_keeps_its_order() -> None:
     first, third = (kept("many_both", a_message("A", id=id_), n) for id_, n in (("A-1", 1), ("A-3", 3)))
     p = replace(blank(), n=7, queue=(kept("many_both", a_message("A", id="A-2"), 2),), waiting=(first, third))
     p = journal.keep_pending(p, a_hand(A), MANY_BOTH, p.queue[0].message, "for B").snapshot
     assert (p.queue, [(k.message.id, k.n) for k in p.waiting]) == ((), [("A-1", 1), ("A-2", 2), ("A-3", 3)])
 
 
-def test_a_cause_is_named_only_where_it_is_not_the_message() -> None:
+def test_a_transition_names_its_cause_only_if_it_differs_from_the_message() -> None:
     alone = decode_transition(handled(blank(), ALONE, A).transitions[0])
     both = decode_transition(handled(blank(), BOTH, A, B).transitions[0])
     assert (alone.cause, both.cause) == ("", "A-1+B-1")
 
 
-def test_a_transition_names_its_position_only_if_the_hand_has_one() -> None:
+def test_a_transition_names_its_position_only_if_it_is_known() -> None:
     written = journal.ignore_message(blank(), a_hand(A), ALONE, A, "why")
     assert written.entry is not None
     assert written.entry.position == ("things", 0, 0)
@@ -451,7 +451,9 @@ def test_each_transition_marks_those_before_it_as_published() -> None:
         (replace(blank(), intents=(an_intent("alone", A),)), True),
     ],
 )
-def test_what_is_open_never_expires_and_a_wait_alone_is_not_open(p: SagaProgress, is_open: bool) -> None:
+def test_an_open_progress_never_expires_and_a_pending_message_alone_does_not_open_it(
+    p: SagaProgress, is_open: bool
+) -> None:
     assert p.is_open == is_open
     assert decode_progress(encode(p)) == p
 
@@ -473,7 +475,7 @@ def test_an_outcome_is_kept_once_for_its_compensation_and_names_what_it_waits_fo
     ]
 
 
-def test_closing_drops_what_waits_in_segments_for_the_handler_as_it_lies_there() -> None:
+def test_closing_a_handler_drops_its_messages_in_segments_without_reading_them() -> None:
     def page(of: SegmentKind, *handlers: str) -> OverflowSegment:
         return OverflowSegment(
             kind=of,
@@ -493,7 +495,7 @@ def test_closing_drops_what_waits_in_segments_for_the_handler_as_it_lies_there()
 
 
 @pytest.mark.parametrize("undoes", [False, True])
-def test_a_dead_letter_without_room_for_its_bytes_stands_where_it_would_with_them(undoes: bool) -> None:
+def test_a_dead_letter_stored_without_its_bytes_keeps_its_place(undoes: bool) -> None:
     result = CompensableResult(handler="alone", cause=A.id, event=a_message("R"), self_consumed_ids=())
     action = Compensate(ALONE, FAILED, result) if undoes else RunHandler(ALONE, A, (A,))
     message = action.message
@@ -524,7 +526,7 @@ def test_a_dead_letter_without_room_for_its_bytes_stands_where_it_would_with_the
         (START, "ada", a_message("A"), "ada"),
     ],
 )
-def test_the_principal_that_began_a_saga_comes_with_the_message_that_brings_its_start_or_never(
+def test_the_principal_of_a_saga_comes_only_from_the_message_with_its_start(
     started: str | None, principal: str | None, message: Message, known: str | None
 ) -> None:
     p = replace(blank(started), principal=principal)
@@ -534,7 +536,7 @@ def test_the_principal_that_began_a_saga_comes_with_the_message_that_brings_its_
     assert ignored.principal == known
 
 
-def test_an_undone_event_is_withdrawn_while_another_result_of_its_run_is_left() -> None:
+def test_an_undone_event_is_withdrawn_while_its_run_has_other_results() -> None:
     role = a_role(
         "each", "A", undo=CompensationRole(name="undo_each", outcomes=frozenset({"X"}), results=frozenset({"R"}))
     )

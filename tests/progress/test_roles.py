@@ -13,7 +13,7 @@ def test_a_role_knows_which_parameter_takes_a_type() -> None:
     assert [role.parameter_of(type_) for type_ in "ABCD"] == [0, 1, 1, -1]
 
 
-def test_handlers_of_one_type_go_in_the_order_of_declaration() -> None:
+def test_handlers_of_one_type_run_in_the_order_of_declaration() -> None:
     roles = roles_of(a_role("z", "A", "B"), a_role("a", "A", "C"), a_role("m", "D E"))
     assert [role.name for role in roles.by_type["A"]] == ["z", "a"]
     assert [role.name for role in roles.by_type["E"]] == ["m"]
@@ -26,7 +26,7 @@ def test_a_compensation_acts_on_each_of_its_outcomes() -> None:
         assert [role.name for role in roles.undone_by[outcome]] == ["one", "two"]
 
 
-def test_a_handler_of_an_own_event_alone_is_made_ready_by_it() -> None:
+def test_a_handler_that_takes_only_a_self_consumed_event_is_made_ready_by_it() -> None:
     roles = roles_of(a_role("one", "A"), a_role("two", "B"), emitted="B")
     assert roles.ready_from_kept == {"two"}
     own = a_message("B")

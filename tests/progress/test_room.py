@@ -44,11 +44,11 @@ def test_a_run_may_use_three_quarters_and_not_a_byte_more(written: Commit) -> No
         begun(),
     ],
 )
-def test_what_is_no_run_may_use_all_that_is_left(written: Commit) -> None:
+def test_a_write_that_is_no_run_may_use_all_remaining_space(written: Commit) -> None:
     check_room(written, written.snapshot, TAKEN, TAKEN)
 
 
-def test_the_fields_that_take_the_room_are_named_largest_first() -> None:
+def test_the_largest_fields_are_named_first() -> None:
     p: SagaProgress = replace(blank(), state={"text": "x" * 500}, inbox={"y" * 200: 1})
     with pytest.raises(TooLarge, match=r"stays free: state 511 bytes, inbox 206 bytes, \w+ 2 bytes$"):
         check_room(a_handled(), p, TAKEN, TAKEN)

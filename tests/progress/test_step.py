@@ -56,7 +56,7 @@ def after(p: SagaProgress, *names: str, message: str = A.id) -> SagaProgress:
 # ---------------------------------------------------------------- what is read first
 
 
-def test_a_progress_that_is_not_known_is_read() -> None:
+def test_an_unknown_progress_is_loaded() -> None:
     assert following(None, Trigger(message=A)) == LoadProgress()
 
 
@@ -83,7 +83,7 @@ def test_handlers_take_the_message_in_the_order_of_declaration_each_once() -> No
     assert following(after(blank(), "first", "second"), Trigger(message=A)) == Complete()
 
 
-def test_what_one_handler_cannot_decode_waits_for_nothing_there_and_the_others_are_not_touched() -> None:
+def test_a_message_that_one_handler_cannot_decode_fails_only_there() -> None:
     unknown = replace(A, started=None)
     trigger = Trigger(message=unknown, undecodable={"second": "why"})
     p = blank(started=None)
@@ -99,7 +99,7 @@ def test_an_outcome_is_handled_before_anything_is_undone() -> None:
     assert following(entered(p, compensation_name("reserve"), FAILED.id), Trigger(message=FAILED)) == Complete()
 
 
-def test_an_outcome_that_waits_for_the_original_is_written_down_once() -> None:
+def test_an_outcome_that_waits_for_the_original_is_recorded_once() -> None:
     p = entered(replace(blank(), intents=(an_intent("reserve", B),)), "listens", FAILED.id)
     assert following(p, Trigger(message=FAILED)) == DelayCompensation(RESERVE, FAILED, known=True)
     p = replace(p, compensating=(kept("reserve", FAILED),))
@@ -107,7 +107,7 @@ def test_an_outcome_that_waits_for_the_original_is_written_down_once() -> None:
     assert following(p, Trigger(message=FAILED), certain=False) == LoadProgress()
 
 
-def test_an_undoing_that_is_a_dead_letter_is_left_to_a_person() -> None:
+def test_a_compensation_that_is_a_dead_letter_is_left_to_operators() -> None:
     p = replace(blank(), results=(RESULT,), compensating=(kept("reserve", FAILED, dead="d"),))
     assert following(entered(p, "listens", FAILED.id), Trigger(message=FAILED)) == Complete()
 
@@ -115,19 +115,19 @@ def test_an_undoing_that_is_a_dead_letter_is_left_to_a_person() -> None:
 # ---------------------------------------------------------------- what is ready, and the end
 
 
-def test_what_is_ready_is_settled_after_the_current_message_and_before_the_end() -> None:
+def test_ready_runs_follow_the_current_message_before_its_processing_ends() -> None:
     p = replace(blank(), queue=(kept("reserve", B),))
     assert following(after(p, "first", "second"), Trigger(message=A)) == RunHandler(RESERVE, B, (B,))
     assert isinstance(following(after(p, "first"), Trigger(message=A)), Enqueue), "first what is in hand"
 
 
-def test_a_message_that_no_handler_takes_starts_what_is_ready() -> None:
+def test_a_message_that_no_handler_takes_starts_ready_runs() -> None:
     nobody = Trigger(message=replace(A, id="", type=""))
     assert following(replace(blank(), queue=(kept("reserve", B),)), nobody) == RunHandler(RESERVE, B, (B,))
     assert following(blank(), nobody) == Complete()
 
 
-def test_a_turn_ends_on_an_old_progress_only_with_what_is_in_the_inbox() -> None:
+def test_a_cached_progress_ends_processing_only_by_its_inbox() -> None:
     p = after(blank(), "first", "second")
     assert following(p, Trigger(message=A), certain=False) == Complete()
     p = replace(entered(blank(), "first", A.id), queue=(kept("other", B, dead="d"), kept("second", A)))
@@ -139,7 +139,7 @@ ALONE = roles_of(FIRST, RESERVE, outcomes="Failed", emitted="R Failed")
 ENDED = entered(blank(), "first", A.id)
 
 
-def test_a_turn_that_left_nothing_open_needs_no_second_look() -> None:
+def test_processing_that_leaves_nothing_open_is_complete() -> None:
     assert is_message_complete(ENDED, ALONE, Trigger(message=A))
     assert choose_next_action(ENDED, ALONE, Trigger(message=A), NOW, True) == Complete()
 
@@ -156,11 +156,11 @@ def test_a_turn_that_left_nothing_open_needs_no_second_look() -> None:
         replace(ENDED, segments=(OverflowSegment(kind="queue", name="p", count=1, newest=0),)),
     ],
 )
-def test_what_is_open_is_looked_at_again(p: SagaProgress) -> None:
+def test_processing_with_open_work_is_not_complete(p: SagaProgress) -> None:
     assert not is_message_complete(p, ALONE, Trigger(message=A))
 
 
-def test_a_message_for_several_is_looked_at_again() -> None:
+def test_a_message_for_several_handlers_is_not_complete_after_one() -> None:
     assert not is_message_complete(after(blank(), "first", "second"), ROLES, Trigger(message=A))
     assert not is_message_complete(entered(blank(), "listens", FAILED.id), ROLES, Trigger(message=FAILED)), (
         "it undoes something"
@@ -193,7 +193,7 @@ def test_each_action_that_runs_nothing_is_a_transition_of_its_own(
     assert written.snapshot.n == 1
 
 
-def test_an_outcome_that_waits_names_what_it_waits_for() -> None:
+def test_a_waiting_outcome_names_the_handler_that_it_waits_for() -> None:
     for known, reason in ((True, "reserve has begun and"), (False, "no message with the start")):
         entry = record_decision(
             blank(), a_hand(FAILED, roles=ROLES), DelayCompensation(RESERVE, FAILED, known=known)
@@ -202,12 +202,12 @@ def test_an_outcome_that_waits_names_what_it_waits_for() -> None:
         assert str(entry.reason).startswith(reason)
 
 
-def test_what_is_queued_remembers_why_it_cannot_be_decoded() -> None:
+def test_a_queued_message_keeps_its_decoding_error() -> None:
     p = record_decision(blank(), a_hand(A), Enqueue(FIRST, A, "why", "bad")).snapshot
     assert [k.undecodable for k in p.queue] == ["bad"]
 
 
-def test_a_dead_original_is_sealed_without_a_transition() -> None:
+def test_an_abort_begins_without_a_transition() -> None:
     written = record_decision(DEAD, a_hand(FAILED, roles=ROLES), BeginAbort(RESERVE, FAILED))
     assert written.entry is None
     assert [(intent.handler, intent.kind) for intent in written.snapshot.intents] == [("reserve", "lieu")]
@@ -217,11 +217,11 @@ def named(role: HandlerRole) -> tuple[str, str]:
     return RunHandler(role, B, (B,)).name, CloseHandler(role, FAILED).name
 
 
-def test_what_a_compensation_does_goes_by_its_name() -> None:
+def test_a_compensation_is_recorded_under_its_own_name() -> None:
     assert named(RESERVE) == ("reserve", "release")
 
 
-def test_a_command_is_heeded_first_and_then_what_is_ready() -> None:
+def test_a_command_is_executed_before_ready_runs() -> None:
     command = OperatorCommand(
         id="operator|replay-1",
         type="saga.replay",

@@ -43,14 +43,14 @@ def undone(p: SagaProgress, *ids: str) -> tuple[SagaProgress, list[Transition]]:
     return replace(p, results=gone), [*entries(p), *(replace(once, cause=id_) for id_ in ids)]
 
 
-def test_what_only_this_version_takes_is_found_in_the_order_of_the_history() -> None:
+def test_events_that_only_this_version_consumes_are_found_in_the_order_of_the_history() -> None:
     p = a_run(a_run(blank(), 1, "R"), 2, "T", "R")
     assert is_takeover_due(p, NEW)
     assert not is_takeover_due(p, OLD), "an older one takes nothing that is not there"
     assert found(p) == ["R1", "T2", "R2"]
 
 
-def test_what_is_a_part_already_stays_one_and_in_its_place() -> None:
+def test_a_part_that_exists_already_keeps_its_place() -> None:
     p = a_run(a_run(blank(), 1, "R"), 2, "T")
     there = SelfConsumedEvent(event=replace(a_message("T", id="T2"), source="svc"), n=1)
     assert found(replace(p, self_consumed=(there,))) == ["R1", "T2"]
@@ -71,12 +71,12 @@ def test_an_undone_result_is_not_found_and_the_others_of_its_run_are() -> None:
     assert [own.event.id for own in take_over(p, NEW, history, NOW).self_consumed] == ["T1"], "one more result stands"
 
 
-def test_what_is_found_goes_with_the_last_result_of_its_run() -> None:
+def test_events_taken_over_are_withdrawn_with_the_last_result_of_their_run() -> None:
     p = a_run(a_run(blank(), 1, "R", "T"), 2, "R")
     assert [r.self_consumed_ids for r in take_over(p, NEW, entries(p), NOW).results] == [("R1", "T1"), ("R2",)]
 
 
-def test_what_a_handler_that_repeats_may_have_had_before_the_memory_is_not_found_for_it() -> None:
+def test_events_older_than_the_retention_are_not_taken_over_for_a_repeating_handler() -> None:
     again = replace_role(many=True)
     p = a_run(blank(), 1, "R")
     assert take_over(p, again, entries(p), Now(NOW_MS + 1000, retention_s=0)).self_consumed == ()

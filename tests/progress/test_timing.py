@@ -68,7 +68,7 @@ def waiting_for(*due_ms: int, timer: CurrentTimer | None = None) -> SagaProgress
 # ---------------------------------------------------------------- the wake that is named
 
 
-def test_what_is_parked_waits_for_its_time_and_nothing_else_does() -> None:
+def test_only_parked_runs_wait_for_a_time() -> None:
     assert timers.find_timed_work(blank()) == frozenset()
     p = replace(
         blank(),
@@ -80,24 +80,24 @@ def test_what_is_parked_waits_for_its_time_and_nothing_else_does() -> None:
     assert timers.find_timed_work(replace(p, compensating=())) == {("first", A.id, SOON)}
 
 
-def test_the_next_look_is_at_the_earliest_that_waits() -> None:
+def test_the_next_check_is_at_the_earliest_due_time() -> None:
     assert timers.compute_next_check(blank(), NOW_MS) is None
     assert timers.compute_next_check(waiting_for(LATER, SOON, LATEST), NOW_MS) == SOON
 
 
 @pytest.mark.parametrize(("overdue_ms", "again_ms"), [(0, 1000), (999, 1000), (1001, 1001), (10**9, 86_400_000)])
-def test_what_is_overdue_and_cannot_run_is_looked_at_again_later_and_later(overdue_ms: int, again_ms: int) -> None:
+def test_overdue_blocked_runs_are_checked_at_growing_intervals(overdue_ms: int, again_ms: int) -> None:
     assert timers.compute_next_check(waiting_for(NOW_MS - overdue_ms), NOW_MS) == NOW_MS + again_ms
     assert timers.compute_next_check(waiting_for(NOW_MS - overdue_ms, SOON), NOW_MS) == SOON
 
 
-def test_the_first_that_waits_names_a_wake_after_its_transition() -> None:
+def test_the_first_parked_run_sets_a_timer_named_by_its_transition() -> None:
     p, timer = timers.set_timer(waiting_for(LATEST, LATER), blank(), NOW_MS)
     assert timer == p.timer == CurrentTimer(id="wake-7", due_ms=LATER)
     assert timers.set_timer(waiting_for(LATEST), None, NOW_MS)[1] == CurrentTimer(id="wake-7", due_ms=LATEST)
 
 
-def test_the_current_wake_does_for_what_waited_when_it_was_named() -> None:
+def test_the_current_timer_serves_runs_parked_when_it_was_set() -> None:
     p = waiting_for(LATER, LATEST, timer=CURRENT)
     assert timers.set_timer(p, p, NOW_MS) == (p, None)
     less = replace(p, compensating=())
@@ -115,13 +115,13 @@ def test_the_current_wake_does_for_what_waited_when_it_was_named() -> None:
         (waiting_for(LATER, timer=CURRENT), None, "nobody knows what waited"),
     ],
 )
-def test_a_wake_that_does_not_do_is_replaced(p: SagaProgress, before: SagaProgress | None, why: str) -> None:
+def test_a_timer_that_is_too_late_is_replaced(p: SagaProgress, before: SagaProgress | None, why: str) -> None:
     after, timer = timers.set_timer(p, before, NOW_MS)
     assert timer is not None, why
     assert timer == after.timer == CurrentTimer(id="wake-7", due_ms=timers.compute_next_check(p, NOW_MS) or 0)
 
 
-def test_the_wake_goes_with_the_last_that_waited() -> None:
+def test_the_timer_is_removed_with_the_last_parked_run() -> None:
     done = replace(blank(), timer=CURRENT)
     assert timers.set_timer(done, waiting_for(LATER), NOW_MS) == (replace(done, timer=None), None)
     assert timers.set_timer(blank(), blank(), NOW_MS) == (blank(), None)
@@ -143,18 +143,18 @@ def entered(p: SagaProgress, handler: str, message: Message) -> SagaProgress:
     return replace(p, inbox={**p.inbox, ids.inbox_entry(message.id, handler): 0})
 
 
-def test_the_current_wake_that_is_early_is_sent_on_for_the_next_time() -> None:
+def test_an_early_current_timer_is_forwarded_to_the_next_due_time() -> None:
     assert following(waiting_for(LATER, LATEST, timer=CURRENT), WAKE) == ForwardTimer(LATER)
     assert following(waiting_for(LATEST, timer=CURRENT), WAKE) == ForwardTimer(LATEST), "what it was for has ended"
 
 
-def test_any_other_wake_ends_here() -> None:
+def test_a_timer_that_is_not_the_current_one_is_complete() -> None:
     p = waiting_for(LATER, timer=CURRENT)
     assert following(p, replace(WAKE, id="wake-2")) == Complete()
     assert following(replace(blank(), n=1), WAKE) == Complete()
 
 
-def test_a_timer_of_a_saga_that_this_store_does_not_know_comes_again_until_the_memory_is_over() -> None:
+def test_a_timer_of_an_unknown_saga_is_repeated_until_the_retention_has_passed() -> None:
     assert following(blank(), WAKE) == ForwardTimer(LATER, LATER), "before its time"
     assert following(blank(), WAKE, certain=False) == LoadProgress()
     for overdue_ms, again_ms in ((0, 1000), (999, 1000), (5000, 5000), (10**9 - 1, 86_400_000), (10**9, 86_400_000)):
@@ -173,14 +173,14 @@ def test_a_message_that_no_handler_takes_forwards_the_current_timer() -> None:
     assert following(blank(), NOBODY) == Complete()
 
 
-def test_a_message_leaves_the_wake_alone() -> None:
+def test_a_message_does_not_change_the_timer() -> None:
     p = replace(waiting_for(LATER, timer=CURRENT), queue=(parked("first", A, LATER), kept("second", B)))
     assert following(p, B) == Complete()
     assert following(p, B, certain=False) == LoadProgress()
 
 
 @pytest.mark.parametrize("wake", [None, replace(CURRENT, due_ms=LATER + 1)])
-def test_what_waits_longer_than_its_time_names_a_new_wake_on_what_the_store_has(wake: CurrentTimer | None) -> None:
+def test_an_overdue_run_sets_a_new_timer_only_on_a_loaded_progress(wake: CurrentTimer | None) -> None:
     p = replace(entered(waiting_for(LATER, timer=wake), "first", A), queue=(parked("second", B),))
     assert following(p, A) == RescheduleTimer()
     written = record_decision(p, a_hand(A, roles=ROLES), RescheduleTimer())
@@ -190,18 +190,18 @@ def test_what_waits_longer_than_its_time_names_a_new_wake_on_what_the_store_has(
     assert following(replace(p, timer=CURRENT), A, certain=False) == Complete()
 
 
-def test_what_is_due_runs_on_what_is_known_for_a_write_asks_the_store() -> None:
+def test_a_due_run_starts_on_a_cached_progress() -> None:
     due = waiting_for(NOW_MS, timer=CURRENT)
     assert isinstance(following(due, WAKE, certain=False), RunHandler)
     assert isinstance(following(due, WAKE), RunHandler)
 
 
-def test_a_wake_that_leads_to_nothing_ends_on_what_the_store_has() -> None:
+def test_a_timer_without_work_is_complete_only_on_a_loaded_progress() -> None:
     for p in (blank(), waiting_for(LATER, timer=CURRENT), waiting_for(LATER)):
         assert following(p, WAKE, certain=False) == LoadProgress()
 
 
-def test_a_parked_outcome_that_comes_again_waits_for_its_time() -> None:
+def test_a_redelivered_parked_outcome_waits_for_its_time() -> None:
     p = replace(blank(), results=(RESULT,), timer=CURRENT)
     p = entered(p, compensation_name("other"), FAILED)
     assert following(replace(p, compensating=(parked("reserve", FAILED),)), FAILED) == Complete()
@@ -213,7 +213,7 @@ def test_a_parked_outcome_that_comes_again_waits_for_its_time() -> None:
 # ---------------------------------------------------------------- what is ready
 
 
-def test_the_parked_head_is_ready_at_its_time_and_holds_up_those_behind_it() -> None:
+def test_the_parked_head_is_ready_at_its_time_and_blocks_those_behind_it() -> None:
     p = replace(blank(), queue=(parked("first", A), kept("second", B)))
     assert decisions.find_next_ready(p, ROLES, LATER - 1) is None
     assert decisions.find_next_ready(p, ROLES, LATER) == RunHandler(FIRST, A, (A,))
@@ -229,7 +229,7 @@ def test_a_begun_run_resumes_at_its_time() -> None:
     assert decisions.explain_block(p, "second") == "first has failed and is tried again"
 
 
-def test_a_parked_compensation_lets_others_pass() -> None:
+def test_a_parked_compensation_does_not_block_others() -> None:
     p = replace(blank(), results=(RESULT,), compensating=(parked("reserve", FAILED), kept("other", FAILED)))
     ready = decisions.find_next_ready(p, ROLES, LATER - 1)
     assert ready is not None
@@ -247,7 +247,7 @@ UNDOINGS = (None, parked("reserve", FAILED), kept("reserve", FAILED, dead="d"))
 
 
 @pytest.mark.parametrize("begun", [None, *BEGUN])
-def test_behind_a_dead_letter_only_what_time_moves_waits_for_it(begun: str | None) -> None:
+def test_behind_a_dead_letter_only_timed_runs_have_a_timer(begun: str | None) -> None:
     roles = roles_of(FIRST, SECOND, RESERVE, EXPIRE, LOOK, outcomes="Failed FailedToo", emitted="R")
     deadline = PendingMessage(handler="expire", message=A, n=0, due_ms=SOON)
     for head, behind, undoing, opened, later in product(HEADS, BEHIND, UNDOINGS, (None, deadline), (False, True)):
@@ -266,7 +266,7 @@ def test_behind_a_dead_letter_only_what_time_moves_waits_for_it(begun: str | Non
             assert bool(timers.find_timed_work(p)) == (decisions.find_next_ready(p, roles, LATEST) is not None), p
 
 
-def test_a_dead_letter_ends_the_wake_of_what_it_holds_up_and_its_replay_names_another() -> None:
+def test_a_dead_letter_removes_the_timer_of_blocked_runs_and_its_replay_sets_another() -> None:
     deadline = PendingMessage(handler="expire", message=A, n=0, due_ms=NOW_MS - 5000)
     free = replace(blank(), n=7, deadlines=(deadline,), timer=replace(CURRENT, due_ms=NOW_MS))
     held_up = replace(free, queue=(kept("second", B, dead="d"),))
@@ -289,7 +289,7 @@ def park(p: SagaProgress, action: HandlerAction, intent: Intent | None = None, *
     return failed_attempts.park(p, hand, action, FAILURE, intent, due_ms=due_ms)
 
 
-def test_what_is_parked_goes_to_the_head_with_its_attempts_and_its_transition_records_all_failures() -> None:
+def test_a_parked_run_moves_to_the_head_with_its_attempts_and_its_failures_are_recorded() -> None:
     p = replace(blank(), n=7, queue=(kept("second", B, 3),), waiting=(kept("first", A, 2), kept("second", A, 2)))
     written = park(p, RunHandler(FIRST, A, (A,)))
     assert written.snapshot.queue == (
@@ -307,7 +307,7 @@ def test_what_is_parked_goes_to_the_head_with_its_attempts_and_its_transition_re
     assert again.timer == CurrentTimer(id="wake-8", due_ms=LATEST)
 
 
-def test_one_of_many_that_waited_is_parked_before_those_that_wait_behind_it() -> None:
+def test_a_parked_message_of_a_repeating_handler_stays_before_later_ones() -> None:
     many, again = a_role("many", "A", many=True), a_message("A", id="A-again")
     roles = roles_of(many)
     p = replace(blank(), n=7, waiting=(kept("many", A, 2), kept("many", again, 3)))
@@ -317,7 +317,7 @@ def test_one_of_many_that_waited_is_parked_before_those_that_wait_behind_it() ->
     assert decisions.find_next_ready(p, roles, LATER) == RunHandler(many, A, (A,))
 
 
-def test_what_is_parked_keeps_what_it_has_got() -> None:
+def test_a_run_that_is_parked_again_keeps_its_recorded_values() -> None:
     begun = an_intent("first", A)
     call = StepRecord(kind="step", name="ask", number=0, input="-")
     other = an_intent("second", B)
@@ -328,7 +328,7 @@ def test_what_is_parked_keeps_what_it_has_got() -> None:
     assert written.entry.calls == (), "they are told by the transition that ends the run"
 
 
-def test_a_compensation_is_parked_where_it_is_or_behind_the_others() -> None:
+def test_a_compensation_is_parked_in_place_or_behind_the_others() -> None:
     action = Compensate(RESERVE, FAILED, RESULT)
     p = replace(
         blank(), n=7, queue=(kept("second", B, 1),), results=(RESULT,), compensating=(kept("other", FAILED, 5),)
@@ -353,7 +353,7 @@ def test_a_compensation_is_parked_where_it_is_or_behind_the_others() -> None:
     )
 
 
-def test_a_new_name_takes_the_place_of_a_wake_that_would_come_too_late() -> None:
+def test_a_new_timer_replaces_one_that_would_come_too_late() -> None:
     late = replace(CURRENT, due_ms=LATEST)
     p = waiting_for(LATER, timer=late)
     written = journal.reschedule_timer(p, replace(a_hand(B), before=p))
@@ -363,7 +363,7 @@ def test_a_new_name_takes_the_place_of_a_wake_that_would_come_too_late() -> None
     assert written.entry.timer == written.snapshot.timer
 
 
-def test_what_comes_to_its_end_takes_its_wake_with_it() -> None:
+def test_a_finished_run_removes_its_timer() -> None:
     p = waiting_for(NOW_MS, timer=CURRENT)
     written = journal.complete_run(
         p, replace(a_hand(A, roles=ROLES), before=p), FIRST, TransitionDetails(message=A, parts=(A,))
@@ -408,13 +408,13 @@ def test_a_timer_is_among_what_readers_publish_unless_it_is_being_handled() -> N
     assert [entry.n for entry in history.find_unpublished(p, lambda position: False, CURRENT.id)] == [2]
 
 
-def test_the_earliest_time_is_that_of_what_waits_past_or_to_come() -> None:
+def test_the_earliest_due_time_may_be_past_or_future() -> None:
     assert timers.find_earliest_ms(blank()) is None
     waits = [replace(kept("on_a", a_message("A", id=f"a{n}")), due_ms=NOW_MS + n) for n in (-5, 5)]
     assert timers.find_earliest_ms(replace(blank(), queue=tuple(waits))) == NOW_MS - 5
 
 
-def test_a_wake_comes_too_late_if_a_clock_that_is_ahead_named_it() -> None:
+def test_a_timer_set_by_a_clock_that_is_ahead_is_too_late() -> None:
     p = replace(blank(), queue=(replace(kept("on_a", a_message("A")), due_ms=NOW_MS + 5),))
     assert not timers.is_timer_too_late(p, NOW_MS)
     assert not timers.is_timer_too_late(replace(p, timer=CurrentTimer(id="wake-0", due_ms=NOW_MS + 5)), NOW_MS)
@@ -426,7 +426,7 @@ def test_a_wake_comes_too_late_if_a_clock_that_is_ahead_named_it() -> None:
 YEAR_MS = 365 * 86_400_000
 
 
-def test_nothing_waits_longer_than_its_own_delay_whatever_clock_its_time_was_set_by() -> None:
+def test_no_run_waits_longer_than_its_delay_whatever_clock_set_its_time() -> None:
     ahead = NOW_MS + YEAR_MS
     expire = a_role("expire", "A")
     roles = roles_of(FIRST, dataclasses.replace(expire, within_ms=900_000))
@@ -453,7 +453,7 @@ def test_nothing_waits_longer_than_its_own_delay_whatever_clock_its_time_was_set
     assert timers.limit_delays(at, roles, NOW_MS - timers.AHEAD_MS) is at, "clocks may differ by a little"
 
 
-def test_a_wake_of_a_time_that_was_wrong_is_renamed_and_what_waits_gets_its_own_delay() -> None:
+def test_a_timer_with_a_wrong_time_is_replaced_and_runs_get_their_own_delay() -> None:
     ahead = NOW_MS + YEAR_MS
     k = PendingMessage(handler="first", message=A, n=0, attempts=1, due_ms=ahead + 5000, delay_ms=5000)
     p = replace(blank(), n=1, queue=(k,), timer=CurrentTimer(id="wake-0", due_ms=ahead + 5000))
@@ -465,7 +465,7 @@ def test_a_wake_of_a_time_that_was_wrong_is_renamed_and_what_waits_gets_its_own_
     assert written.entry.timer.due_ms == NOW_MS + 5000 == written.snapshot.queue[0].due_ms
 
 
-def test_a_clock_that_is_behind_the_current_message_changes_no_time_and_has_the_timer_come_again_soon() -> None:
+def test_a_clock_behind_the_current_message_changes_no_time_and_repeats_the_timer_soon() -> None:
     ahead = NOW_MS + YEAR_MS
     k = PendingMessage(handler="first", message=A, n=0, attempts=1, due_ms=ahead + 5000, delay_ms=5000)
     p = replace(blank(), n=1, queue=(k,), timer=CurrentTimer(id="wake-0", due_ms=NOW_MS))

@@ -26,12 +26,12 @@ def due(k: PendingMessage, due_ms: int) -> PendingMessage:
     return replace(k, due_ms=due_ms, attempts=1)
 
 
-def test_of_a_saga_that_is_at_rest_there_is_nothing() -> None:
+def test_a_saga_at_rest_has_no_unattended_work() -> None:
     nothing = found(blank())
     assert (nothing.is_any, nothing.is_wake_alone, nothing.triggers) == (False, True, ())
 
 
-def test_what_waits_for_time_wants_its_wake_past_or_to_come() -> None:
+def test_a_parked_run_needs_its_timer_before_and_after_its_due_time() -> None:
     for due_ms in (NOW_MS - 5, NOW_MS + 5):
         p = replace(blank(), queue=(due(kept("on_a", A), due_ms),), timer=CurrentTimer(id="wake-0", due_ms=due_ms))
         there = found(p)
@@ -45,7 +45,7 @@ def test_a_run_kept_by_its_intent_alone_is_resumed_when_no_worker_is_executing_i
     assert not found(replace(p, intents=(replace(p.intents[0], time=iso(NOW_MS - 1)),))).is_any, "somebody is"
 
 
-def test_what_something_else_keeps_is_left_to_that() -> None:
+def test_an_intent_that_something_else_resumes_is_not_unattended() -> None:
     intent = begun(an_intent("on_a", A))
     going_on = SuspendedRun(handler="on_a", parts=(A,), n=1, turn=1, first_ms=1, seen_ms=1, due_ms=NOW_MS + 9)
     undo = replace(intent, kind="undo", message=X)
@@ -61,14 +61,14 @@ def test_what_something_else_keeps_is_left_to_that() -> None:
     assert found(replace(blank(), intents=(undo,))).begun == (undo,)
 
 
-def test_what_is_ready_and_has_no_wake_is_named() -> None:
+def test_a_ready_run_without_a_timer_is_named() -> None:
     p = replace(blank(), queue=(kept("on_a", A),))
     p = replace(append_transition(p, a_hand(A), "queued", "on_a", TransitionDetails(message=A)).snapshot, timer=None)
     assert found(p, NOW_MS + QUIET_MS).ready == "on_a"
     assert found(p).ready is None, "a worker is at it most likely"
 
 
-def test_another_release_is_left_alone_with_what_it_declares() -> None:
+def test_runs_of_another_release_are_left_to_it() -> None:
     p = replace(blank(), intents=(begun(an_intent("on_another", A)),))
     assert not found(p).is_any
 

@@ -39,17 +39,17 @@ def a_page(of: str, *handlers: str) -> OverflowSegment:
         ),
     ],
 )
-def test_what_is_open_or_can_be_undone_is_named_with_what_it_is(p: SagaProgress, missing: tuple[str, ...]) -> None:
+def test_open_and_compensable_work_of_undeclared_handlers_is_named(p: SagaProgress, missing: tuple[str, ...]) -> None:
     assert find_undeclared(p, ROLES) == missing
 
 
-def test_what_waits_for_other_parts_keeps_nothing_open_unless_the_saga_is_not_known() -> None:
+def test_a_pending_part_keeps_a_saga_open_only_before_its_start_is_known() -> None:
     open_ = replace(blank(), queue=(kept("kept", A),), waiting=(kept("gone", A),))
     assert find_undeclared(open_, ROLES) == ()
     assert find_undeclared(replace(open_, started=None), ROLES) == ("handler gone",)
 
 
-def test_segments_count_as_their_content_would() -> None:
+def test_segments_count_as_their_content() -> None:
     pages = (a_page("queue", "queued"), a_page("waiting", "waited"), a_page("inbox", "had"))
     p = replace(blank(), queue=(kept("kept", A),), segments=pages)
     assert find_undeclared(p, ROLES) == ("handler queued",)

@@ -40,7 +40,7 @@ def a_history() -> SagaProgress:
     return handled(p, 4, {"cents": 101})
 
 
-def test_a_saga_begins_with_the_version_of_the_release_that_knows_it_first() -> None:
+def test_a_saga_begins_with_the_state_version_of_its_first_release() -> None:
     assert journal.new_progress("svc", "s", 1) == SagaProgress(service="svc", saga="s")
     first = journal.new_progress("svc", "s", 2)
     assert (first.version, first.format) == (2, VERSIONED)
@@ -49,7 +49,7 @@ def test_a_saga_begins_with_the_version_of_the_release_that_knows_it_first() -> 
     assert verify_history(p.transitions, p) is None
 
 
-def test_what_a_new_version_does_not_have_is_gone_from_the_state_and_not_from_history() -> None:
+def test_fields_removed_by_a_new_version_stay_in_the_history() -> None:
     p = a_history()
     entries = list(map(decode_transition, p.transitions))
     assert [entry.version for entry in entries] == [1, 1, 2, 2]
@@ -73,7 +73,7 @@ def test_a_version_that_falls_again_is_found() -> None:
     assert "version" in find_change(back, back.transitions)
 
 
-def test_a_run_was_given_a_state_that_the_saga_had_in_that_version() -> None:
+def test_the_state_given_to_a_run_is_checked_in_its_version() -> None:
     p = a_history()
     had: list[tuple[int, dict[str, Any]]] = [
         (1, {}),

@@ -41,7 +41,7 @@ async def replay(place: Workplace, shop: Shop, clock: Clock) -> list[str]:
     return [entry.outcome for entry in await place.history(shop.service, "order-1")]
 
 
-async def test_an_id_that_is_registered_later_is_found_at_the_replay(tmp_path: Path) -> None:
+async def test_a_replay_finds_a_schema_id_registered_since(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.register()
     async with open_at(shop, tmp_path) as place, at_work(place, shop.service):
@@ -54,7 +54,7 @@ async def test_an_id_that_is_registered_later_is_found_at_the_replay(tmp_path: P
         assert shop.registry.asked.count(f"schema {LATE}") == asked + 1
 
 
-async def test_a_registry_that_was_forgotten_is_asked_after_the_next_start(tmp_path: Path) -> None:
+async def test_a_registry_configured_after_a_restart_is_asked_on_replay(tmp_path: Path) -> None:
     shop = Shop(tmp_path, "single-object")
     shop.register()
     async with workplace(tmp_path) as place, at_work(place, shop.service):
@@ -66,7 +66,7 @@ async def test_a_registry_that_was_forgotten_is_asked_after_the_next_start(tmp_p
         assert (await replay(place, shop, shop.clock))[-1] == "handled"
 
 
-async def test_while_the_registry_is_away_a_replay_waits(tmp_path: Path) -> None:
+async def test_a_replay_waits_during_an_outage_of_the_registry(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.register()
     async with open_at(shop, tmp_path) as place, at_work(place, shop.service):

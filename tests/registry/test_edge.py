@@ -42,7 +42,7 @@ async def test_a_saga_runs_over_topics_in_the_wire_format(tmp_path: Path) -> Non
     assert not place.reported_dead_letters()
 
 
-async def test_both_forms_are_read_whatever_the_topic_is_to_have(tmp_path: Path) -> None:
+async def test_both_formats_are_read_whatever_the_topic_declares(tmp_path: Path) -> None:
     shop = Shop(tmp_path, "single-object")
     shop.register()
     async with open_at(shop, tmp_path) as place, at_work(place, shop.service):
@@ -57,7 +57,7 @@ async def test_both_forms_are_read_whatever_the_topic_is_to_have(tmp_path: Path)
     assert not place.reported_dead_letters()
 
 
-async def test_what_lies_there_from_before_a_topic_changed_its_form_is_read(tmp_path: Path) -> None:
+async def test_records_from_before_a_change_of_format_are_read(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.register()
     async with open_at(shop, tmp_path) as place:
@@ -93,7 +93,7 @@ async def test_a_record_with_an_unknown_schema_id_becomes_a_dead_letter_with_its
         assert texts_of(paid.headers)["ce_subject"] == "order-2"
 
 
-async def test_no_bytes_in_topics_of_ours_are_asked_for(tmp_path: Path) -> None:
+async def test_records_in_command_topics_do_not_ask_the_registry(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.register()
     async with open_at(shop, tmp_path) as place, at_work(place, shop.service):
@@ -106,7 +106,7 @@ async def test_no_bytes_in_topics_of_ours_are_asked_for(tmp_path: Path) -> None:
 # -------------------------------------------------------------------- the registry is away
 
 
-async def test_who_reads_outside_any_group_waits_for_the_registry_and_loses_nothing(tmp_path: Path) -> None:
+async def test_a_reader_without_a_group_waits_for_the_registry_and_loses_no_record(tmp_path: Path) -> None:
     shop, clock = Shop(tmp_path), Standing()
     shop.register()
     async with open_at(shop, tmp_path) as place:
@@ -129,7 +129,7 @@ async def test_who_reads_outside_any_group_waits_for_the_registry_and_loses_noth
         assert not reading.stalled_partitions()
 
 
-async def test_while_the_registry_is_away_nothing_is_read_past_and_nothing_is_lost(tmp_path: Path) -> None:
+async def test_during_an_outage_of_the_registry_no_record_is_skipped_or_lost(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.register()
     async with open_at(shop, tmp_path) as place:
@@ -151,7 +151,7 @@ async def test_while_the_registry_is_away_nothing_is_read_past_and_nothing_is_lo
     assert not place.reported_dead_letters()
 
 
-async def test_while_an_id_cannot_be_had_what_is_emitted_waits_as_for_a_broker(tmp_path: Path) -> None:
+async def test_events_without_a_registered_schema_wait_as_in_a_broker_outage(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.registry.put("sales-Placed", PLACED)
     async with open_at(shop, tmp_path) as place, at_work(place, shop.service):
@@ -173,7 +173,7 @@ async def test_while_an_id_cannot_be_had_what_is_emitted_waits_as_for_a_broker(t
 # -------------------------------------------------------------------- at the start
 
 
-async def test_nothing_starts_before_what_it_emits_is_registered(tmp_path: Path) -> None:
+async def test_a_service_does_not_start_before_its_emitted_schemas_are_registered(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     async with open_at(shop, tmp_path) as place:
         with pytest.raises(ConfigurationError, match=r"money/Paid\.v1 is not registered as money-Paid") as refused:
@@ -183,7 +183,7 @@ async def test_nothing_starts_before_what_it_emits_is_registered(tmp_path: Path)
         await with_topics([shop.service.declared], place.broker, ["cash"], place.clock, 14)
 
 
-async def test_without_a_registry_nothing_starts_that_needs_one(tmp_path: Path) -> None:
+async def test_a_service_that_needs_a_registry_does_not_start_without_one(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     services = [shop.service.declared]
     place = Workplace(tmp_path)
@@ -201,7 +201,7 @@ async def test_without_a_registry_nothing_starts_that_needs_one(tmp_path: Path) 
 # -------------------------------------------------------------------- what is known
 
 
-async def test_an_id_that_is_not_there_is_asked_for_again_after_a_while() -> None:
+async def test_a_missing_schema_id_is_asked_for_again_after_a_while() -> None:
     registry, clock = FakeRegistry(), Standing()
     known = RegistryCache(registry, clock)
     record = Record("orders", 0, 0, b"k", b"\0\0\0\0\1", (), 0)
@@ -225,7 +225,7 @@ async def test_the_schema_cache_keeps_at_most_its_maximum_of_ids() -> None:
     assert len(known._writers) == 1
 
 
-async def test_of_schemas_with_one_fingerprint_the_one_that_means_the_same_is_taken(tmp_path: Path) -> None:
+async def test_of_schemas_with_one_fingerprint_the_equal_one_is_used(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     binding = binding_of(shop.paid)
     other = schema("Paid", field("total", decimal(scale=3)), topic="money", owner="cash")
@@ -238,7 +238,7 @@ async def test_of_schemas_with_one_fingerprint_the_one_that_means_the_same_is_ta
     assert await RegistryCache(only_other, Standing()).id_of(binding.contract, binding.version) is None
 
 
-async def test_ids_of_what_is_published_are_asked_for_once(tmp_path: Path) -> None:
+async def test_schema_ids_for_publishing_are_requested_once(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.register()
     known = RegistryCache(shop.registry, Standing())

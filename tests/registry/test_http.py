@@ -67,7 +67,7 @@ async def outage(registry: HttpRegistry) -> str:
     return str(told.value)
 
 
-async def test_what_is_asked_goes_below_the_address_and_names_are_escaped(server: Answering) -> None:
+async def test_requests_are_below_the_address_and_names_are_escaped(server: Answering) -> None:
     async with server.registry() as registry:
         server.answers(200, {"schema": '"string"', "schemaType": "AVRO"})
         assert await registry.schema(7) == '"string"'
@@ -88,7 +88,7 @@ async def test_what_is_asked_goes_below_the_address_and_names_are_escaped(server
     assert all(b"authorization" not in request.lower() for request in server.requests)
 
 
-async def test_what_is_not_there_is_nothing_and_no_outage(server: Answering) -> None:
+async def test_a_missing_schema_or_subject_is_no_outage(server: Answering) -> None:
     async with server.registry() as registry:
         server.answers(404, {"error_code": 40403, "message": "Schema not found"})
         assert await registry.schema(7) == ""
@@ -119,9 +119,7 @@ async def test_what_is_not_there_is_nothing_and_no_outage(server: Answering) -> 
         ),
     ],
 )
-async def test_an_answer_that_makes_no_sense_is_an_outage(
-    server: Answering, status: int, said: object, reason: str
-) -> None:
+async def test_a_malformed_answer_is_an_outage(server: Answering, status: int, said: object, reason: str) -> None:
     server.more = b"Location: http://127.0.0.1:1/\r\n"
     server.answers(status, said)
     assert reason in await outage(server.registry())
@@ -140,7 +138,7 @@ async def test_an_answer_that_makes_no_sense_is_an_outage(
         ({"id": 1}, "version"),
     ],
 )
-async def test_a_part_of_an_answer_that_makes_no_sense_is_an_outage(server: Answering, said: object, call: str) -> None:
+async def test_a_malformed_field_of_an_answer_is_an_outage(server: Answering, said: object, call: str) -> None:
     server.answers(200, said)
     async with server.registry() as registry:
         arguments: tuple[Any, ...] = {"register": ("s", "{}"), "versions": ("s",), "version": ("s", 1)}[call]
@@ -148,7 +146,7 @@ async def test_a_part_of_an_answer_that_makes_no_sense_is_an_outage(server: Answ
             await getattr(registry, call)(*arguments)
 
 
-async def test_a_version_that_is_listed_and_gone_is_an_outage(server: Answering) -> None:
+async def test_a_listed_but_missing_version_is_an_outage(server: Answering) -> None:
     server.answers(404, {"error_code": 40402})
     async with server.registry() as registry:
         with pytest.raises(RegistryUnavailable, match="version 3 of 'sales' was listed, and is not there"):
@@ -158,9 +156,7 @@ async def test_a_version_that_is_listed_and_gone_is_an_outage(server: Answering)
 
 
 @pytest.mark.parametrize("status", [409, 422])
-async def test_a_schema_that_the_registry_does_not_take_is_refused_with_its_reason(
-    server: Answering, status: int
-) -> None:
+async def test_a_schema_rejected_by_the_registry_raises_its_reason(server: Answering, status: int) -> None:
     server.answers(status, {"error_code": status, "message": "Incompatible\nschema"})
     async with server.registry() as registry:
         with pytest.raises(RegistryRefused, match=r"^Incompatible\\nschema$"):
@@ -184,7 +180,7 @@ async def test_a_refused_connection_and_a_silent_registry_are_outages(
     assert "Timeout" in told
 
 
-async def test_an_answer_that_breaks_off_is_an_outage(server: Answering) -> None:
+async def test_a_truncated_answer_is_an_outage(server: Answering) -> None:
     server.answers(200, b'{"schema"')
     server.more = b"Content-Length: 99\r\n"
     assert "cannot be used" in await outage(server.registry())
@@ -230,7 +226,7 @@ async def over_tls(folder: Path) -> AsyncIterator[tuple[Answering, Path]]:
         yield answering, authority.ca_file
 
 
-async def test_a_registry_behind_an_authority_of_ones_own_is_trusted_by_its_file_alone(tmp_path: Path) -> None:
+async def test_a_registry_with_a_private_authority_is_trusted_by_its_file(tmp_path: Path) -> None:
     async with over_tls(tmp_path / "tls") as (server, ca_file):
         client = str(ca_file.with_name("client.pem"))
         ours = {"registry_cert_file": client, "registry_key_file": client}
@@ -242,7 +238,7 @@ async def test_a_registry_behind_an_authority_of_ones_own_is_trusted_by_its_file
         assert len(server.requests) == 1
 
 
-async def test_a_key_that_is_encrypted_is_opened_with_its_password(tmp_path: Path) -> None:
+async def test_an_encrypted_client_key_is_opened_with_its_password(tmp_path: Path) -> None:
     async with over_tls(tmp_path / "tls") as (server, ca_file):
         cert_file = ca_file.with_name("ours-client.pem")
         encrypted = Certificate(cert_file, cert_file.with_suffix(".key")).encrypted("alohomora")
@@ -256,7 +252,7 @@ async def test_a_key_that_is_encrypted_is_opened_with_its_password(tmp_path: Pat
                 pass
 
 
-async def test_whom_only_the_system_trusts_is_not_trusted_beside_an_authority_of_ones_own(tmp_path: Path) -> None:
+async def test_with_a_private_authority_system_authorities_are_not_trusted(tmp_path: Path) -> None:
     async with impostor(tmp_path / "tls") as found:
         options = RegistryOptions(registry=f"https://127.0.0.1:{found.port}", registry_ca_file=str(found.ours))
         assert "CERTIFICATE_VERIFY_FAILED" in await outage(HttpRegistry(options))

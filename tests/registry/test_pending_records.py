@@ -28,7 +28,7 @@ def offsets(records: object) -> list[int]:
     return [each.offset for each in records]
 
 
-async def test_what_was_held_is_given_in_order_and_no_more_than_asked_for(known: RegistryCache) -> None:
+async def test_pending_records_are_passed_on_in_order_up_to_the_limit(known: RegistryCache) -> None:
     held = BlockedPartitions(known, Standing())
     await known.learn(1)
     records = [record(0, 1), record(1, 2), record(2, 1), record(3, 2), record(4, 3), record(5, 1)]

@@ -42,7 +42,7 @@ def whole(schema: Any, *others: Any) -> Any:
     return json.loads(inline_references(json.dumps(schema), [json.dumps(other) for other in others]))
 
 
-def test_each_type_stands_where_it_is_used_first() -> None:
+def test_each_type_is_inlined_where_it_is_used_first() -> None:
     made = whole(PLACED, MONEY, CURRENCY)
     total, more, by = [each["type"] for each in made["fields"]]
     assert (total["name"], total["fields"][1]["type"]["symbols"]) == ("Money", ["EUR"])
@@ -67,7 +67,7 @@ def test_a_type_that_contains_itself_is_inlined_once() -> None:
 @pytest.mark.parametrize(
     "text", ["{", "3", '"x"', "[" * 5000, '{"type": "record", "fields": 3, "name": 4}', '[{"type": 1}]']
 )
-def test_what_is_no_schema_stays_as_it_is(text: str) -> None:
+def test_text_that_is_no_schema_is_not_changed(text: str) -> None:
     made = inline_references(text, [json.dumps(MONEY), "{", "7"])
     assert made == text or json.loads(made) == json.loads(text)
 
@@ -109,7 +109,7 @@ def registry_of(parts: Parts) -> HttpRegistry:
     return HttpRegistry(RegistryOptions(registry=f"http://127.0.0.1:{parts.port}"))
 
 
-async def test_what_a_schema_refers_to_is_asked_for_once_each_and_in_it(parts: Parts) -> None:
+async def test_each_reference_of_a_schema_is_requested_once_and_inlined(parts: Parts) -> None:
     parts.has("/subjects/orders-com.shop.Placed/versions/2", PLACED, ("com.shop.Money", "money", 1), id=7)
     async with registry_of(parts) as registry:
         made = await registry.schema(7)
@@ -118,7 +118,7 @@ async def test_what_a_schema_refers_to_is_asked_for_once_each_and_in_it(parts: P
         assert (await registry.version("orders-com.shop.Placed", 2)).schema == made
 
 
-async def test_what_is_not_there_is_named_and_asked_for_again_later(parts: Parts) -> None:
+async def test_a_missing_reference_is_named_and_requested_again_later(parts: Parts) -> None:
     currency = parts.said.pop("/subjects/cur%2Frency/versions/3")
     async with registry_of(parts) as registry:
         with pytest.raises(SchemaIncomplete, match=r"the schema with id 7 refers to 'com.shop.Currency', version 3 of"):
@@ -132,14 +132,14 @@ async def test_what_is_not_there_is_named_and_asked_for_again_later(parts: Parts
         assert (await known.ask(7)).schema
 
 
-async def test_references_without_end_are_not_followed(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endless_references_are_not_followed(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "REFERENCES_MAX", 1)
     async with registry_of(parts) as registry:
         with pytest.raises(SchemaIncomplete, match="refers to more than 1 others"):
             await registry.schema(7)
 
 
-async def test_references_that_are_none_are_passed_over(parts: Parts) -> None:
+async def test_malformed_references_are_ignored(parts: Parts) -> None:
     parts.said["/schemas/ids/8"] = {"schema": '"string"', "references": [7, {"name": 3}, {"name": "a", "subject": "b"}]}
     parts.said["/schemas/ids/9"] = {"schema": '"string"', "references": "none"}
     async with registry_of(parts) as registry:

@@ -36,7 +36,7 @@ def test_invalid_registry_settings_are_refused_without_showing_a_secret(given: d
     assert "secret-1" not in str(told.value)
 
 
-def test_an_address_with_its_path_and_a_user_is_taken(tmp_path: Path) -> None:
+def test_an_address_with_a_path_and_a_user_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("secret-1")
     file = str(tmp_path / "password")
     environ = {"SAGA_REGISTRY": URL, "SAGA_REGISTRY_USER": "ada", "SAGA_REGISTRY_PASSWORD_FILE": file}

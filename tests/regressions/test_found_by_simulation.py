@@ -64,7 +64,7 @@ def some_dishes_before_the_party(world: World) -> None:
 
 
 @simulate(seeds=60)
-def test_a_message_does_not_overtake_those_that_wait_until_the_saga_is_known(world: World) -> None:
+def test_a_message_does_not_overtake_messages_pending_for_the_start_of_the_saga(world: World) -> None:
     some_dishes_before_the_party(world)
     assert isinstance(world, SimulatedWorld)
     progress = world.progress("cook", "p")
@@ -72,7 +72,7 @@ def test_a_message_does_not_overtake_those_that_wait_until_the_saga_is_known(wor
     assert progress.state == {"dishes": list(DISHES)}
 
 
-def test_the_kit_sees_a_message_that_overtakes_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kit_finds_a_message_that_overtakes_pending_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decisions, "is_other_message_first", lambda p, role, message: False)
 
     def seen(seed: int) -> str:
@@ -88,7 +88,7 @@ def test_the_kit_sees_a_message_that_overtakes_those_that_wait(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("planned", [Faults(), faults.of("full disk", rate=0.3)], ids=["calm", "full disk"])
-def test_what_is_published_after_a_while_lies_behind_what_was_published_before(planned: Faults) -> None:
+def test_events_published_later_are_behind_earlier_ones_despite_faults(planned: Faults) -> None:
     for seed in range(10):
         with SimulatedWorld(seed, RandomPlan(planned, Chance(seed)), guarded=False) as world:
             world.start(cook)
@@ -182,7 +182,7 @@ def test_the_steps_of_a_dead_run_are_escalated_when_its_event_is_self_consumed(w
     assert re.fullmatch(rb'step rent\("tray-[0-9a-f]+", "tray 0", 1, ""\) ran', stands or b"")
 
 
-def test_a_timeline_names_the_compensation_that_runs_and_the_run_that_is_dead() -> None:
+def test_a_timeline_names_the_running_compensation_and_the_dead_run() -> None:
     with SimulatedWorld(guarded=False) as world:
         a_party_whose_last_dough_is_a_dead_letter(world)
         told = [line.split("  p: ")[-1] for line in timeline(world)]
@@ -235,7 +235,7 @@ async def throw_away(called_off: PartyCalledOff, tasted: Tasted) -> None:
 
 
 @simulate(seeds=60, faults=faults.of("crash", "lost answer", "delay", rate=0.03, target="kitchen"))
-def test_no_message_is_lost_that_comes_while_a_dead_run_is_put_right(world: World) -> None:
+def test_no_message_is_lost_that_comes_during_the_abort_of_a_dead_run(world: World) -> None:
     world.start(host, grill, use=[Rooms()], documents={LARDER: Larder(flour=0)})
     world.publish(a_party(), MenuChosen(party_id="p", dish="figs"))
     world.run_for(timedelta(seconds=1))
@@ -281,7 +281,7 @@ def test_a_result_that_is_also_produced_externally_does_not_trigger_a_compensati
     assert not {record.topic for record in world.cluster.log} & {"host.dead"}
 
 
-def test_what_is_undone_is_no_part_any_more_though_the_run_had_other_results() -> None:
+def test_an_undone_result_is_no_part_although_its_run_has_other_results() -> None:
     x, y = (a_message(type_) for type_ in "XY")
     role = replace(
         a_role("chain", "X Y", many=True), undo=CompensationRole(name="undo", outcomes=frozenset(), results=frozenset())
@@ -315,7 +315,7 @@ class Desk:
         await self.ask(what)
 
 
-async def test_steps_in_a_task_group_die_of_what_was_wrong_with_them_and_at_once() -> None:
+async def test_a_failed_step_in_a_task_group_ends_the_run_with_its_own_error() -> None:
     payment, desk, runs = Service("payment"), Desk(), list[int]()
 
     @payment.resource

@@ -111,7 +111,7 @@ class Full(EmbeddedBroker):
 
 
 @pytest.mark.parametrize("end", [Odd, SystemExit, lambda: BaseExceptionGroup("several", [Odd()])])
-async def test_a_handler_that_raises_no_exception_has_failed_and_other_sagas_go_on(
+async def test_a_handler_that_raises_a_base_exception_fails_and_other_sagas_continue(
     tmp_path: Path, end: Callable[[], BaseException]
 ) -> None:
     inventory = Service("inventory")
@@ -131,7 +131,7 @@ async def test_a_handler_that_raises_no_exception_has_failed_and_other_sagas_go_
         assert [entry.outcome for entry in await place.history(inventory, "order-2")] == ["handled"]
 
 
-async def test_updates_in_a_task_group_are_left_as_they_are_when_the_service_stops(tmp_path: Path) -> None:
+async def test_a_shutdown_during_updates_in_a_task_group_cancels_them(tmp_path: Path) -> None:
     inventory, begun, going = Service("inventory"), asyncio.Event(), asyncio.Event()
     inventory.document(Count, "counts")
 
@@ -159,7 +159,7 @@ async def test_updates_in_a_task_group_are_left_as_they_are_when_the_service_sto
         assert [entry.outcome for entry in await place.history(inventory)] == ["handled"]
 
 
-async def test_an_update_that_the_handler_gave_up_waiting_for_fails_the_attempt_and_is_found_by_the_next(
+async def test_an_update_abandoned_by_a_timeout_fails_the_attempt_and_the_next_one_finds_it(
     tmp_path: Path,
 ) -> None:
     inventory, given_up = Service("inventory"), asyncio.Event()
@@ -189,9 +189,7 @@ async def test_an_update_that_the_handler_gave_up_waiting_for_fails_the_attempt_
 
 
 @pytest.mark.parametrize("reads", [True, False])
-async def test_a_handler_whose_time_went_by_while_the_store_was_away_has_not_failed(
-    tmp_path: Path, reads: bool
-) -> None:
+async def test_a_handler_timeout_during_an_outage_of_the_store_is_no_failure(tmp_path: Path, reads: bool) -> None:
     inventory, begun = Service("inventory"), list[str]()
     inventory.document(Count, "counts")
 
@@ -218,7 +216,7 @@ async def test_a_handler_whose_time_went_by_while_the_store_was_away_has_not_fai
             assert (entry.outcome, entry.attempt) == ("handled", 1)
 
 
-async def test_a_handler_cannot_swallow_that_the_service_stops(tmp_path: Path) -> None:
+async def test_a_handler_cannot_swallow_the_shutdown(tmp_path: Path) -> None:
     inventory = Service("inventory")
     inventory.document(Count, "counts")
 
@@ -238,7 +236,7 @@ async def test_a_handler_cannot_swallow_that_the_service_stops(tmp_path: Path) -
         assert await place.history(inventory) == []
 
 
-async def test_what_a_refused_update_did_to_a_mapping_is_not_in_the_updates_it_was_batched_with(
+async def test_a_refused_update_leaves_no_change_in_other_updates_of_its_batch(
     tmp_path: Path,
 ) -> None:
     inventory = Service("inventory")
@@ -261,7 +259,7 @@ async def test_what_a_refused_update_did_to_a_mapping_is_not_in_the_updates_it_w
         assert document.content.count(b'":1') == 20
 
 
-async def test_an_event_that_the_log_cannot_take_is_a_dead_letter_before_it_is_in_the_progress(tmp_path: Path) -> None:
+async def test_an_event_too_large_for_the_log_is_a_dead_letter_before_it_is_written(tmp_path: Path) -> None:
     inventory = Service("inventory")
 
     @inventory.handler
@@ -322,7 +320,7 @@ async def test_a_step_that_is_not_awaited_does_not_delay_the_shutdown(tmp_path: 
         assert await place.history(inventory) == []
 
 
-async def test_a_lane_goes_on_as_ever_after_a_handler_that_would_not_be_left() -> None:
+async def test_a_lane_continues_after_a_handler_that_resisted_cancellation() -> None:
     begun, seen = asyncio.Event(), list[int]()
 
     async def handle(item: WorkItem) -> bool:

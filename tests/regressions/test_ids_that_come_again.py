@@ -13,7 +13,7 @@ from services.payment.events import OrderPlaced
 from tests.engine.real_worker import SAGA, an_order, at_work, workplace
 
 
-async def test_a_long_saga_of_an_id_that_was_forgotten_is_archived_and_verified_as_a_whole(tmp_path: Path) -> None:
+async def test_a_long_saga_that_reuses_a_forgotten_id_is_archived_and_verified(tmp_path: Path) -> None:
     inventory = Service("inventory", retention=timedelta(days=1))
 
     @inventory.handler(repeats=OrderPlaced)

@@ -138,7 +138,7 @@ async def test_books_that_agree_exit_with_0(run: Run) -> None:
     assert "DIFFERS" not in result.output
 
 
-async def test_a_lost_hand_out_is_a_difference_and_exits_with_1(run: Run) -> None:
+async def test_a_wrong_stock_count_is_a_difference_and_exits_with_1(run: Run) -> None:
     async with run.store("inventory") as store:
         document = await store.get("stock", SKU)
         assert document is not None
@@ -175,7 +175,7 @@ async def test_a_declined_charge_is_no_effect(run: Run) -> None:
     assert await run.differences() == []
 
 
-async def test_a_message_that_waits_for_a_person_is_a_difference(run: Run) -> None:
+async def test_a_dead_letter_is_a_difference(run: Run) -> None:
     message = Message(id="m", type="T", schema="t/T.v1", saga="order-3", source="s", time=EARLY, value=b"")
     dead = a_progress("payment", "order-3", queue=(PendingMessage(handler="h", message=message, n=0, dead="dead-1"),))
     await run.keep(dead, a_progress("order", "order-3", an_entry(0, "X", OrderConfirmed(order_id="order-3"))))
@@ -212,14 +212,14 @@ async def test_an_order_of_the_file_that_no_service_knows_is_a_difference(run: R
 
 
 @pytest.mark.parametrize("missing", ["shipping.db", "bank.db"])
-async def test_books_that_are_not_there_exit_with_2_and_are_named(run: Run, missing: str) -> None:
+async def test_missing_books_exit_with_2_and_are_named(run: Run, missing: str) -> None:
     (run.folder / missing).unlink()
     result = await run.audit()
     assert result.exit_code == 2
     assert missing in result.output
 
 
-async def test_seeding_again_leaves_what_is_there(tmp_path: Path) -> None:
+async def test_seeding_again_does_not_change_existing_stock(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'inventory.db'}"
     for new in (20, 0):
         result = await asyncio.to_thread(CliRunner().invoke, seed.main, ["--store", url])
@@ -229,19 +229,19 @@ async def test_seeding_again_leaves_what_is_there(tmp_path: Path) -> None:
     assert seeded == {item.sku: {"left": item.left, "aside": 0} for item in items()}
 
 
-async def test_seeding_asks_for_a_store_it_knows() -> None:
+async def test_seeding_a_store_without_a_bucket_is_refused() -> None:
     result = CliRunner().invoke(seed.main, ["--store", "couchbase://here"])
     assert result.exit_code == 2
     assert "the bucket is missing: couchbase://host/bucket" in result.output
 
 
-async def test_seeding_goes_where_the_service_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_seeding_uses_the_store_of_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAGA_STORE", f"sqlite:///{tmp_path}/{{service}}.db")
     result = await asyncio.to_thread(CliRunner().invoke, seed.main, [])
     assert (result.exit_code, (tmp_path / "inventory.db").is_file()) == (0, True)
 
 
-async def test_stores_that_are_elsewhere_are_read_as_those_in_the_folder(run: Run, tmp_path: Path) -> None:
+async def test_stores_outside_the_folder_are_read_too(run: Run, tmp_path: Path) -> None:
     orders = tmp_path / "orders.jsonl"
     orders.write_text('{"order_id": "order-1"}\n{"order_id": "order-2"}\n', "utf-8")
     by_folder = await run.audit("--json", "--orders", str(orders))
@@ -277,7 +277,7 @@ async def test_an_archive_is_found_by_its_key(run: Run) -> None:
     assert [entry.n for entry in kept["order-3"].entries] == [0, 1, 2]
 
 
-async def test_looking_by_key_needs_to_know_the_keys(run: Run) -> None:
+async def test_a_lookup_by_key_needs_the_list_of_keys(run: Run) -> None:
     result = await run.audit("--by-key")
     assert result.exit_code == 2
     assert "--orders" in result.output

@@ -73,7 +73,7 @@ def test_books_that_agree_have_no_difference_and_show_their_figures() -> None:
     ]
 
 
-def test_outcomes_are_counted_with_what_decided() -> None:
+def test_outcomes_are_counted_with_the_event_that_decided() -> None:
     assert outcomes(books()) == {"confirmed": 1, "cancelled: ShipmentRefused": 1, "cancelled: PaymentDeclined": 1}
     both = replace(CONFIRMED, endings=CONFIRMED.endings + CANCELLED.endings)
     assert outcomes(books(both, Order(id="order-9"))) == {"ended in two ways": 1, "not ended": 1}
@@ -221,7 +221,7 @@ def test_each_check_finds_something_planted() -> None:
     assert {check for _, check, _ in PLANTED.values()} == {check.name for check in audit(books())}
 
 
-def test_differences_are_printed_below_their_check_and_a_long_list_is_cut() -> None:
+def test_differences_are_printed_below_their_check_and_a_long_list_is_truncated() -> None:
     many = [replace(DECLINED, id=f"order-{n:02}", endings=()) for n in range(25)]
     lines = report(audit(books(*many)))
     assert lines[0] == "DIFFERS  every order ended once            25 orders = 0 confirmed + 0 cancelled"

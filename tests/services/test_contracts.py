@@ -45,7 +45,7 @@ def test_every_contract_has_four_topics_one_key_and_a_doc_on_each_field() -> Non
             assert all(field["doc"] for field in fields_)
 
 
-def test_every_event_is_consumed_by_a_service_or_heard_outside() -> None:
+def test_every_event_is_consumed_by_a_service_or_externally() -> None:
     heard = {name for name, contract in LIBRARY.contracts.items() if contract.consumed_externally}
     assert LIBRARY.contracts.keys() - consumed() == heard
     assert len(heard) == 6

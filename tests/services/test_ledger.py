@@ -59,7 +59,7 @@ async def test_a_charge_is_released_once_and_not_captured_afterwards(bank: Bank)
             await attempt("k-3", charge)
 
 
-async def test_what_was_captured_cannot_be_released(bank: Bank) -> None:
+async def test_a_captured_charge_cannot_be_released(bank: Bank) -> None:
     charge = await bank.reserve("k-1", "visa-1", AMOUNT)
     await bank.capture("k-2", charge)
     with pytest.raises(Contradiction, match="release of charge"):
@@ -79,7 +79,7 @@ async def test_a_refused_settlement_leaves_its_key_unused(bank: Bank) -> None:
     await bank.capture("k-1", charge)
 
 
-async def test_a_blocked_card_is_declined_each_time_and_nothing_is_held(bank: Bank) -> None:
+async def test_a_blocked_card_is_declined_each_time_without_a_charge(bank: Bank) -> None:
     for _ in range(2):
         with pytest.raises(Declined, match=r"^card declined$"):
             await bank.reserve("k-1", "declined-1", AMOUNT)
@@ -97,7 +97,7 @@ async def test_a_key_reused_with_other_arguments_is_an_error(bank: Bank, card: s
         await bank.capture("k-1", "k-1")
 
 
-async def test_a_bank_in_memory_shows_what_is_held_and_what_is_taken() -> None:
+async def test_a_bank_in_memory_shows_reserved_and_captured_charges() -> None:
     bank = Bank()
     first, second = await bank.reserve("k-1", "visa-1", AMOUNT), await bank.reserve("k-2", "visa-1", Decimal(1))
     assert bank.held == {first: AMOUNT, second: Decimal(1)}
@@ -161,7 +161,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-async def test_of_two_processes_with_the_same_keys_each_gets_the_answer_of_the_first(tmp_path: Path) -> None:
+async def test_two_processes_with_the_same_key_both_get_the_first_answer(tmp_path: Path) -> None:
     path = tmp_path / "bank.db"
     clients = [
         await asyncio.create_subprocess_exec(
@@ -211,9 +211,7 @@ async def test_a_call_waits_for_another_process_without_blocking_the_loop(tmp_pa
     assert waiting.result() == Answer("yes")
 
 
-async def test_a_process_that_never_lets_go_is_not_waited_for_without_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_lock_that_is_never_released_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "BUSY_S_MAX", 0.05)
     path = tmp_path / "bank.db"
     async with Ledger(path) as mine:

@@ -36,7 +36,7 @@ def test_an_order_costs_what_its_articles_cost() -> None:
         assert order["total"] == f"{Decimal(order['total']):.2f}"
 
 
-def test_some_cards_are_blocked_some_addresses_undeliverable_and_some_articles_run_out() -> None:
+def test_some_cards_addresses_and_articles_fail_an_order() -> None:
     all_, left = placed(), {item.sku: item.left for item in items()}
     refused = Counter[str]()
     for order in all_:

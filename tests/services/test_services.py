@@ -55,7 +55,7 @@ async def test_an_order_is_cancelled_with_the_reason_of_the_refusal() -> None:
     assert await cancel(refused) == order_events.OrderCancelled(order_id=ID, reason="nobody delivers to Atlantis")
 
 
-async def test_money_is_set_aside_and_taken_when_the_order_is_confirmed() -> None:
+async def test_money_is_reserved_and_captured_when_the_order_is_confirmed() -> None:
     bank = FakeBank()
     reserved = await reserve(an_order_for_payment(), bank, a_saga())
     assert isinstance(reserved, payment_events.PaymentReserved)
@@ -65,7 +65,7 @@ async def test_money_is_set_aside_and_taken_when_the_order_is_confirmed() -> Non
     assert (bank.held, bank.taken) == ({}, {reserved.charge_id: PRICE})
 
 
-async def test_money_is_let_go_when_the_order_is_cancelled() -> None:
+async def test_money_is_released_when_the_order_is_cancelled() -> None:
     bank = FakeBank()
     bank.held["c-17"] = PRICE
     reserved = payment_events.PaymentReserved(order_id=ID, charge_id="c-17", amount=PRICE)
