@@ -72,7 +72,7 @@ def test_its_settings_are_settings_like_any_other() -> None:
     assert "drawer://CUPBOARD/DRAWER" in known_settings()["SAGA_STORE"].takes
 
 
-def test_what_cannot_work_of_them_is_reported_with_all_else() -> None:
+def test_invalid_settings_of_a_third_store_are_reported_with_all_others() -> None:
     assert problems({**LOCKED, "SAGA_DRAIN_S": "x"}) == (
         "SAGA_DRAIN_S is 'x': it must be a number of seconds from 0 to 3600",
         "SAGA_DRAWER_LOCK=locked needs SAGA_DRAWER_KEY",
@@ -85,7 +85,7 @@ def test_what_cannot_work_of_them_is_reported_with_all_else() -> None:
     )
 
 
-def test_what_cannot_work_of_a_store_that_was_not_chosen_is_no_problem() -> None:
+def test_invalid_settings_of_an_unused_store_are_no_problem() -> None:
     assert Settings.read({"SAGA_DRAWER_LOCK": "locked"}).store == Settings().store
 
 
@@ -97,7 +97,7 @@ def test_its_addresses_are_checked_and_named_to_who_gives_a_wrong_one() -> None:
     assert told.endswith("couchbase://host/bucket, or drawer://cupboard/drawer")
 
 
-def test_what_only_opening_needs_is_loaded_by_opening() -> None:
+def test_modules_needed_only_for_opening_are_imported_on_opening() -> None:
     code = (
         "import sys; import saga.configuration.settings;"
         "from saga.configuration import adapters; import tests.adapters.drawers.adapter;"

@@ -219,7 +219,7 @@ async def test_a_group_is_described_with_members_offsets_and_what_it_reads(broke
     assert bounds == {Partition(name, 0): OffsetBounds(0, 3), Partition(name, 1): OffsetBounds(0, 3)}
 
 
-async def test_what_a_service_reads_and_has_committed_nothing_of_is_not_handled(broker: Tools, name: str) -> None:
+async def test_topics_without_a_committed_offset_count_as_unhandled(broker: Tools, name: str) -> None:
     await broker.ensure_topics([Topic(name, 2)])
     await publish_everywhere(broker, name, 2, 3)
     async with a_member(broker, name, name, 2, commits=None):

@@ -407,7 +407,7 @@ async def test_an_error_about_a_taken_lock_names_the_process_that_has_it(path: P
     await broker.__aexit__(None, None, None)
 
 
-def test_where_the_system_does_not_say_who_holds_a_lock_people_learn_how_to_see(
+def test_a_lock_with_an_unknown_owner_is_reported_with_a_command_to_find_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state_file, "LOCKS", tmp_path / "none")

@@ -157,7 +157,7 @@ async def test_nothing_of_a_transaction_that_failed_halfway_is_there(broker: Emb
     assert [(r.offset, r.value) async for r in broker.scan("orders")] == [(0, b"whole")]
 
 
-def test_what_others_wrote_is_news_again_after_a_transaction_that_learnt_it_failed(path: Path) -> None:
+def test_writes_of_others_are_noticed_again_after_a_failed_transaction(path: Path) -> None:
     ours, theirs = (open_to_write(path, PURPOSE, sqlite3.Connection, None) for _ in range(2))
     log = RecordLog(lambda: ours, watched=lambda: ((), ["payment"]))
     assert log.catch_up()
@@ -212,7 +212,7 @@ async def test_another_program_inside_a_transaction_is_waited_for(broker: Embedd
     assert values([record async for record in broker.scan("orders")]) == ["after"]
 
 
-async def test_what_is_published_together_is_one_transaction(broker: EmbeddedBroker) -> None:
+async def test_records_published_together_are_one_transaction(broker: EmbeddedBroker) -> None:
     statements: list[str] = []
     broker.connection.set_trace_callback(statements.append)
     await asyncio.gather(*(broker.publish([event("orders", f"k{n}", f"{n}")]) for n in range(100)))
@@ -220,7 +220,7 @@ async def test_what_is_published_together_is_one_transaction(broker: EmbeddedBro
     assert statements.count("COMMIT") == 1
 
 
-async def test_what_a_cancelled_caller_published_is_there(broker: EmbeddedBroker) -> None:
+async def test_records_published_by_a_cancelled_caller_are_stored(broker: EmbeddedBroker) -> None:
     publishing = asyncio.gather(broker.publish([event("orders", "k", "kept")]))
     await CLOCK.sleep(0)
     publishing.cancel()
@@ -258,7 +258,7 @@ async def test_a_record_beyond_all_bounds_is_refused_before_it_is_queued(broker:
         await broker.publish([Outgoing("orders", b"k", b"", (("many", bytes(1_000_000)),))])
 
 
-async def test_what_another_process_writes_while_a_broker_opens_is_no_error(tmp_path: Path) -> None:
+async def test_a_write_of_another_process_during_opening_is_no_error(tmp_path: Path) -> None:
     async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as first:
 
         class Meanwhile(SystemClock):

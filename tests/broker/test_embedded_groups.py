@@ -126,7 +126,7 @@ async def test_a_partition_moves_after_the_drain_from_a_member_that_was_frozen_m
                 await conformance.until(lambda: len(first.has) == 2)
 
 
-async def test_who_was_taken_for_dead_is_fenced_by_the_file_then_hears_of_it_and_joins_again(tmp_path: Path) -> None:
+async def test_a_member_taken_for_dead_is_fenced_then_notified_and_joins_again(tmp_path: Path) -> None:
     clock, timing = Freezing(), Timing(silence_s=0.5)
     async with (
         EmbeddedBroker(tmp_path / "broker.db", clock=clock, timing=timing) as broker,
@@ -182,7 +182,7 @@ def version_of(broker: EmbeddedBroker) -> int:
     return int(broker.connection.execute("PRAGMA data_version").fetchone()[0])
 
 
-async def test_what_others_write_is_learnt_of_what_is_followed_alone(tmp_path: Path) -> None:
+async def test_writes_of_others_are_noticed_only_in_followed_topics(tmp_path: Path) -> None:
     path, elsewhere = tmp_path / "broker.db", [Topic(f"elsewhere-{n}", 10) for n in range(20)]
     async with EmbeddedBroker(path, clock=CLOCK) as broker, EmbeddedBroker(path, clock=CLOCK) as other:
         await broker.ensure_topics([ORDERS, *elsewhere])

@@ -61,7 +61,7 @@ def test_a_member_that_was_late_itself_begins_to_count_again(group: Group) -> No
     assert group.gone_after(1) == [THEIRS]
 
 
-def test_who_stirred_since_it_was_seen_is_not_taken_for_dead(group: Group) -> None:
+def test_a_member_with_a_heartbeat_since_the_check_is_not_taken_for_dead(group: Group) -> None:
     assert group.gone() == []
     assert group.gone_after(SILENCE_S) == [THEIRS]
     silent = group.silent()
@@ -70,7 +70,7 @@ def test_who_stirred_since_it_was_seen_is_not_taken_for_dead(group: Group) -> No
     assert group.liveness.filter_silent(silent) == []
 
 
-def test_who_left_its_seat_is_dead_whatever_signs_it_gave(group: Group) -> None:
+def test_a_member_without_its_seat_is_dead_despite_recent_heartbeats(group: Group) -> None:
     group.seats[THEIRS].send_heartbeat()
     assert group.gone() == []
     group.seats[THEIRS].release()

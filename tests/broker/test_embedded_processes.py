@@ -87,7 +87,7 @@ def _counts(places: list[tuple[int, int]]) -> dict[int, int]:
     return counts
 
 
-async def test_what_was_acknowledged_before_a_kill_is_there(tmp_path: Path) -> None:
+async def test_records_acknowledged_before_a_kill_are_stored(tmp_path: Path) -> None:
     path = tmp_path / "broker.db"
     async with child("publish", path, "a", 100_000) as publisher:
         for _ in range(50):

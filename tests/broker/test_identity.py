@@ -48,13 +48,13 @@ def test_an_identity_is_read_as_it_was_stated(identity: MemberIdentity) -> None:
 
 
 @pytest.mark.parametrize("stated", [None, b"", b"\xff", b"{}", b"[]", b'{"service": 1, "store": "x"}', b"[" * 9999])
-def test_what_another_program_states_is_not_taken_for_an_identity(stated: bytes | None) -> None:
+def test_member_metadata_of_other_programs_is_no_identity(stated: bytes | None) -> None:
     assert decode_identity(stated) is None
     assert consumers._decode_members(stated) == []
 
 
 @given(st.binary())
-def test_whatever_is_stated_raises_nothing(stated: bytes) -> None:
+def test_malformed_member_metadata_raises_no_error(stated: bytes) -> None:
     decode_identity(stated)
     consumers._decode_members(stated)
 

@@ -44,7 +44,7 @@ def test_all_is_read_from_whichever_record_on() -> None:
         assert read(sent, offset) == (RECORDS[offset:], [(9, True)])
 
 
-def test_one_damaged_place_never_hides_a_record_nor_gives_another_one() -> None:
+def test_one_damaged_byte_neither_hides_nor_invents_a_record() -> None:
     """Each byte in turn, changed in several ways; with the right checksum too, as a program with a defect writes it."""
     chance, stood = random.Random(1), 0
     for at in range(len(WHOLE)):
@@ -131,7 +131,7 @@ def test_an_incomplete_first_batch_is_reported(bytes_left: int) -> None:
     assert read(WHOLE[:bytes_left]) == ([], [(0, False)])
 
 
-def test_what_compaction_has_removed_is_no_damage() -> None:
+def test_records_removed_by_compaction_are_no_damage() -> None:
     records, told = read(batch(0, 3) + batch(6, 3))
     assert [record.offset for record in records] == [0, 1, 2, 6, 7, 8]
     assert told == [(9, True)]

@@ -67,7 +67,7 @@ def asking(server_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.mark.parametrize("tls", ["1.2", "1.3"])
-async def test_who_shows_a_good_certificate_is_let_in(asking: Asking, tls: str) -> None:
+async def test_a_client_with_a_valid_certificate_is_accepted(asking: Asking, tls: str) -> None:
     await everything_works(asking.settings(asking.good, tls), f"tls-{tls}")
 
 

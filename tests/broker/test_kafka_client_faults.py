@@ -121,7 +121,7 @@ async def test_a_producer_that_breaks_is_replaced(settings: KafkaSettings, topic
         assert values([record async for record in broker.scan(topic)])[-1] == "after"
 
 
-async def test_what_aiokafka_cancels_is_no_cancellation_of_the_waiting_caller(
+async def test_a_cancellation_inside_aiokafka_does_not_cancel_the_caller(
     settings: KafkaSettings, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def cancelled(*_: object) -> None:

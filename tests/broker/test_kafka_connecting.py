@@ -120,7 +120,7 @@ async def refusal(settings: KafkaSettings) -> SagaError:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "TLS"])
-async def test_who_shows_the_right_thing_is_let_in(secured: Secured, mechanism: str) -> None:
+async def test_a_client_with_valid_credentials_is_accepted(secured: Secured, mechanism: str) -> None:
     settings = {
         "PLAIN": at(secured.plain, sasl="PLAIN", username=USER, password=lambda: PASSWORD),
         "SCRAM-SHA-256": at(secured.scram, sasl="SCRAM-SHA-256", username=USER, password=lambda: PASSWORD),

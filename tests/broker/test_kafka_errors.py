@@ -26,7 +26,7 @@ def test_nothing_else_is_in_the_table() -> None:
     assert {*AGAIN, *FENCED, *PERSON} == set(known())
 
 
-def test_what_aiokafka_tries_again_is_tried_again_here() -> None:
+def test_errors_that_aiokafka_retries_are_retried_here() -> None:
     retriable = {kind for kind in known() if getattr(kind, "retriable", False)}
     assert retriable - AGAIN == {kafka.UnknownTopicOrPartitionError}  # of a topic that is not there
 

@@ -133,7 +133,7 @@ async def test_a_broker_that_is_frozen_for_a_moment_is_waited_for(
         assert not listening.partitions_of("lost")
 
 
-async def test_what_is_not_acknowledged_in_time_is_unavailable_and_may_land_later(
+async def test_a_publish_without_acknowledgement_is_an_outage_and_may_succeed_later(
     kafka: KafkaServer, settings: KafkaSettings, topic: str
 ) -> None:
     async with KafkaBroker(replace(settings, publish_s=1), clock=CLOCK) as broker:

@@ -138,7 +138,7 @@ async def test_members_that_come_and_go_under_load_share_everything_and_skip_not
     assert len(published) > 200
 
 
-async def test_what_is_committed_when_the_assignment_ends_is_fenced(settings: KafkaSettings, topic: str) -> None:
+async def test_a_commit_after_the_end_of_the_assignment_is_fenced(settings: KafkaSettings, topic: str) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker, KafkaBroker(settings, clock=CLOCK) as other:
         await broker.ensure_topics([Topic(topic, 1)])
         async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()) as membership:
@@ -156,9 +156,7 @@ async def test_what_is_committed_when_the_assignment_ends_is_fenced(settings: Ka
                     await CLOCK.within(WITHIN_S, committing)
 
 
-async def test_what_was_fetched_and_not_handed_out_is_not_handed_out_under_another_assignment(
-    settings: KafkaSettings, topic: str
-) -> None:
+async def test_fetched_records_are_not_returned_under_another_assignment(settings: KafkaSettings, topic: str) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker, KafkaBroker(settings, clock=CLOCK) as other:
         await broker.ensure_topics([Topic(topic, 1)])
         place = Partition(topic, 0)
@@ -207,7 +205,7 @@ async def test_leaving_while_everything_is_being_given_up_gives_it_up_once(setti
         assert [what for what, _ in first.calls] == ["assigned", "revoked"]
 
 
-async def test_who_leaves_while_others_still_give_up_is_not_waited_for(settings: KafkaSettings, topic: str) -> None:
+async def test_a_member_that_leaves_during_a_rebalance_is_not_waited_for(settings: KafkaSettings, topic: str) -> None:
     patient = replace(settings, rebalance_s=30, session_s=20)
     leave, first, slow, third = asyncio.Event(), RecordingListener(), RecordingListener(), RecordingListener()
     async with (

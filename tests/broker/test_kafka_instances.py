@@ -95,7 +95,7 @@ async def work(process: Process, found: list[str]) -> None:
     [(0, 5.0), (1, 5.0), (1, 0.0)],
     ids=["who leads", "who follows", "who is ended by force, as when it waits for others that give up"],
 )
-async def test_who_restarts_has_the_same_partitions_and_the_others_hear_nothing(
+async def test_a_restarted_static_member_keeps_its_partitions_without_a_rebalance(
     settings: KafkaSettings, topic: str, goes: int, leave_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("saga.broker.kafka.membership.LEAVE_S", leave_s)
@@ -120,7 +120,7 @@ async def test_without_an_id_the_others_have_the_partitions_of_who_stops(setting
         assert other.listening.partitions_of("revoked")
 
 
-async def test_what_is_published_while_a_member_is_away_is_read_once_by_who_comes_back(
+async def test_records_published_during_a_static_members_restart_are_read_once_by_it(
     settings: KafkaSettings, topic: str
 ) -> None:
     before, meanwhile = ([f"{when} {n}" for n in range(40)] for when in ("before", "meanwhile"))
@@ -163,7 +163,7 @@ async def test_a_client_that_breaks_is_replaced_without_the_others_hearing_of_it
 # -------------------------------------------------------------------- not coming back, or as another
 
 
-async def test_who_stays_away_for_longer_than_a_session_loses_its_partitions(
+async def test_a_static_member_absent_longer_than_its_session_loses_its_partitions(
     settings: KafkaSettings, topic: str
 ) -> None:
     short = replace(settings, session_s=2)
@@ -172,7 +172,9 @@ async def test_who_stays_away_for_longer_than_a_session_loses_its_partitions(
         await until(lambda: len(other.listening.has) == 4)
 
 
-async def test_who_comes_back_to_read_another_topic_too_is_given_of_it(settings: KafkaSettings, topic: str) -> None:
+async def test_a_static_member_that_returns_with_another_topic_is_assigned_its_partitions(
+    settings: KafkaSettings, topic: str
+) -> None:
     short, new = replace(settings, session_s=2), f"{topic}.new"
     async with running(short, "one-0", topic) as first:
         await first.broker.ensure_topics([Topic(new, 2)])

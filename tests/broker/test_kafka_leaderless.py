@@ -19,7 +19,7 @@ LARGE = "x" * 100_000
 
 
 @pytest.mark.parametrize("away_s", [0.5, 1.1, 1.25, 2.2])
-async def test_of_one_key_nothing_later_is_there_before_what_was_given_up_is_sent_again(
+async def test_no_later_record_of_a_key_precedes_a_retried_one(
     kafka_settings: KafkaSettings, kafka_topic: str, monkeypatch: pytest.MonkeyPatch, away_s: float
 ) -> None:
     """Batches are given up after 1 s here, the whole after 2: the leader comes back before, between and behind them."""

@@ -27,9 +27,7 @@ def topic(kafka_topic: str) -> str:
     return kafka_topic
 
 
-async def test_what_does_not_fit_into_a_batch_goes_with_the_next_ones_in_order(
-    settings: KafkaSettings, topic: str
-) -> None:
+async def test_records_beyond_a_batch_are_in_the_next_one_in_order(settings: KafkaSettings, topic: str) -> None:
     many = [event(topic, "k", f"{number:04}{'x' * 2_000}") for number in range(5 * BATCH_BYTES // 2_000)]
     async with KafkaBroker(settings, clock=CLOCK) as broker:
         await broker.ensure_topics([Topic(topic, 1)])
@@ -72,7 +70,7 @@ async def test_each_call_is_given_up_when_its_own_time_is_up(
     assert "never retrieved" not in caplog.text
 
 
-async def test_who_stops_waiting_is_forgotten(settings: KafkaSettings, topic: str) -> None:
+async def test_a_cancelled_publisher_is_removed(settings: KafkaSettings, topic: str) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker:
         await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", "before")])

@@ -81,7 +81,7 @@ async def test_a_position_that_people_move_is_of_the_log_that_is_there(
     assert (await begins(broker, kafka_topic))[0] == 0
 
 
-async def test_who_reads_in_no_group_reads_all_of_the_new_log(
+async def test_a_reader_without_a_group_reads_all_of_a_recreated_topic(
     broker: KafkaAdministration, kafka_settings: KafkaSettings, kafka_topic: str
 ) -> None:
     place, new = Partition(kafka_topic, 0), {f"new {n}" for n in range(30)}

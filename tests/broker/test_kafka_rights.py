@@ -190,7 +190,7 @@ async def reading(
         yield membership, listening
 
 
-async def test_what_may_not_be_read_any_more_is_waited_for(
+async def test_reading_waits_for_a_revoked_right(
     guarded: Guarded, settings: KafkaSettings, other: Broker, kafka_name: str
 ) -> None:
     place, may_read = Partition(kafka_name, 0), Right(TOPIC, kafka_name, READ)
@@ -228,7 +228,7 @@ async def test_a_topic_that_is_hidden_is_looked_for_and_read_on_once_it_is_seen(
 
 
 @pytest.mark.parametrize("left", ["Describe", "nothing"])
-async def test_one_topic_without_rights_stops_nothing_else(
+async def test_a_topic_without_rights_does_not_stop_the_others(
     guarded: Guarded, settings: KafkaSettings, other: Broker, kafka_name: str, left: str
 ) -> None:
     free, may_read = f"{kafka_name}.free", Right(TOPIC, kafka_name, READ)

@@ -89,7 +89,7 @@ class Giving(Raising):
         return {PLACE: [self._record]}
 
 
-async def test_what_came_while_nothing_was_ours_is_not_of_the_assignment_that_begins_then() -> None:
+async def test_records_fetched_without_an_assignment_do_not_count_for_the_next_one() -> None:
     """Another member may have had the partition meanwhile, and these records be handled already."""
     place, giving = Partition(*PLACE), Giving(5)
     taken = Prefetch("payment", CLOCK, lambda: None)

@@ -76,7 +76,7 @@ async def test_members_and_tools_skip_records_of_aborted_transactions(
 
 
 @pytest.mark.parametrize("last", ["yes", "no"])
-async def test_who_has_handled_everything_is_at_the_end_also_behind_a_transaction(
+async def test_a_group_that_has_handled_everything_has_no_lag_behind_a_transaction(
     broker: KafkaAdministration, kafka_settings: KafkaSettings, place: Partition, last: str
 ) -> None:
     """Else no worker would ever look drained."""
@@ -97,7 +97,7 @@ async def test_who_has_handled_everything_is_at_the_end_also_behind_a_transactio
     assert await broker.fetch_bounds([place.topic]) == {place: OffsetBounds(0, 4)}
 
 
-async def test_what_is_not_committed_yet_is_behind_the_end_and_comes_when_it_is(
+async def test_records_of_an_open_transaction_appear_when_it_is_committed(
     broker: KafkaAdministration, kafka_settings: KafkaSettings, place: Partition
 ) -> None:
     await broker.publish([event(place.topic, "k", "before")])

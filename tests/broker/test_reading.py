@@ -92,7 +92,7 @@ async def test_only_the_named_partitions_are_read_from_the_given_offset(broker: 
     assert [record.value for record in records] == [f"value-{n}".encode() for n in there[2:]]
 
 
-async def test_where_nothing_is_left_it_continues_at_the_oldest_record(tmp_path: Path, topic: str) -> None:
+async def test_a_reader_behind_the_oldest_record_continues_there(tmp_path: Path, topic: str) -> None:
     now_ms = [CLOCK.now_ms() - 20 * 86_400_000]
 
     class Calendar(type(CLOCK)):  # type: ignore[misc]  # a clock whose days can be turned
@@ -136,7 +136,7 @@ async def test_a_record_that_cannot_be_read_holds_up_its_partition_alone(tmp_pat
             assert (standstill.topic, standstill.partition, standstill.offset) == (topic, 0, 1)
 
 
-async def test_what_another_process_writes_is_read(tmp_path: Path, topic: str) -> None:
+async def test_records_written_by_another_process_are_read(tmp_path: Path, topic: str) -> None:
     async with EmbeddedAdministration(tmp_path / "broker.db", clock=CLOCK) as broker:
         await broker.ensure_topics([Topic(topic, 1)])
         async with broker.open_reader({Partition(topic, 0): 0}) as reading:

@@ -157,7 +157,7 @@ class PublishedChangesConformance:
         shown = await self.shown(service, connect, file)
         assert {key: shown.versions(key) for key in KEYS} == dict.fromkeys(KEYS, (1, 2, 3))
 
-    async def test_what_is_published_again_is_dropped_by_key_and_version(
+    async def test_a_repeated_change_is_ignored_by_key_and_version(
         self, service: Service[Seen], publisher: ChangePublisher, connect: Connect, file: Path
     ) -> None:
         await publisher.begin(changes_from="beginning")
@@ -202,7 +202,7 @@ class PublishedChangesConformance:
         assert {key: seen[key].versions for key in ("a", "b")} == {"a": (2,), "b": (2,) if publisher.merges else (1,)}
 
     @pytest.mark.parametrize(("changes_from", "versions"), [("beginning", (1, 2)), ("now", (2,))])
-    async def test_what_was_there_before_counts_from_the_beginning_alone(
+    async def test_existing_documents_count_only_when_read_from_the_beginning(
         self,
         service: Service[Seen],
         publisher: ChangePublisher,

@@ -51,7 +51,7 @@ def test_each_event_has_its_producers_and_consumers() -> None:
     assert ends(graph.list_consumers("PaymentCaptured")) == {OTHERS}
 
 
-def test_what_a_service_takes_from_its_own_progress_is_no_arrow() -> None:
+def test_a_self_consumed_event_is_no_arrow() -> None:
     graph = make_graph(ORDER.values())
     assert ends(graph.list_consumers("PaymentReserved")) == {"shipping.book"}
     assert graph.reactions["payment", "capture"].takes == (("OrderConfirmed",),)
@@ -105,7 +105,7 @@ def test_the_change_of_a_document_is_an_item_that_comes_from_its_collection() ->
     assert ends(graph.list_producers("OrderPlaced")) == {CLIENTS, "intake.place"}
 
 
-def test_what_one_manifest_knows_of_an_event_holds_for_all() -> None:
+def test_an_event_description_of_one_manifest_holds_for_all() -> None:
     manifests = dict(TRAVEL)
     silent = [
         ConsumedContract(contract=each.contract, version=1, topic=each.topic, key=each.key, fields="all")
@@ -157,7 +157,7 @@ def test_sections_are_before_the_outcome_after_success_and_after_failure() -> No
     assert set(sections["failure"][1:]) == {"InventoryPutBack", "PaymentReleased", "ShipmentUnbooked"}
 
 
-def test_what_is_possible_before_the_outcome_is_in_the_first_section() -> None:
+def test_events_possible_before_the_outcome_are_in_the_first_section() -> None:
     text = """
         event Asked starts
         event Done success
@@ -198,7 +198,7 @@ def test_a_circle_of_events_has_an_order_too() -> None:
 # -------------------------------------------------------------------- parts
 
 
-def test_what_follows_from_one_start_event_and_nothing_else() -> None:
+def test_a_part_of_the_graph_has_only_what_follows_from_one_start_event() -> None:
     text = """
         event Asked starts
         event Complained starts

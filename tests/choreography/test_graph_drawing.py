@@ -146,7 +146,7 @@ def test_arrows_side_by_side_share_no_lane_and_pass_none(name: str) -> None:
     assert len(by_top) < len(layout.rows) or name == "parcel", "something is side by side, but not in a chain"
 
 
-def test_what_follows_is_below_what_it_follows_from() -> None:
+def test_each_event_is_drawn_below_its_cause() -> None:
     for name in ALL:
         graph = make_graph(ALL[name].values())
         layout = place_sequence(make_picture(graph, name))

@@ -123,7 +123,7 @@ def test_the_state_and_its_version_are_in_the_manifest() -> None:
     )
 
 
-def test_of_two_versions_of_a_class_the_older_counts_and_both_are_read(tmp_path: Path) -> None:
+def test_two_versions_of_a_class_are_both_read_and_the_older_one_counts(tmp_path: Path) -> None:
     write(tmp_path, schema("Said", field("one", "string"), field("two", "string")), schema("Other"))
     older = generated(tmp_path, "Said", "Other")
     added = field("three", "string", default="")

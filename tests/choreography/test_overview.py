@@ -21,7 +21,7 @@ OTHERS = {"waiting payment": waiting_payment, "waiting order": waiting_order}
 
 
 @pytest.mark.parametrize("name", [*SERVICES, *OTHERS])
-def test_what_a_service_reads_from_the_log_is_what_its_worker_reads(name: str) -> None:
+def test_the_topics_of_a_manifest_are_those_that_its_worker_reads(name: str) -> None:
     service = {**SERVICES, **OTHERS}[name]
     manifest = make_manifest(service.declared)
     overview = Overview(Library.load(ROOT / "contracts"), {manifest.service: manifest})

@@ -130,7 +130,7 @@ def test_the_page_of_an_event_shows_guarantees_and_versions(shop: Mapping[str, P
     assert "once for each of several" not in odd["events/Failed.html"].text
 
 
-def test_who_reads_a_part_of_a_field_reads_the_field(tmp_path: Path) -> None:
+def test_a_service_that_reads_a_nested_field_reads_its_parent(tmp_path: Path) -> None:
     overview = overview_of(odd_shop(tmp_path))
     hearings = [each for each in overview.consumers("Said") if each.service == "odd"]
     assert list_readers(hearings, "place") == ["odd"]
@@ -152,7 +152,7 @@ def test_the_page_of_a_service_shows_its_handlers_and_compensations(
     assert "unless the saga has ended, or Failed came" in odd["services/odd.html"].text
 
 
-def test_what_does_not_fit_together_is_reported(shop: Mapping[str, Page], odd: Mapping[str, Page]) -> None:
+def test_inconsistent_manifests_are_reported(shop: Mapping[str, Page], odd: Mapping[str, Page]) -> None:
     assert "Loose ends" not in shop["index.html"].text
     text = odd["index.html"].text
     assert "Failed: no service emits it" in text
@@ -182,7 +182,7 @@ def test_pages_load_nothing_from_elsewhere(shop: Mapping[str, Page], odd: Mappin
         assert not [link for link in page.links if ":" in link or link.startswith("//")]
 
 
-def test_whatever_stands_in_contracts_and_manifests_stays_text(odd: Mapping[str, Page]) -> None:
+def test_markup_in_contracts_and_manifests_is_escaped(odd: Mapping[str, Page]) -> None:
     for name, page in odd.items():
         assert set(page.tags) <= TAGS, name
         assert not page.wrong, name

@@ -77,7 +77,7 @@ def run_both_releases(
         return p, [decode_transition(raw) for raw in p.transitions], [m.error for m in moments if isinstance(m, Stuck)]
 
 
-def test_what_a_renamed_handler_has_parked_strands(events: ModuleType) -> None:
+def test_runs_parked_by_a_renamed_handler_strand(events: ModuleType) -> None:
     old, new = release(events, "react", events.Asked, fails=True), release(events, "answer", events.Asked)
     p, _, stuck = run_both_releases(events, old, new, [events.Asked(order_id="o-1")], [events.Answered(order_id="o-1")])
     assert [queued.handler for queued in p.queue] == ["react"]

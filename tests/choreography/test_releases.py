@@ -363,7 +363,7 @@ def test_a_service_without_state_may_get_one() -> None:
     assert [each.verdict for each in compare_releases(old, OLD, [])] == ["told"]
 
 
-def test_what_is_refused_comes_first() -> None:
+def test_refused_changes_are_listed_first() -> None:
     new = replace(without(RESERVE), consumes=(*OLD.consumes, consumed("OrderNoted")))
     assert [each.verdict for each in found(new)] == ["refused", "told"]
 

@@ -164,7 +164,7 @@ def test_each_service_reads_and_writes_its_own_collections(saga: Call) -> None:
     assert ("data_writer", "shop", "inventory", "stock") in printed["inventory"]
 
 
-def test_where_all_documents_are_in_one_collection_the_roles_are_on_that_one(saga: Call) -> None:
+def test_with_a_single_collection_the_roles_are_on_that_collection(saga: Call) -> None:
     default = roles(saga, "services.inventory", "--store", "couchbase://db1/shop")
     named = roles(saga, "services.inventory", "--store", "couchbase://db1/shop/s/c", "--for", "operator")
     assert default == {"inventory": [(role, "shop", "_default", "_default") for role in ("data_reader", "data_writer")]}
@@ -259,7 +259,7 @@ def test_an_address_is_taken_from_the_settings_without_the_password_that_service
     assert (broken.exit_code, "SAGA_CONFIG" in broken.stderr) == (2, True)
 
 
-def test_who_notes_changes_itself_writes_them_and_who_has_a_connector_does_not(
+def test_only_services_without_a_connector_may_write_change_records(
     saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def writes(store: str) -> set[str]:

@@ -155,7 +155,7 @@ def test_a_command_that_differs_from_the_history_is_found(dead: Running, saga: C
     assert "the saga's history says 'ada wants it: to see'" in audited.stderr
 
 
-def test_what_cannot_be_read_is_reported(shop: Path, saga: Call) -> None:
+def test_an_audit_without_the_topics_is_reported_as_incomplete(shop: Path, saga: Call) -> None:
     audited = saga("audit", "payment")
     assert audited.exit_code == 1, "without the topics nobody knows whether that is all"
     assert "commands and moves of offsets are unknown, as there is no file" in audited.stderr

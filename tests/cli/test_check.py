@@ -154,7 +154,7 @@ def test_asked_wrongly(saga: Call, tmp_path: Path) -> None:
         check_folder(tmp_path)
 
 
-def test_what_a_search_did_not_decide_is_no_proof(saga: Call, tmp_path: Path) -> None:
+def test_an_undecided_search_is_no_proof(saga: Call, tmp_path: Path) -> None:
     # Without a deadline the end of a saga follows from no rule, and there are more services than are explored.
     manifests = usual(9).manifests
     decider = manifests[-1]

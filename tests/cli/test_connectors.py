@@ -93,7 +93,7 @@ def test_user_tls_and_start_are_as_they_are_asked_for(
         ("couchbase://db1/shop/s/all", BROKER, "with all documents in one collection of Couchbase"),
     ],
 )
-async def test_what_no_connector_can_bring_is_refused_and_reported_by_the_doctor(
+async def test_a_collection_that_no_connector_can_read_is_refused_and_reported_by_the_doctor(
     store: str, broker: str, told: str
 ) -> None:
     settings = Settings(store=store, broker=broker)
@@ -198,7 +198,7 @@ async def test_it_is_asked_over_http() -> None:
 
 
 @pytest.mark.parametrize(("code", "body", "told"), [(500, b"", "it answers 500"), (200, b"<html>", "cannot be asked")])
-async def test_one_that_cannot_be_asked_is_reported(code: int, body: bytes, told: str) -> None:
+async def test_an_unreachable_connector_is_reported(code: int, body: bytes, told: str) -> None:
     with a_connect({f"/connectors/{WANTED.name}/config": (code, body)}) as address:
         (found,) = await check_connectors([intake.declared], SETTINGS, make_query(address))
         assert found.severity == "error"
@@ -263,7 +263,7 @@ def test_a_collection_that_no_release_takes_is_named_by_the_doctor_and_dropped_b
     assert "'intake' takes changes of 'orders': deploy a release first that does not" in again.output
 
 
-def test_where_a_connector_brings_changes_nothing_is_dropped_here(saga: Call, watched_too: Path) -> None:
+def test_ending_a_watch_needs_a_store_that_records_changes(saga: Call, watched_too: Path) -> None:
     class Plain:
         """Store that notes no changes."""
 
@@ -272,7 +272,7 @@ def test_where_a_connector_brings_changes_nothing_is_dropped_here(saga: Call, wa
     assert not list(connectors.check_watched_collections(intake.declared, cast(Store, Plain())))
 
 
-def test_of_a_module_with_several_services_none_is_guessed(saga: Call, watched_too: Path, tmp_path: Path) -> None:
+def test_a_module_with_several_services_needs_the_name_of_one(saga: Call, watched_too: Path, tmp_path: Path) -> None:
     (tmp_path / "several.py").write_text("from services.order import order\nfrom services.payment import payment\n")
     refused = saga("changes", "drop", "several", "--collection", "returns")
     assert refused.exit_code == 2

@@ -80,7 +80,7 @@ def test_only_who_reads_a_field_is_concerned_by_its_default(
     assert found == {"ahead": [], "copies": both, "notes": both, "stock": []}
 
 
-def test_who_reads_the_newer_version_already_meets_old_messages_now(
+def test_a_consumer_of_the_newer_version_still_reads_old_messages(
     saga: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contracts = write(folder, schema("Placed"))
@@ -94,7 +94,7 @@ def test_who_reads_the_newer_version_already_meets_old_messages_now(
     assert lines[at + 2] == "  behind (reads v1: order_id): not concerned"
 
 
-def test_what_an_upcaster_reads_is_no_concern(saga: Call, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fields_read_by_an_upcaster_are_not_affected(saga: Call, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contracts = write(folder, schema("Placed", field("cents", "int")))
     euros = schema("Placed", field("euros", "int"), compatible="backward", upcasts=[1])
     write(folder, euros, version=2)

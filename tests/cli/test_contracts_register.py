@@ -71,7 +71,7 @@ def test_other_words_in_the_docs_are_no_other_schema(saga: Call, folder: Path, c
     assert saga("contracts", "register").stdout == first.replace("registered", "unchanged ")
 
 
-def test_what_the_registry_refuses_is_reported_and_nothing_newer_is_tried(
+def test_a_schema_refused_by_the_registry_is_reported_and_newer_ones_are_not_tried(
     saga: Call, folder: Path, contracts: Path, schema_registry: RegistryServer
 ) -> None:
     topic = "sales-refused"
@@ -99,9 +99,7 @@ def test_topics_of_single_objects_have_nothing_to_register(saga: Call, folder: P
     assert (done.exit_code, done.stdout.partition(":")[0]) == (0, "nothing to register")
 
 
-def test_what_is_asked_wrongly_ends_with_2(
-    saga: Call, folder: Path, contracts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_usage_exits_with_2(saga: Call, folder: Path, contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agree(folder, "sales-wrongly", sold("sales-wrongly"))
     done = saga("contracts", "register", "Sodl")
     assert done.exit_code == 2

@@ -145,7 +145,7 @@ def test_a_command_waits_for_a_service_that_was_killed(
         until(lambda: outcomes(saga, "cup-1") == ["dead", "replayed", "handled"])
 
 
-def test_what_is_discarded_never_runs_and_blocks_nothing(dead: Running, saga: Call, pottery_on: Pottery) -> None:
+def test_a_discarded_message_never_runs_and_blocks_nothing(dead: Running, saga: Call, pottery_on: Pottery) -> None:
     service = pottery_on.service
     typed = saga("dead", "discard", service, "--saga", "cup-2", "--saga", "cop-3", "--dry-run", *SAID)
     assert (typed.exit_code, "cop-3" in typed.stderr) == (1, True), typed.output
@@ -169,7 +169,9 @@ def test_what_is_discarded_never_runs_and_blocks_nothing(dead: Running, saga: Ca
     assert {(letter["saga"], letter["now"]) for letter in still} == {("cup-1", "blocks")}, "--all lists what has ended"
 
 
-def test_what_dies_each_time_has_to_be_asked_for_by_name(dead: Running, saga: Call, pottery_on: Pottery) -> None:
+def test_repeatedly_failing_dead_letters_must_be_replayed_by_name(
+    dead: Running, saga: Call, pottery_on: Pottery
+) -> None:
     service = pottery_on.service
 
     def again(*more: str) -> Result:

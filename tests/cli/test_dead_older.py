@@ -39,7 +39,7 @@ def listed_ids(saga: Call) -> dict[str, str]:
     return {each["saga"]: each["now"] for each in letters if each["reason"].startswith("older than the retention")}
 
 
-def test_what_came_too_late_is_handled_as_new_and_once(late: None, saga: Call, pottery_on: Pottery) -> None:
+def test_a_message_that_was_too_old_is_handled_as_new_once(late: None, saga: Call, pottery_on: Pottery) -> None:
     service = pottery_on.service
     assert saga("dead", "replay", service, "--saga", "cup-1", *SAID).exit_code == 1, "it blocks nothing"
     meant = saga("dead", "replay", service, "--all", "--older", *SAID, "--dry-run")

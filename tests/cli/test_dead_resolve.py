@@ -99,7 +99,7 @@ def test_an_operator_enters_the_answer_of_the_external_system_and_the_saga_conti
         (("--step", "bake", "--raised", "Craked"), "make has no declared exception 'Craked'; its resources declare "),
     ],
 )
-def test_what_is_misspelt_is_refused_and_the_outside_is_not_asked_again(
+def test_a_misspelt_resolution_is_refused_without_another_external_call(
     dead: Running, saga: Call, pottery_on: Pottery, given: tuple[str, ...], why: str
 ) -> None:
     baked = (pottery_on.folder / "baked").read_text()

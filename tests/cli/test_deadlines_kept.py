@@ -56,7 +56,7 @@ def rung() -> set[str]:
     return {line.split()[1] for line in Path("rung").read_text().splitlines()}
 
 
-def test_what_became_due_while_no_worker_ran_is_done_once_by_the_next(
+def test_a_deadline_that_became_due_without_a_worker_runs_once_on_the_next(
     bell: str, saga: Call, pottery_on: Pottery
 ) -> None:
     service = pottery_on.service

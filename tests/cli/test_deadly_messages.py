@@ -91,7 +91,7 @@ def test_a_message_that_ends_the_process_is_a_dead_letter_after_some_deaths(
 
 
 @pytest.mark.slow
-def test_one_that_is_replayed_and_not_mended_is_a_dead_letter_again(embedded_pottery: Pottery, saga: Call) -> None:
+def test_a_replayed_poison_message_is_a_dead_letter_again(embedded_pottery: Pottery, saga: Call) -> None:
     name = prepared(embedded_pottery, saga, "exits")
     publish(saga, "CupOrdered", *CUPS)
     lives_until_it_is_given_up(name, saga, lives_max=6)

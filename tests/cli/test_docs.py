@@ -22,7 +22,7 @@ def built(saga: Call, folder: Path) -> Path:
     return folder / "site"
 
 
-def test_it_writes_pages_and_an_asyncapi_document(built: Path) -> None:
+def test_docs_writes_pages_and_an_asyncapi_document(built: Path) -> None:
     document = json.loads((built / "asyncapi.json").read_text("utf-8"))
     assert document["info"]["title"] == "The order saga"
     assert document["info"]["version"] == "3.1"

@@ -201,7 +201,7 @@ def test_no_worker_is_required_where_nothing_waits_or_nothing_ever_ran() -> None
     assert not list(findings.check_waiting(POTTER, gone, timers))
 
 
-def test_what_matters_comes_first_and_what_is_alike_is_reported_once() -> None:
+def test_findings_are_sorted_by_severity_and_grouped() -> None:
     def finding(severity: Severity, about: str, what: str) -> Finding:
         return Finding(severity, about, what, "loss", f"alter {about}")
 
@@ -226,7 +226,7 @@ def test_what_matters_comes_first_and_what_is_alike_is_reported_once() -> None:
 # -------------------------------------------------------------------- all is not well
 
 
-def test_what_was_not_asked_for_by_name_is_an_error(
+def test_an_unsafe_topic_setting_that_was_not_chosen_explicitly_is_an_error(
     saga: Call, kafka_pottery: Pottery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saga("topics", "apply", kafka_pottery.module)
@@ -566,7 +566,7 @@ def test_durability_that_was_asked_for_is_fine() -> None:
     assert COUCHBASE.report_probe(none, "store").severity == "warning"
 
 
-def test_of_settings_that_are_hidden_nothing_is_concluded() -> None:
+def test_hidden_broker_settings_give_no_finding() -> None:
     hidden = SOUND._replace(retention_ms=None, settings={}, hidden=True)
     assert about(CUPS, hidden) == ["warning this user may not see its settings"]
 

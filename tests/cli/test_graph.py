@@ -51,7 +51,7 @@ def test_the_diagram_in_the_documents_is_what_the_command_prints(saga: Call) -> 
     assert shown[2] in saga("graph", *shown[1].split()).stdout
 
 
-def test_it_draws_the_manifests_beside_the_contracts(saga: Call, folder: Path) -> None:
+def test_graph_draws_the_manifests_beside_the_contracts(saga: Call, folder: Path) -> None:
     done = saga("graph", "--output", "pictures/shop.svg")
     assert (done.exit_code, done.output) == (0, "")
     root = ET.fromstring((folder / "pictures/shop.svg").read_text("utf-8"))

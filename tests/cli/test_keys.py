@@ -117,9 +117,7 @@ def test_from_a_first_key_to_an_erasure(kiln: str, saga: Call, folder: Path) -> 
     assert "reveal  cup-1  ada: a test" in saga("keys", "log").output
 
 
-def test_what_runs_handlers_beside_a_service_opens_what_is_sealed(
-    kiln: str, embedded_pottery: Pottery, saga: Call, folder: Path
-) -> None:
+def test_tools_that_run_handlers_decrypt_values(kiln: str, embedded_pottery: Pottery, saga: Call, folder: Path) -> None:
     service = embedded_pottery.service
     assert saga("keys", "new", *WHO).exit_code == 0
     with running(kiln):

@@ -84,7 +84,9 @@ def test_a_list_costs_what_it_prints_and_not_what_the_store_holds(file: Path, sa
     assert len(glanced) <= 9
 
 
-def test_what_blocks_is_found_without_a_look_at_what_expires(file: Path, saga: Call, glanced: list[bytes]) -> None:
+def test_blocked_sagas_are_found_without_reading_expiring_progresses(
+    file: Path, saga: Call, glanced: list[bytes]
+) -> None:
     dead = (kept("reserve", a_message("A"), dead="dead-1"),)
     put(file, *(a_saga(number) for number in range(300)), a_saga(7, queue=dead))
     with sqlite3.connect(file) as connection:
@@ -408,7 +410,7 @@ def test_letters_are_listed_by_saga_and_handler(shop: Path, saga: Call, args: tu
 
 
 @pytest.mark.parametrize("count", [3, 4, 6, 20])
-def test_of_more_dead_letters_than_are_kept_the_newest_are_listed_with_a_note(
+def test_beyond_a_limit_only_the_newest_dead_letters_are_listed_with_a_note(
     shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     monkeypatch.setattr("saga.ops.dead_letters.RECORDS_MAX", 3)

@@ -27,19 +27,19 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new), "utf-8")
 
 
-def test_it_prints_what_is_committed(saga: Call) -> None:
+def test_the_printed_manifest_is_the_committed_one(saga: Call) -> None:
     printed = saga("manifest", "services.payment")
     assert printed.exit_code == 0, printed.output
     assert printed.stdout == (ROOT / "manifests/payment.json").read_text("utf-8")
 
 
-def test_it_prints_all_on_one_line(saga: Call) -> None:
+def test_a_manifest_is_printed_on_one_line(saga: Call) -> None:
     printed = saga("manifest", *SERVICES, "--json")
     assert printed.stdout.count("\n") == 1
     assert [each["service"] for each in json.loads(printed.stdout)] == ["order", "payment"]
 
 
-def test_it_writes_a_file_for_each_service_once(saga: Call, folder: Path) -> None:
+def test_manifest_writes_one_file_for_each_service(saga: Call, folder: Path) -> None:
     first = saga("manifest", "--write", *SERVICES, "--folder", "m")
     assert first.exit_code == 0, first.output
     assert first.stdout.splitlines() == ["m/order.json written", "m/payment.json written"]
@@ -77,7 +77,7 @@ def test_a_renamed_handler_is_refused_with_the_way_out_and_not_written(saga: Cal
     assert (released / "payment.json").read_bytes() == before
 
 
-def test_what_is_refused_is_written_when_it_is_accepted_explicitly(saga: Call, released: Path) -> None:
+def test_a_refused_change_is_written_when_accepted_explicitly(saga: Call, released: Path) -> None:
     edit(released / "payment.json", '"name": "reserve"', '"name": "hold"')
     written = saga("manifest", "--write", "--anyway", "services.payment", "--folder", "manifests")
     assert written.exit_code == 0, written.output
@@ -85,7 +85,7 @@ def test_what_is_refused_is_written_when_it_is_accepted_explicitly(saga: Call, r
     assert saga("manifest", "--check", "services.payment", "--folder", "manifests").exit_code == 0
 
 
-def test_one_refusal_keeps_all_from_being_written(saga: Call, released: Path) -> None:
+def test_one_refused_change_prevents_all_writes(saga: Call, released: Path) -> None:
     (released / "order.json").unlink()
     edit(released / "payment.json", '"name": "reserve"', '"name": "hold"')
     written = saga("manifest", "--write", *SERVICES, "--folder", "manifests")
@@ -131,7 +131,7 @@ def test_external_consumers_count_and_the_release_before_does_not(saga: Call, re
     ]
 
 
-def test_what_is_harmless_passes_with_the_advice_to_write_it(saga: Call, released: Path) -> None:
+def test_a_harmless_change_passes_with_the_advice_to_write_it(saga: Call, released: Path) -> None:
     edit(released / "payment.json", '["card", "order_id", "total"]', '["order_id", "total"]')
     checked = saga("manifest", "--check", "services.payment", "--folder", "manifests")
     assert checked.exit_code == 0, checked.output

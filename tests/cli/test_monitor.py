@@ -65,7 +65,7 @@ def stuck(saga: Call, address: str) -> list[str]:
     return [each["saga"] for each in json.loads(result.stdout)["sagas"]]
 
 
-def test_it_serves_the_page_and_the_commands_and_ends_when_asked(saga: Call, folder: Path) -> None:
+def test_the_monitor_serves_page_and_commands_and_stops_on_a_signal(saga: Call, folder: Path) -> None:
     tell(make_transition("order", 0, 0, emitted=("OrderPlaced",)), make_transition("payment", 0, S))
     with monitoring() as (process, address):
         until(lambda: saga("monitor", "trace", "order-1", "--monitor", address).exit_code == 0)
@@ -83,7 +83,7 @@ def test_it_serves_the_page_and_the_commands_and_ends_when_asked(saga: Call, fol
     assert (folder / "monitor.log").read_text() == ""
 
 
-def test_it_is_killed_and_starts_again_and_the_service_continues(embedded_pottery: Pottery, saga: Call) -> None:
+def test_a_killed_monitor_restarts_and_the_service_continues(embedded_pottery: Pottery, saga: Call) -> None:
     assert saga("topics", "apply", embedded_pottery.module).exit_code == 0
     tell(make_transition("order", 0, 0, saga="before"), dead_letter("dead"))
 
@@ -103,7 +103,7 @@ def test_it_is_killed_and_starts_again_and_the_service_continues(embedded_potter
         assert [len(each["members"]) for each in shown] == [1]
 
 
-def test_it_reads_from_a_time_on_if_one_is_given(saga: Call, folder: Path) -> None:
+def test_the_monitor_reads_from_a_given_time_on(saga: Call, folder: Path) -> None:
     tell(dead_letter("before"))
     told_ms = CLOCK.now_ms()
     until(lambda: CLOCK.now_ms() > told_ms + 5)

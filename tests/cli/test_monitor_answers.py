@@ -91,7 +91,7 @@ def test_a_saga_without_transition_events_is_not_traced(saga: Call) -> None:
 
 
 @pytest.mark.usefixtures("history")
-def test_what_is_stuck_is_listed_with_what_would_end_it(saga: Call) -> None:
+def test_stuck_sagas_are_listed_with_what_they_wait_for(saga: Call) -> None:
     result = saga("monitor", "stuck")
     assert result.exit_code == 1
     (row,) = [line for line in result.stdout.splitlines() if line.startswith("order-1")]
@@ -132,7 +132,7 @@ def test_hot_sagas_and_partitions_are_named(saga: Call) -> None:
     assert "hot partition orders/4: 150 messages, 4.9 times the mean of its topic\n" in said
 
 
-def test_what_comes_from_the_topic_is_printed_escaped(saga: Call) -> None:
+def test_text_from_the_topic_is_printed_escaped(saga: Call) -> None:
     tell(
         make_transition(
             "order\x1b[31m", 0, 0, "dead", saga="a\x1b]0;b\nc", handler="h\x07", error="E\x1b[2J", open_=True
@@ -201,7 +201,7 @@ def test_a_monitor_that_runs_is_asked_and_nothing_is_read(saga: Call, monkeypatc
     assert unknown.exit_code == 1
 
 
-def test_where_no_monitor_answers_the_topic_is_read_and_that_is_printed(saga: Call, history: None) -> None:
+def test_without_a_monitor_the_topic_is_read_and_a_note_printed(saga: Call, history: None) -> None:
     with answering({}) as address:
         pass
     result = saga("monitor", "stuck", "--monitor", address)
@@ -219,7 +219,7 @@ def test_where_no_monitor_answers_the_topic_is_read_and_that_is_printed(saga: Ca
         ({"/api/stuck": b"{}"}, 500, "answers 500 to /api/stuck; see its log"),
     ],
 )
-def test_what_answers_and_is_no_monitor_is_reported(
+def test_an_address_of_another_server_is_reported(
     saga: Call, answers: dict[str, bytes], status: int, said: str
 ) -> None:
     with answering(answers, status) as address:

@@ -49,7 +49,7 @@ def dead_in(saga: Call, service: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_what_is_asked_about_one_saga_needs_no_list(baking: Running, saga: Call, kafka_pottery: Pottery) -> None:
+def test_commands_about_one_saga_list_no_keys(baking: Running, saga: Call, kafka_pottery: Pottery) -> None:
     service = kafka_pottery.service
     first, second, third = (f"cup-{service}-{n}" for n in (1, 2, 3))
     shown = saga("sagas", "show", first)

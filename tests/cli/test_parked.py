@@ -136,7 +136,7 @@ def failing(saga: Call) -> list[tuple[str, ...]]:
     return [tuple(letter[name] for name in ("saga", "what", "class", "handler", "now")) for letter in letters]
 
 
-def test_what_fails_of_its_own_code_needs_a_person_at_its_first_failure(pottery_on: Pottery, saga: Call) -> None:
+def test_an_error_of_the_own_code_needs_an_operator_at_its_first_failure(pottery_on: Pottery, saga: Call) -> None:
     name, service = f"{pottery_on.module}_bad", pottery_on.service
     bad = SOURCE.replace('RuntimeError("the kiln is cold")', 'TypeError("fire() takes a key")')
     (pottery_on.folder / f"{name}.py").write_text(bad.format(module=pottery_on.module, service=service))

@@ -194,7 +194,7 @@ def test_nothing_unhandled_is_skipped(saga: Call, pottery: Pottery) -> None:
     assert records_on(pottery.dead) == []
 
 
-def test_of_a_move_that_is_refused_for_one_partition_nothing_is_done(saga: Call, pottery: Pottery) -> None:
+def test_a_move_refused_for_one_partition_moves_none(saga: Call, pottery: Pottery) -> None:
     result = move(saga, pottery, "--to", "2100-01-01T00:00:00Z", "--json")  # the end: backwards nowhere, too far in 0
     assert result.exit_code == 1
     told = json.loads(result.stdout)
@@ -249,7 +249,7 @@ class Interrupted(EmbeddedAdministration):
 
 
 @pytest.mark.parametrize(("moved", "stayed"), [({0, 1}, []), ({0}, [1]), ((), [0, 1])])
-async def test_of_a_move_without_an_answer_what_stayed_is_recorded(
+async def test_a_move_without_an_answer_records_the_unmoved_offsets(
     embedded_pottery: Pottery, moved: Collection[int], stayed: list[int]
 ) -> None:
     await handled(embedded_pottery, {0: 2, 1: 3})
@@ -323,7 +323,7 @@ def test_only_who_was_further_goes_back() -> None:
     assert not is_backward(PartitionState(OffsetBounds(0, 10), None), 0)
 
 
-def test_what_is_there_already_does_not_move() -> None:
+def test_an_offset_already_at_the_target_does_not_move() -> None:
     places = {
         Partition("cups", 0): PartitionState(OffsetBounds(0, 10), 5),
         Partition("cups", 1): PartitionState(OffsetBounds(3, 10), None),
@@ -374,7 +374,7 @@ def halted(embedded_pottery: Pottery) -> Pottery:
     return embedded_pottery
 
 
-def test_what_cannot_be_read_is_stepped_over_and_what_is_known_of_it_is_recorded(saga: Call, halted: Pottery) -> None:
+def test_an_unreadable_record_is_skipped_and_recorded_with_what_is_known(saga: Call, halted: Pottery) -> None:
     result = skip(saga, halted, 0, "--json")
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
@@ -385,7 +385,7 @@ def test_what_cannot_be_read_is_stepped_over_and_what_is_known_of_it_is_recorded
     assert "the kiln was cold (could not be read: offsets 1 to 1" in json.loads(record.value or b"")["why"]
 
 
-def test_what_can_be_read_is_not_stepped_over(saga: Call, halted: Pottery) -> None:
+def test_a_readable_record_is_not_skipped(saga: Call, halted: Pottery) -> None:
     assert skip(saga, halted, 0).exit_code == 0
     result = skip(saga, halted, 0)
     assert result.exit_code == 1

@@ -155,7 +155,7 @@ def test_every_command_is_fed() -> None:
     assert {args[0] for args, _ in mark.args[1]} >= set(COMMANDS)
 
 
-def test_what_is_printed_can_still_be_read(hostile: Path, saga: Call) -> None:
+def test_printed_text_stays_readable(hostile: Path, saga: Call) -> None:
     shown = saga("sagas", "show", HOSTILE).stdout
     assert r"saga x\x1b[2J\x1b]0;title\x07\r\x9b31m\u202e\u2066\u200b\u2028\x85\x00\x7f\nall is well" in shown
     assert json.loads(saga("sagas", "show", HOSTILE, "--json").stdout)["saga"] == HOSTILE

@@ -68,9 +68,7 @@ def test_an_order_sent_twice_is_one_order(folder: Path, saga: Call) -> None:
     assert len(set(ids)) == 1
 
 
-def test_of_a_file_with_a_wrong_line_nothing_is_published_and_each_line_and_field_is_named(
-    folder: Path, saga: Call
-) -> None:
+def test_a_file_with_a_wrong_line_publishes_nothing_and_names_each_line_and_field(folder: Path, saga: Call) -> None:
     wrong = [
         a_line("order-2", total=9.8),
         a_line("order-3", quantity="two"),
@@ -173,7 +171,7 @@ def test_a_line_of_any_number_of_wrong_fields_takes_time_in_proportion(folder: P
     assert told["problems"][0]["what"].startswith("f89999: comes twice" if "f8" in last else "OrderPlaced: ")
 
 
-def test_of_a_file_of_wrong_lines_the_first_problems_are_printed_and_all_lines_are_counted(
+def test_a_file_of_wrong_lines_prints_the_first_problems_and_counts_all_lines(
     folder: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("saga.cli.publish.PROBLEMS_MAX", 5)
@@ -209,7 +207,7 @@ def test_text_that_is_not_utf_8_is_refused(folder: Path, saga: Call) -> None:
         (OrderConfirmed.__name__, "only the service 'order' may say OrderConfirmed"),
     ],
 )
-def test_what_cannot_be_published_at_all_was_asked_wrongly(folder: Path, saga: Call, name: str, told: str) -> None:
+def test_an_event_that_cannot_be_published_exits_with_2(folder: Path, saga: Call, name: str, told: str) -> None:
     result = saga("publish", name, stdin=lines(a_line()))
     assert result.exit_code == 2
     assert told in result.stderr

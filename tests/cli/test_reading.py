@@ -391,7 +391,7 @@ def test_a_transition_that_was_left_out_of_an_archive_is_found(shop: Path, saga:
     }
 
 
-def test_what_cannot_be_read_is_broken_and_not_a_crash(shop: Path, saga: Call) -> None:
+def test_an_unreadable_progress_is_reported_as_broken_without_a_crash(shop: Path, saga: Call) -> None:
     change(shop / ".saga" / "order.db", "saga", "order::order-1", lambda _: b"{}")
     change(
         shop / ".saga" / "payment.db",

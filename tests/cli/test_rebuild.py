@@ -209,7 +209,9 @@ def test_a_run_of_which_nothing_is_known_is_made_by_the_service_under_the_same_k
     assert [check for check in audit(books) if check.differences] == []
 
 
-def test_what_was_never_published_is_published(folder: Path, saga: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unpublished_events_of_a_rebuilt_saga_are_published(
+    folder: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ordered(folder, one=Shop())
     lose(folder, "order", "one")
     [said] = [record for record in records(folder, "orders") if type_of(record) == "OrderConfirmed"]
@@ -222,7 +224,7 @@ def test_what_was_never_published_is_published(folder: Path, saga: Call, monkeyp
     assert dict(first.headers)["ce_id"] == dict(second.headers)["ce_id"]
 
 
-def test_what_is_there_is_never_touched_and_one_of_the_flags_is_asked_for(folder: Path, saga: Call) -> None:
+def test_existing_progresses_are_never_changed_and_one_flag_is_required(folder: Path, saga: Call) -> None:
     ordered(folder, one=Shop(), other=Shop())
     lose(folder, "payment", "one", "other")
     assert saga("sagas", "rebuild", "services.payment").exit_code == 2
@@ -258,7 +260,7 @@ def test_a_worker_that_comes_first_keeps_its_progress(
     assert progresses(folder)["payment::one"].n == 0
 
 
-def test_what_an_operator_has_decided_is_not_rebuilt(folder: Path, saga: Call) -> None:
+def test_decisions_of_operators_are_not_rebuilt(folder: Path, saga: Call) -> None:
     ordered(folder, one=Shop())
     lose(folder, "payment", "one")
 
@@ -312,7 +314,7 @@ def test_a_finished_saga_that_is_older_than_memory_is_no_loss(
     assert (told.exit_code, told.stdout) == (0, "no sagas to be rebuilt, 0 cannot be\n")
 
 
-def test_what_the_service_has_not_come_to_is_left_to_it(folder: Path, saga: Call) -> None:
+def test_unhandled_messages_are_left_to_the_service(folder: Path, saga: Call) -> None:
     ordered(folder, one=Shop())
     lose(folder, "payment", "one")
     before = saga("sagas", "rebuild", *MODULES, "--dry-run").stdout
@@ -341,7 +343,7 @@ def handled_for_good(service: str, topic: str) -> int:
     return sum(position for partition, position in asyncio.run(positions()).items() if partition.topic == topic)
 
 
-def test_it_works_on_each_broker_and_its_result_is_published(
+def test_a_rebuild_works_on_each_broker_and_its_events_are_published(
     pottery_on: Pottery, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SAGA_TRANSITIONS", "on")

@@ -163,7 +163,7 @@ class Closing:
     ("gives", "name"),
     [(Closing, "execute"), (Needy, "execute"), (sqlite3.Connection, "execute"), (dict, "get"), (re.Pattern, "match")],
 )
-def test_whatever_a_resource_gives_has_a_stand_in_whose_methods_can_be_named(gives: type, name: str) -> None:
+def test_every_resource_has_a_stub_with_named_methods(gives: type, name: str) -> None:
     made = make_stand_in(gives)
     assert getattr(made, name).__name__ == name
     with pytest.raises(RehearsalStopped, match=rf"{gives.__name__}\.heat is used outside of a step"):

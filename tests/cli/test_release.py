@@ -26,9 +26,7 @@ def kiln(pottery_on: Pottery, saga: Call) -> str:
     return name
 
 
-def test_what_is_parked_for_long_is_tried_when_an_operator_releases_it(
-    kiln: str, pottery_on: Pottery, saga: Call
-) -> None:
+def test_a_long_parked_run_is_tried_when_an_operator_releases_it(kiln: str, pottery_on: Pottery, saga: Call) -> None:
     service = pottery_on.service
     with running(kiln):
         order(saga, service, "cup-1", "cup-2")

@@ -46,7 +46,7 @@ async def reserve(order: OrderPlaced, bank: Bank, saga: Saga) -> None:
 """
 
 
-def test_what_libraries_warnings_and_threads_say_is_lines_as_all_others(folder: Path) -> None:
+def test_logs_of_libraries_warnings_and_threads_have_the_common_format(folder: Path) -> None:
     (folder / "odd.py").write_text(f"HOSTILE = {HOSTILE!r}\n{SERVICE}")
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(

@@ -134,7 +134,7 @@ def test_a_compensation_that_is_parked_is_shown_by_its_own_name_with_why_and_unt
     assert ("release", "escalation", "reserved-1") in {(each["handler"], each["what"], each["undoes"]) for each in dead}
 
 
-def test_of_each_step_is_shown_how_long_it_took_and_what_it_gave_or_where_that_lies(shop: Path, saga: Call) -> None:
+def test_each_step_is_shown_with_its_duration_and_its_result_or_claim_check(shop: Path, saga: Call) -> None:
     p = edit(shop, "payment", "order-1")
     entry = decode_transition(p.transitions[0])
     [call] = entry.calls
@@ -169,7 +169,7 @@ def test_of_each_step_is_shown_how_long_it_took_and_what_it_gave_or_where_that_l
     assert (refused.exit_code, "--steps shows old transitions" in refused.stderr) == (2, True)
 
 
-def test_who_follows_sees_each_attempt_that_failed(shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_a_saga_shows_each_failed_attempt(shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = decode_transition(edit(shop, "payment", "order-1").transitions[0])
     attempts = (FailedAttempt(time="2026-01-01T00:00:00.000Z", ms=7, reason="OSError: shut"),)
     failed = replace(entry, outcome="retrying", attempt=1, failures=attempts)
@@ -246,7 +246,7 @@ def test_a_field_that_was_sensitive_is_hidden_under_its_new_name_too(saga: Call,
     )
 
 
-def test_what_an_upcaster_reads_is_shown_as_it_was_written(saga: Call, reserved: Reserved) -> None:
+def test_an_upcast_event_is_shown_as_it_was_written(saga: Call, reserved: Reserved) -> None:
     """Tools have the contracts, and not the code of services; sensitive is what is so in any version."""
     first, schema, charge = reserved
     charge |= {"name": "charge", "aliases": ["charge_id"], "sensitive": True}
@@ -286,7 +286,7 @@ def record(schema: dict[str, Any]) -> RecordType:
     return read
 
 
-def test_what_is_sensitive_is_hidden_at_any_depth() -> None:
+def test_sensitive_values_are_redacted_at_any_depth() -> None:
     inner = {"type": "record", "name": "Card", "fields": [
         {"name": "number", "type": "string", "sensitive": True}, {"name": "holder", "type": "string"}]}  # fmt: skip
     schema = record({"type": "record", "name": "R", "namespace": "x", "fields": [

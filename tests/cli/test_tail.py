@@ -65,7 +65,7 @@ def test_a_saga_is_printed_from_all_topics_and_nothing_of_another(saga: Call, po
     assert (nobody.exit_code, nobody.stdout, nobody.stderr) == (1, "", "there is no record of cup-9\n")
 
 
-def test_what_cannot_be_read_is_printed_with_the_reason_and_the_others_as_ever(
+def test_an_unreadable_record_is_printed_with_the_reason_among_the_others(
     saga: Call, embedded_pottery: Pottery
 ) -> None:
     topic = embedded_pottery.topic
@@ -158,7 +158,7 @@ def test_since_leaves_out_what_is_older(saga: Call, pottery_on: Pottery) -> None
     assert "--since soon: give a time" in saga("topics", "tail", pottery_on.topic, "--since", "soon").stderr
 
 
-def test_it_continues_with_what_comes_until_it_is_stopped(saga: Call, pottery_on: Pottery, tmp_path: Path) -> None:
+def test_tail_follows_new_records_until_it_is_stopped(saga: Call, pottery_on: Pottery, tmp_path: Path) -> None:
     with_topics(saga, pottery_on)
     published(saga, "cup-1")
     out = tmp_path / "out"
@@ -177,7 +177,7 @@ def test_it_continues_with_what_comes_until_it_is_stopped(saga: Call, pottery_on
     assert [json.loads(line)["topic"] for line in out.read_text().splitlines()] == [pottery_on.topic, pottery_on.sold]
 
 
-def test_what_is_neither_a_topic_nor_a_saga_is_an_error(saga: Call, embedded_pottery: Pottery) -> None:
+def test_a_name_that_is_neither_a_topic_nor_a_saga_is_an_error(saga: Call, embedded_pottery: Pottery) -> None:
     missing = saga("topics", "tail", "cups")
     assert (missing.exit_code, "does not exist" in missing.stderr) == (2, True)
     write(topics=[Topic("elsewhere", 1)])

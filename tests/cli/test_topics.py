@@ -145,7 +145,7 @@ async def test_partitions_grow_only_when_all_is_handled_and_no_member_is_there(
     assert await asyncio.to_thread(found, kafka_pottery) == as_agreed(kafka_pottery, partitions=5)
 
 
-async def test_who_only_writes_a_topic_stands_in_the_way_of_more_partitions(saga: Call, kafka_pottery: Pottery) -> None:
+async def test_a_service_that_only_writes_a_topic_prevents_more_partitions(saga: Call, kafka_pottery: Pottery) -> None:
     await asyncio.to_thread(saga, "topics", "apply", kafka_pottery.module)
     kafka_pottery.agree(kafka_pottery.made, partitions=5, retention_days=7)
     module = kafka_pottery.declare(30)
@@ -199,7 +199,7 @@ def test_for_ever_is_only_kept_by_for_ever() -> None:
     assert not has_retention(CUPS, TopicDescription(4, None))
 
 
-async def test_of_a_plan_with_a_refusal_nothing_is_done() -> None:
+async def test_a_plan_with_a_refused_change_changes_nothing() -> None:
     class Untouched:
         def __getattr__(self, name: str) -> object:
             raise AssertionError(f"{name} was called")

@@ -33,7 +33,7 @@ def ids_of(records: Sequence[Record | Outgoing]) -> list[bytes | None]:
 IDS = ids_of([to_record(order, now_ms=0) for order in ORDERS])
 
 
-async def test_what_was_published_is_in_the_log_in_its_order_and_an_equal_event_is_the_same(tmp_path: Path) -> None:
+async def test_published_events_are_in_order_and_equal_events_have_one_id(tmp_path: Path) -> None:
     file = tmp_path / "broker.db"
     async with Client(f"embedded:///{file}") as client:
         await client.publish(*ORDERS)
@@ -87,7 +87,7 @@ async def test_an_outage_is_reported_with_its_reason(tmp_path: Path, monkeypatch
     ("saga", "said"),
     [("", "its order_id is empty"), ("ä" * 513, "its order_id has 1026 bytes, and a saga id has at most 1024")],
 )
-async def test_of_events_of_which_one_cannot_be_published_none_is(tmp_path: Path, saga: str, said: str) -> None:
+async def test_if_one_event_cannot_be_published_none_is(tmp_path: Path, saga: str, said: str) -> None:
     file = tmp_path / "broker.db"
     async with Client(f"embedded:///{file}") as client:
         with pytest.raises(SagaError, match=f"OrderPlaced was not published: {said}"):
@@ -96,7 +96,7 @@ async def test_of_events_of_which_one_cannot_be_published_none_is(tmp_path: Path
     assert ids_of(await in_the_log(file)) == [IDS[1]]
 
 
-async def test_what_only_a_service_may_say_is_refused_with_its_owner(tmp_path: Path) -> None:
+async def test_an_event_of_a_service_is_refused_with_the_name_of_its_owner(tmp_path: Path) -> None:
     file = tmp_path / "broker.db"
     async with Client(f"embedded:///{file}") as client:
         with pytest.raises(SagaError, match="only 'payment' may say PaymentReserved"):
@@ -105,7 +105,7 @@ async def test_what_only_a_service_may_say_is_refused_with_its_owner(tmp_path: P
     assert ids_of(await in_the_log(file)) == [IDS[1]]
 
 
-async def test_who_begins_a_saga_goes_with_the_events_that_begin_one_the_nearest_word_first(tmp_path: Path) -> None:
+async def test_the_principal_is_published_with_start_events_and_the_nearest_setting_wins(tmp_path: Path) -> None:
     file = tmp_path / "broker.db"
     async with Client(f"embedded:///{file}", principal="user:4711") as client:
         await client.publish(ORDERS[0])

@@ -171,7 +171,7 @@ async def test_two_who_listen_in_one_group_share_the_work(embedded: Shop) -> Non
         await CLOCK.within(WITHIN_S, task)
 
 
-async def test_what_was_heard_is_committed_while_more_is_waiting(
+async def test_received_events_are_committed_while_more_are_waiting(
     embedded: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("saga.clients.subscription.COMMIT_EVERY_S", 0.0)
@@ -221,7 +221,7 @@ async def test_sealed_values_are_opened_with_the_keys_and_are_their_sealed_text_
 # -------------------------------------------------------------------- what is refused
 
 
-async def test_what_cannot_be_heard_is_refused_with_all_that_is_wrong(embedded: Shop) -> None:
+async def test_an_invalid_subscription_is_refused_with_all_problems(embedded: Shop) -> None:
     async with Client() as client:
         with pytest.raises(SagaError) as told:
             client.listen(embedded.sent, embedded.packed)
@@ -251,7 +251,9 @@ async def test_topics_that_are_missing_on_kafka_are_named(
 # -------------------------------------------------------------------- what goes wrong
 
 
-async def test_what_can_never_be_read_is_skipped_and_reported(embedded: Shop, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_permanently_unreadable_record_is_skipped_and_reported(
+    embedded: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
     bad = outgoing(embedded.sent(order_id="o-1"))
     await embedded.say(
         bad._replace(value=bad.value and bad.value[:-2]),
@@ -320,7 +322,7 @@ async def test_a_partition_that_cannot_be_read_is_reported_once_and_the_others_c
 
 
 @pytest.mark.parametrize("group", [None, "mailer"])
-async def test_who_listens_while_the_client_is_closed_comes_to_the_end(shop: Shop, group: str | None) -> None:
+async def test_closing_the_client_ends_a_subscription(shop: Shop, group: str | None) -> None:
     found: list[Event] = []
 
     async def listening(events: EventSubscription[Any]) -> None:

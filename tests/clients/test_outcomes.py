@@ -125,7 +125,7 @@ async def test_many_ask_at_once_and_each_gets_its_own(shop: Shop) -> None:
     ]
 
 
-async def test_those_who_ask_at_once_share_one_look_at_the_topics(
+async def test_concurrent_requests_for_outcomes_share_one_read_of_the_topics(
     embedded: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks, partitions, asking, ask = (
@@ -180,7 +180,7 @@ async def test_a_question_reads_what_is_new_and_no_more(
     assert sum(taken) < 20 + 200, "one record a question, and the partition of the other saga once"
 
 
-async def test_what_is_forgotten_is_looked_for_where_it_lies(
+async def test_an_outcome_evicted_from_the_cache_is_read_again_from_the_log(
     embedded: Shop, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "CHUNK", 8)

@@ -91,7 +91,7 @@ async def test_the_first_that_cannot_be_opened_is_reported_in_its_own_words() ->
     assert good.closed
 
 
-async def test_who_waits_patiently_gives_up_on_what_does_not_come_and_ends_it() -> None:
+async def test_a_patient_opening_times_out_and_cancels_what_does_not_open() -> None:
     ended = asyncio.Event()
 
     async def never() -> None:

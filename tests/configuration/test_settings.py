@@ -135,7 +135,7 @@ def test_a_name_like_no_other_is_answered_with_all_there_are() -> None:
     assert all(name in told for name in known_settings())
 
 
-def test_what_others_read_is_left_to_them() -> None:
+def test_variables_of_other_programs_are_ignored() -> None:
     assert Settings.read({"SAGA_CONTRACTS": "elsewhere", "SAGA_TEST_SEED": "7", "OTHER": "x"}) == Settings()
 
 
@@ -241,7 +241,7 @@ def test_a_log_and_a_store_with_servers_can_be_set(tmp_path: Path) -> None:
         ({"SAGA_HTTP": "8080"}, "it must be host:port"),
     ],
 )
-def test_what_cannot_work_with_servers_is_reported(given: Mapping[str, str], told: str) -> None:
+def test_settings_that_servers_would_reject_are_reported(given: Mapping[str, str], told: str) -> None:
     assert any(told in problem for problem in problems(given))
 
 

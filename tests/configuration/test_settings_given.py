@@ -55,7 +55,7 @@ def test_a_blank_variable_does_not_override_the_file(
 
 
 @pytest.mark.parametrize("name", [*known_settings(), *OTHERS])
-def test_whatever_is_blank_is_not_given_in_any_layer(
+def test_blank_values_count_as_absent_in_every_layer(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     field = name.removeprefix("SAGA_").lower()
@@ -277,7 +277,7 @@ def test_a_file_has_no_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 # ---------------------------------------------------------------- all problems at once
 
 
-def test_what_is_wrong_by_itself_and_what_does_not_go_together_is_reported_together() -> None:
+def test_wrong_values_and_wrong_combinations_are_reported_together() -> None:
     told = refused(
         {
             **KAFKA,
@@ -301,7 +301,7 @@ def test_what_is_wrong_by_itself_and_what_does_not_go_together_is_reported_toget
 @pytest.mark.parametrize(
     ("text", "told"), [("drain_s = ", "Invalid value"), ('[kafka]\n[more]\nsasl = "plain"', "kafka is no single value")]
 )
-def test_what_is_wrong_with_the_file_is_reported_with_the_rest_and_nothing_is_guessed_of_it(
+def test_problems_of_the_file_are_reported_with_all_others(
     text: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file_with(text, tmp_path, monkeypatch)
@@ -315,7 +315,7 @@ def test_what_is_wrong_with_the_file_is_reported_with_the_rest_and_nothing_is_gu
     assert last.startswith("SAGA_CACHE_MAX is 'many'")
 
 
-def test_of_a_setting_that_is_wrong_nothing_else_is_guessed() -> None:
+def test_a_wrong_setting_causes_no_further_problems() -> None:
     given = {**KAFKA, "SAGA_KAFKA_SASL": "scram", "SAGA_KAFKA_USERNAME": "ada", "SAGA_KAFKA_MIN_INSYNC": "many"}
     assert len(refused({**given, "SAGA_KAFKA_REPLICATION": "1"}).problems) == 2
 

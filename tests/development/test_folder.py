@@ -18,7 +18,7 @@ def put(path: Path, text: str = "") -> Path:
     return path
 
 
-def test_what_declares_a_service_is_found_and_nothing_is_imported(tmp_path: Path) -> None:
+def test_services_are_found_without_an_import(tmp_path: Path) -> None:
     services = tmp_path / "services"
     put(
         services / "payment/__init__.py",
@@ -39,7 +39,7 @@ def test_what_declares_a_service_is_found_and_nothing_is_imported(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["missing", "..", "not-a-package", "file.py"])
-def test_what_is_no_package_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_name_that_is_no_package_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
     put(tmp_path / "root/not-a-package/x.py")
     put(tmp_path / "root/file.py")
     with pytest.raises(ConfigurationError, match="is no package of the folder"):
@@ -65,7 +65,7 @@ def test_files_that_were_written_made_or_removed_are_found_and_no_others(tmp_pat
     assert changed_files(before, snapshot_files(root, contracts)) == {code, gone, new, outside}
 
 
-def test_of_too_many_files_so_many_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_limited_number_of_files_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "FILES_MAX", 3)
     for n in range(9):
         put(tmp_path / f"f{n}.py")

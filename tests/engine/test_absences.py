@@ -42,7 +42,7 @@ def pass_days(place: Workplace, days: float) -> None:
 
 
 @pytest.mark.parametrize("many", [False, True])
-async def test_what_began_while_the_service_was_away_is_handled_however_late(tmp_path: Path, many: bool) -> None:
+async def test_sagas_begun_while_the_service_was_down_are_handled_at_any_age(tmp_path: Path, many: bool) -> None:
     handled: list[str] = []
     service = a_service(handled, many=many)
     async with workplace(tmp_path) as place:
@@ -62,7 +62,9 @@ async def test_what_began_while_the_service_was_away_is_handled_however_late(tmp
 
 
 @pytest.mark.parametrize("works_days", [0, 1, 5])
-async def test_what_may_have_been_handled_before_is_a_dead_letter(tmp_path: Path, works_days: float) -> None:
+async def test_a_message_that_may_have_been_handled_and_forgotten_is_a_dead_letter(
+    tmp_path: Path, works_days: float
+) -> None:
     handled: list[str] = []
     service = a_service(handled)
     async with workplace(tmp_path) as place:
@@ -115,7 +117,7 @@ def forgotten(record: ServiceRecord, now_ms: int) -> str:
 
 
 @given(st.lists(HOURS, min_size=1, max_size=40), st.integers(0, 300))
-def test_what_was_written_before_the_memory_is_forgotten_and_never_taken_for_new(hours: list[int], later: int) -> None:
+def test_messages_older_than_the_retention_never_count_as_new(hours: list[int], later: int) -> None:
     record, times = at_work_at(hours)
     now_ms = times[-1] + later * 3_600_000
     for at_ms in times:
@@ -124,7 +126,7 @@ def test_what_was_written_before_the_memory_is_forgotten_and_never_taken_for_new
 
 
 @given(st.lists(HOURS, min_size=2, max_size=40))
-def test_what_began_in_a_long_absence_is_not_forgotten_for_as_long_as_the_memory(hours: list[int]) -> None:
+def test_sagas_begun_during_a_long_absence_are_kept_for_a_whole_retention(hours: list[int]) -> None:
     record, times = at_work_at(hours)
     last, now_ms = times[-2:]
     if now_ms - last > MEMORY_S * 1000:

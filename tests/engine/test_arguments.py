@@ -120,7 +120,7 @@ async def test_the_arguments_of_steps_and_updates_are_recorded_as_people_read_th
         ]
 
 
-async def test_of_a_run_that_was_given_a_sensitive_boolean_they_are_kept_back(tmp_path: Path) -> None:
+async def test_arguments_of_a_run_with_a_sensitive_boolean_are_redacted(tmp_path: Path) -> None:
     async def body(order: OrderPlaced, bank: Bank, saga: Saga[Wallet]) -> None:
         await saga.step(bank.plain, "before")
         positive = await saga.step(bank.tested)
@@ -133,7 +133,7 @@ async def test_of_a_run_that_was_given_a_sensitive_boolean_they_are_kept_back(tm
     assert words == ['step plain("before")', "step tested", "step plain", "step plain"]
 
 
-async def test_they_stand_in_the_intent_before_the_call_and_in_what_a_person_has_to_put_right(tmp_path: Path) -> None:
+async def test_arguments_are_in_the_intent_before_the_call_and_in_escalations(tmp_path: Path) -> None:
     async def body(order: OrderPlaced, bank: Bank, saga: Saga[Wallet]) -> None:
         await saga.step(bank.charge, order.order_id, Decimal(7))
 
@@ -153,7 +153,7 @@ async def test_they_stand_in_the_intent_before_the_call_and_in_what_a_person_has
         assert escalated.steps == ('step charge("order-1", "7") may have happened',)
 
 
-async def test_they_are_in_the_report_of_a_compensation_that_fails(tmp_path: Path) -> None:
+async def test_arguments_are_in_the_escalation_of_a_failing_compensation(tmp_path: Path) -> None:
     async def body(order: OrderPlaced, bank: Bank, saga: Saga[Wallet]) -> None: ...
 
     payment, _ = payment_with(body)
@@ -201,7 +201,7 @@ async def test_so_does_one_from_the_answer_on_that_is_sensitive(tmp_path: Path) 
         assert [call.arguments for call in await calls_of(place, payment)] == ["1", '"order-1", "7"', ""]
 
 
-async def test_what_types_mark_is_hidden(tmp_path: Path) -> None:
+async def test_arguments_of_sensitive_types_are_redacted(tmp_path: Path) -> None:
     async def body(order: OrderPlaced, bank: Bank, saga: Saga[Wallet]) -> None:
         card = Card("Ada", "4111")
         await saga.step(bank.pay, card, "1234", order="o")
@@ -239,7 +239,7 @@ async def test_calls_that_are_kept_for_a_later_turn_are_without_as_older_toolkit
         assert [(each.name, each.arguments) for each in kept] == [("plain", "")]
 
 
-def test_what_stars_take_is_hidden_as_they_are_marked() -> None:
+def test_sensitive_star_arguments_are_redacted() -> None:
     def pay(order: str, /, *cards: Annotated[str, sensitive], note: str, **pins: Annotated[str, sensitive]) -> None: ...
 
     shown = recorded_values.describe_arguments(
@@ -261,11 +261,11 @@ class Odd:
 
 
 @pytest.mark.parametrize("call", [unread, partial(draw, Account()), min])
-def test_they_are_kept_back_where_annotations_cannot_be_read(call: Callable[..., object]) -> None:
+def test_arguments_are_redacted_when_annotations_cannot_be_read(call: Callable[..., object]) -> None:
     assert recorded_values.describe_arguments(call, ("4111",), {}) == ""
 
 
-def test_of_an_object_the_class_is_named_whatever_its_annotations_hold() -> None:
+def test_an_object_argument_is_recorded_by_its_class_name() -> None:
     def pay(card: Odd) -> None: ...
 
     assert recorded_values.describe_arguments(pay, (Odd("4111"),), {}) == '"<Odd>"'

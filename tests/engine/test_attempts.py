@@ -157,7 +157,7 @@ async def test_an_endless_reason_is_cut(tmp_path: Path) -> None:
         assert len(headers["dead_reason"]) < 5_000
 
 
-async def test_what_comes_later_queues_behind_a_dead_letter_in_order_and_the_outcome_passes(tmp_path: Path) -> None:
+async def test_later_messages_queue_behind_a_dead_letter_and_the_outcome_passes(tmp_path: Path) -> None:
     payment, _ = failing(lambda n: Permanent("never"), Retry())
     async with workplace(tmp_path) as place, at_work(place, payment):
         await place.publish(an_order(), OrderConfirmed(order_id=SAGA))

@@ -21,7 +21,7 @@ class Acts:
         return [item * 10 for item in items]
 
 
-async def test_what_comes_up_meanwhile_goes_together() -> None:
+async def test_updates_that_arrive_during_a_write_share_the_next_one() -> None:
     batches, acts = Batcher(), Acts()
     async with asyncio.TaskGroup() as tasks:
         all_of_them = [tasks.create_task(batches.submit("tea", n, acts)) for n in range(5)]
@@ -67,7 +67,7 @@ async def test_a_cancelled_caller_is_left_out_of_the_batch_and_no_other_is_forgo
     assert third.result() == 30
 
 
-async def test_those_who_wait_act_by_themselves_when_the_first_is_stopped() -> None:
+async def test_waiting_writers_write_themselves_when_the_first_is_cancelled() -> None:
     batches, acts = Batcher(), Acts()
     async with asyncio.TaskGroup() as tasks:
         first = tasks.create_task(batches.submit("tea", 1, acts))
@@ -80,7 +80,7 @@ async def test_those_who_wait_act_by_themselves_when_the_first_is_stopped() -> N
     assert (second.result(), third.result()) == (20, 30)
 
 
-async def test_one_who_is_stopped_on_its_turn_hands_it_on() -> None:
+async def test_a_writer_cancelled_in_its_turn_hands_the_batch_on() -> None:
     batches, stopped = Batcher(), asyncio.Event()
 
     async def act(items: Sequence[int]) -> list[int]:

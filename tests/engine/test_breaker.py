@@ -138,7 +138,7 @@ async def test_an_attempt_that_meets_an_open_breaker_does_not_count_and_is_parke
         assert p.timer.due_ms == only(p.queue).due_ms
 
 
-async def test_one_is_let_through_when_its_time_has_come_and_what_fails_then_counts(tmp_path: Path) -> None:
+async def test_a_half_open_breaker_admits_one_call_whose_failure_counts(tmp_path: Path) -> None:
     bank = Bank()
     async with place(tmp_path) as at:
         worker = await at.worker(served(bank))
@@ -158,7 +158,7 @@ async def test_one_is_let_through_when_its_time_has_come_and_what_fails_then_cou
         ]
 
 
-async def test_what_was_parked_after_a_failure_and_is_refused_then_keeps_the_attempts_that_it_had(
+async def test_a_parked_run_refused_by_a_breaker_keeps_its_attempts(
     tmp_path: Path,
 ) -> None:
     bank, parks = Bank(), Retry(attempts_max=3, in_place_s=0, by={ConnectionError: PARKS})
@@ -364,7 +364,7 @@ async def test_pauses_grow_with_the_wait_and_what_a_step_answered_before_is_writ
         assert [call.name for call in intent.calls] == ["look"]
 
 
-async def test_of_two_breakers_that_hold_it_up_in_turn_each_is_reported_once(tmp_path: Path) -> None:
+async def test_two_breakers_that_block_a_run_in_turn_are_each_reported_once(tmp_path: Path) -> None:
     payment, bank, away, runs = Service("payment", retry=PARKS), Bank(), Other(), count()
     away.fails = True
 
@@ -393,7 +393,7 @@ async def test_of_two_breakers_that_hold_it_up_in_turn_each_is_reported_once(tmp
         ]
 
 
-async def test_what_has_failed_in_memory_meanwhile_is_kept_with_what_is_put_off(tmp_path: Path) -> None:
+async def test_failures_before_a_postponement_are_recorded_with_it(tmp_path: Path) -> None:
     bank = Bank()
     async with place(tmp_path) as at:
         worker = await at.worker(served(bank, retry=Retry(in_place_s=1e9)))
@@ -501,7 +501,7 @@ async def test_one_that_lets_it_pass_after_another_step_has_failed_for_the_answe
         assert head((await worker.progress()).queue) == (1, False)
 
 
-async def test_what_was_only_read_meanwhile_is_dropped_with_it(tmp_path: Path) -> None:
+async def test_reads_before_a_postponement_are_dropped(tmp_path: Path) -> None:
     payment, bank = Service("payment", retry=PARKS), Bank()
     payment.document(Stock, "stock")
 
@@ -528,7 +528,7 @@ async def test_what_was_only_read_meanwhile_is_dropped_with_it(tmp_path: Path) -
         assert (entry.outcome, [call.name for call in entry.calls]) == ("handled", ["charge"])
 
 
-async def test_what_the_handler_let_pass_is_not_kept_with_the_steps_before(tmp_path: Path) -> None:
+async def test_a_breaker_refusal_that_the_handler_does_not_catch_is_not_recorded(tmp_path: Path) -> None:
     bank = Bank()
     payment = looks_first(bank, RULES, answers=(BreakerOpen,))
     async with place(tmp_path) as at:

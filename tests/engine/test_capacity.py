@@ -72,7 +72,7 @@ def test_room_gathers_before_anything_more_is_taken() -> None:
     assert (room.choose_partitions(), room.concurrency.reached) == (([], 0), True)
 
 
-def test_what_waits_for_neither_store_nor_log_does_not_count_against_their_bound() -> None:
+def test_messages_that_wait_for_neither_store_nor_log_do_not_count_against_their_limit() -> None:
     room = a_room(most=1000, unfinished={A: 60, B: 0})
     room.concurrency.limit = 64
     assert room.choose_partitions() == ([], 0)

@@ -114,7 +114,7 @@ def test_a_removal_has_another_id_than_the_version_that_it_removes() -> None:
     assert ids[0] != ids[1] == ids[2]
 
 
-def test_what_we_write_we_read() -> None:
+def test_a_change_record_is_decoded_as_it_was_encoded() -> None:
     for kind in ("insert", "update", "delete", "expiry"):
         before = None if kind == "insert" else b'{"a":1}'
         after = None if kind in ("delete", "expiry") else b'{"a":2}'
@@ -170,7 +170,7 @@ def test_a_body_that_is_none_of_the_class_is_bad_input() -> None:
         ({**MUTATION, "content": b64encode(b"\xff{").decode()}, "the document 'order-17' is no JSON object"),
     ],
 )
-def test_what_is_no_change_is_a_dead_letter_with_the_reason(value: object, told: str) -> None:
+def test_an_invalid_document_change_is_a_dead_letter_with_the_reason(value: object, told: str) -> None:
     assert re.search(told, refused(value))
 
 

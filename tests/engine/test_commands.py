@@ -128,7 +128,7 @@ async def test_a_replayed_run_resumes_where_it_was_and_the_others_follow(place: 
     assert len({key for _, key in outside.asked}) == 2, "the keys are what they were"
 
 
-async def test_what_dies_again_is_another_dead_letter_and_can_be_replayed_again(
+async def test_a_replay_that_fails_is_another_dead_letter_that_can_be_replayed(
     place: Workplace, outside: Outside
 ) -> None:
     service = service_of(outside)
@@ -259,7 +259,7 @@ async def test_a_discarded_message_is_reported_and_what_is_queued_behind_it_runs
         assert history.verify_history(p.transitions, p) is None
 
 
-async def test_what_an_outcome_sets_off_is_not_discarded(place: Workplace) -> None:
+async def test_a_handler_triggered_by_an_outcome_is_not_discarded(place: Workplace) -> None:
     payment, mended = Service("payment"), list[bool]()
 
     @payment.handler
@@ -292,7 +292,7 @@ async def test_a_command_for_an_unknown_saga_writes_nothing(place: Workplace, ou
         assert await place.dead(service) == []
 
 
-async def test_what_is_no_command_is_a_dead_letter_and_stops_no_worker(place: Workplace, outside: Outside) -> None:
+async def test_an_invalid_command_is_a_dead_letter_and_stops_no_worker(place: Workplace, outside: Outside) -> None:
     service, good = service_of(outside), a_command(place, "replay", "dead-1")
     headers = tuple((n, v) for n, v in good.headers if n != "ce_type")
     hostile = [

@@ -62,7 +62,7 @@ def commits_of(*groups: Group) -> tuple[Committer, list[TelemetryEvent]]:
     return Committer(assignment, WorkerSources(groups, joined), asyncio.Event()), told
 
 
-async def test_what_is_finished_is_committed_once_and_where_it_came_from() -> None:
+async def test_finished_messages_are_committed_once_to_their_source() -> None:
     orders, bills = Group("orders"), Group("bills")
     commits, _ = commits_of(orders, bills)
     await commits.commit()

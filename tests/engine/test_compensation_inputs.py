@@ -83,7 +83,7 @@ async def test_a_compensation_is_handed_what_its_original_took(takes: str) -> No
     await check_idempotent(payment(takes), use=[Bank()])
 
 
-async def test_it_is_kept_with_the_result_only_where_it_is_named_and_goes_with_it(tmp_path: Path) -> None:
+async def test_compensation_inputs_are_stored_with_the_result_only_if_named(tmp_path: Path) -> None:
     for number, takes in enumerate(("order", "nothing")):
         folder, service = tmp_path / str(number), payment(takes)
         folder.mkdir()
@@ -103,7 +103,7 @@ async def test_it_is_kept_with_the_result_only_where_it_is_named_and_goes_with_i
             assert (p.results, p.format) == ((), PLAIN)
 
 
-async def test_what_was_done_by_a_release_that_did_not_name_it_is_undone_without(tmp_path: Path) -> None:
+async def test_results_from_before_an_input_was_named_are_compensated_without_it(tmp_path: Path) -> None:
     bank, before, after = Bank(), payment("nothing"), payment("perhaps")
     async with workplace(tmp_path) as place:
         async with at_work(place, before, use=[bank]):
@@ -115,7 +115,9 @@ async def test_what_was_done_by_a_release_that_did_not_name_it_is_undone_without
     assert bank.asked == ["reserve", "free without"]
 
 
-async def test_one_that_needs_it_and_does_not_find_it_is_tried_on_until_a_release_can(tmp_path: Path) -> None:
+async def test_a_compensation_without_its_required_input_is_retried_until_a_release_accepts_none(
+    tmp_path: Path,
+) -> None:
     bank, before, after = Bank(), payment("nothing"), payment("order")
     async with workplace(tmp_path) as place:
         async with at_work(place, before, use=[bank]):
@@ -152,7 +154,7 @@ async def test_a_release_that_does_not_name_it_leaves_it_for_the_one_that_does(t
         assert [m.type for m in p.results[0].consumed] == ["OrderPlaced"]
 
 
-async def test_of_several_events_and_several_turns_it_is_handed_those_that_it_names() -> None:
+async def test_a_compensation_gets_the_named_events_of_several_turns() -> None:
     service, asked = Service("payment"), list[tuple[str, str, str]]()
 
     @service.handler
@@ -174,7 +176,7 @@ async def test_of_several_events_and_several_turns_it_is_handed_those_that_it_na
     assert asked == [("no", "1.00", "c"), ("no", "0.00", "c")]
 
 
-def test_it_names_nothing_that_its_original_did_not_take_and_outcome_and_result_are_always_there() -> None:
+def test_a_compensation_may_name_only_events_of_its_original_its_outcome_and_its_result() -> None:
     service = Service("payment")
 
     @service.handler

@@ -89,7 +89,7 @@ def _lies(record: Outgoing) -> Record:
 
 
 @pytest.mark.parametrize("why", [Ambiguous("no answer"), Conflict("somebody was faster")])
-async def test_what_is_refused_or_lost_is_read_and_written_again(
+async def test_a_control_log_write_that_fails_is_read_and_repeated(
     place: Workplace, why: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service, replaced, refusals = service_of([]), place.store.replace, [why]
@@ -110,7 +110,7 @@ async def test_what_is_refused_or_lost_is_read_and_written_again(
         assert await shares(place) == [10, 20]
 
 
-async def test_what_has_no_room_or_is_of_another_service_is_a_dead_letter(
+async def test_a_control_without_space_or_for_another_service_is_a_dead_letter(
     place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(controls, "ENTRIES_MAX", 1)

@@ -36,7 +36,7 @@ def slow_order(clock: TrialClock, takes: timedelta) -> Service:
     return order
 
 
-async def test_what_becomes_due_while_a_handler_runs_is_done_at_the_end_of_its_turn(tmp_path: Path) -> None:
+async def test_a_deadline_due_during_a_handler_runs_when_it_ends(tmp_path: Path) -> None:
     """Else it would wait for its timer, which may be a minute late, though its saga is being handled."""
     async with place(tmp_path) as at:
         worker = await at.worker(slow_order(at.clock, takes=WITHIN))
@@ -47,7 +47,7 @@ async def test_what_becomes_due_while_a_handler_runs_is_done_at_the_end_of_its_t
         assert (await worker.progress()).deadlines == ()
 
 
-async def test_what_is_not_due_when_a_handler_ends_waits_on(tmp_path: Path) -> None:
+async def test_a_deadline_not_due_when_a_handler_ends_keeps_waiting(tmp_path: Path) -> None:
     async with place(tmp_path) as at:
         worker = await at.worker(slow_order(at.clock, takes=WITHIN - timedelta(seconds=1)))
         await worker.takes(an_order())
@@ -72,7 +72,7 @@ async def replays(at: Workers, worker: At, actions_max: int = 100) -> None:
     assert turn.is_complete
 
 
-async def test_one_that_is_replayed_and_fails_again_is_parked_and_a_dead_letter_after_its_attempts(
+async def test_a_replayed_deadline_that_fails_is_parked_until_its_attempts_are_used_up(
     tmp_path: Path,
 ) -> None:
     order, asked = Service("order", retry=Retry(attempts_max=6)), list[str]()

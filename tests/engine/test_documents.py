@@ -265,7 +265,7 @@ class Refusal(Exception):
     """An answer."""
 
 
-async def test_of_a_handler_that_can_never_finish_a_person_is_shown_each_call_that_stands(tmp_path: Path) -> None:
+async def test_the_abort_of_a_handler_escalates_each_call_in_effect(tmp_path: Path) -> None:
     inventory = Service("inventory")
     inventory.document(Stock, "stock", expected_errors=(OutOfStock,))
     inventory.document(Count, "counts")
@@ -379,7 +379,7 @@ async def test_an_update_that_was_ruled_out_is_refused_and_leaves_the_document_a
         assert found.content == content
 
 
-async def test_of_updates_that_go_together_one_that_would_end_the_process_fails_alone(tmp_path: Path) -> None:
+async def test_a_batched_update_that_crashes_fails_alone(tmp_path: Path) -> None:
     declared, clock = inventory_of().declared, TrialClock()
 
     def ends(stock: Stock) -> Stock:
@@ -416,7 +416,7 @@ async def test_an_update_of_a_saga_whose_progress_cannot_be_read_any_more_is_not
         assert await store.get("stock", "tea") == Document(b'{"left":5}', cas)
 
 
-async def test_of_updates_that_go_together_one_whose_progress_cannot_be_read_fails_no_other(tmp_path: Path) -> None:
+async def test_a_batched_update_with_an_unreadable_progress_fails_alone(tmp_path: Path) -> None:
     declared, clock = inventory_of().declared, TrialClock()
     async with SqliteStore(tmp_path / "store.db", clock=clock) as store:
         service = make_service_runtime(

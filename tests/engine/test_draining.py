@@ -57,7 +57,7 @@ def gated() -> tuple[Service, Gate]:
     return payment, gate
 
 
-async def test_what_runs_may_end_and_nothing_new_begins(tmp_path: Path) -> None:
+async def test_draining_finishes_running_handlers_and_begins_none(tmp_path: Path) -> None:
     payment, gate = gated()
     async with workplace(tmp_path) as place:
         async with at_work(place, payment) as stop:

@@ -91,7 +91,7 @@ async def opened(worker: At, bank: Bank) -> None:
     bank.asked.clear()
 
 
-async def test_what_was_given_last_answers_for_a_call_that_is_refused_and_is_recorded_so(tmp_path: Path) -> None:
+async def test_the_last_good_result_answers_a_refused_call_and_is_recorded(tmp_path: Path) -> None:
     bank = Bank()
     async with place(tmp_path) as at:
         worker = await at.worker(asking(bank))

@@ -138,7 +138,7 @@ async def wrong_in(seed: int) -> str | None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32))
-async def test_whatever_the_connector_does_each_version_is_seen_once_in_order_and_the_last_surely(seed: int) -> None:
+async def test_a_faulty_connector_delivers_each_version_once_in_order_and_always_the_last(seed: int) -> None:
     assert await wrong_in(seed) is None
 
 

@@ -96,7 +96,7 @@ async def _take(item: WorkItem) -> bool:
     return True
 
 
-async def test_where_all_that_the_log_holds_was_taken_one_question_is_enough_for_all_sagas() -> None:
+async def test_with_the_whole_log_read_one_request_of_log_ends_serves_all_sagas() -> None:
     place = a_place()
     assert await place.is_handled()
     assert all([await place.is_handled(f"order-{n}", place.now_ms - n) for n in range(50)])
@@ -111,7 +111,7 @@ async def test_lanes_that_ask_at_once_share_one_question() -> None:
     assert place.member.asked == 1
 
 
-async def test_what_was_in_the_log_at_the_time_is_waited_for_and_what_comes_later_is_not() -> None:
+async def test_a_deadline_waits_for_records_before_its_due_time_and_for_no_later_ones() -> None:
     place = a_place()
     place.member.clear_in_progress[BILLS] = 3
     due_ms = place.now_ms
@@ -156,7 +156,7 @@ async def test_for_a_partition_of_another_worker_the_committed_offset_of_the_gro
     assert await place.is_handled(due_ms=due_ms)
 
 
-async def test_what_was_taken_of_a_partition_counts_no_more_once_it_is_lost() -> None:
+async def test_records_read_from_a_lost_partition_no_longer_count() -> None:
     place = a_place()
     due_ms = place.now_ms
     assert await place.is_handled(due_ms=due_ms)
@@ -213,7 +213,7 @@ async def test_a_message_that_yields_goes_before() -> None:
     assert await place.is_handled("order-2")
 
 
-async def test_what_cannot_be_read_blocks_no_deadline_and_is_reported_once() -> None:
+async def test_an_unreadable_record_blocks_no_deadline_and_is_reported_once() -> None:
     place = a_place()
     place.member.clear_in_progress[BILLS] = 5
     place.member.still = [StalledPartition(*BILLS, 0, "it is damaged")]
@@ -298,7 +298,7 @@ async def test_ends_that_are_noted_are_bounded_and_the_first_ones_stay() -> None
     assert max(map(len, place.fence._pending.values())) <= PENDING_MAX
 
 
-async def test_what_deadlines_wait_for_is_reported_once_a_minute() -> None:
+async def test_the_partitions_that_deadlines_wait_for_are_reported_once_a_minute() -> None:
     place = a_place()
     place.member.clear_in_progress[BILLS] = 3
     assert not await place.is_handled()

@@ -140,7 +140,7 @@ def test_json_without_a_content_type_is_not_guessed() -> None:
         SERVICE.decode("reserve", read_message(recorded(JSON, "application/avro")))
 
 
-def test_what_no_handler_names_is_skipped_whatever_its_form() -> None:
+def test_events_without_a_handler_are_skipped_in_every_format() -> None:
     other = SkippedRecord("no contract here is called Other", "unknown type", "Other")
     assert route_record(recorded(b"{", "application/json", type="Other"), SERVICE) == other
     assert route_record(structured({}, type="Other"), SERVICE) == other
@@ -305,7 +305,7 @@ def test_a_foreign_schema_is_not_taken_for_one_side_of_a_step_in_meaning(tmp_pat
         (of_registry(changed(note="string")), "the value is partial: it ends in the middle of OrderPlaced"),
     ],
 )
-def test_what_cannot_be_converted_keeps_its_bytes_and_is_tried_again(record: Record, reason: str) -> None:
+def test_a_value_that_cannot_be_converted_keeps_its_bytes_and_is_retried(record: Record, reason: str) -> None:
     message = read_message(record)
     assert message.value == record.value
     assert message.foreign == (), "no reason is part of it: a registry may say something else tomorrow"

@@ -128,7 +128,7 @@ async def test_two_senders_may_use_one_id(tmp_path: Path) -> None:
         assert len({record.value for record in await place.records("payments")}) == 5, "a key of its own for each"
 
 
-async def test_of_two_senders_with_one_id_and_one_content_the_second_is_ignored_visibly(tmp_path: Path) -> None:
+async def test_the_same_id_and_content_from_another_sender_is_ignored_visibly(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place, at_work(place, payment):
         await place.broker.publish([a_cloud_event(), a_cloud_event(source="/shops/bonn")])
         await place.at_rest(payment)
@@ -138,7 +138,7 @@ async def test_of_two_senders_with_one_id_and_one_content_the_second_is_ignored_
         ]
 
 
-async def test_of_two_senders_with_one_id_and_two_contents_the_second_is_a_dead_letter(tmp_path: Path) -> None:
+async def test_the_same_id_with_other_content_from_another_sender_is_a_dead_letter(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place, at_work(place, payment):
         other = a_cloud_event(source="/shops/bonn")._replace(value=codec.encode(an_order(quantity=2)))
         await place.broker.publish([a_cloud_event(), other])

@@ -57,7 +57,7 @@ def test_a_sender_without_headers_is_understood_by_its_bytes() -> None:
     assert (taken.type, taken.schema, taken.source) == ("OrderPlaced", OrderPlaced.__contract__, "unknown")
 
 
-def test_what_no_handler_names_is_skipped_whatever_else_it_holds() -> None:
+def test_events_without_a_handler_are_skipped_whatever_their_content() -> None:
     confirmed = message_of(OrderConfirmed(order_id=SAGA), started=None)
     assert route_record(sent(confirmed, OrderConfirmed), SERVICE) is UNKNOWN
     other = with_headers(ce_type=b"Nobody", ce_time=b"never")._replace(key=b"", value=b"")

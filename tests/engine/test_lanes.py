@@ -32,7 +32,7 @@ def items(saga: str, prefix: OffsetTracker, partition: int, *offsets: int) -> li
     return [WorkItem(message, Position("orders", partition, offset), prefix, 0.0) for offset in offsets]
 
 
-async def test_what_is_forgotten_is_neither_handled_nor_finished_nor_counted() -> None:
+async def test_dropped_messages_are_neither_handled_nor_finished_nor_counted() -> None:
     handles, left, stays = Handles(), OffsetTracker(0), OffsetTracker(0)
     async with asyncio.TaskGroup() as tasks, KeyedExecutor(tasks, handles, handles) as lanes:
         for item in [*items("a", left, 0, 0, 1, 2), *items("b", stays, 1, 0, 1)]:
@@ -47,7 +47,7 @@ async def test_what_is_forgotten_is_neither_handled_nor_finished_nor_counted() -
     assert (lanes.inflight, lanes.inflight_bytes, left.offset_to_commit(), stays.offset_to_commit()) == (0, 0, 1, 2)
 
 
-async def test_what_is_not_finished_holds_the_prefix_and_is_no_longer_counted() -> None:
+async def test_an_unfinished_message_blocks_the_offset_and_is_no_longer_counted() -> None:
     handles, prefix = Handles(), OffsetTracker(0)
     handles.finishes = False
     handles.gate.set()
@@ -142,7 +142,7 @@ async def test_a_lane_that_fails_ends_the_tasks_of_the_service_and_all_other_lan
     assert (prefix.offset_to_commit(), lanes_left()) == (None, [])
 
 
-async def test_of_lanes_that_fail_together_each_error_is_raised() -> None:
+async def test_errors_of_lanes_that_fail_together_are_all_raised() -> None:
     fails, prefix = Fails("a", "c"), OffsetTracker(0)
 
     async def serve() -> None:
@@ -156,7 +156,7 @@ async def test_of_lanes_that_fail_together_each_error_is_raised() -> None:
 
 
 @pytest.mark.parametrize("when", ["inside the block", "while it ends"])
-async def test_who_cancels_the_service_finds_no_lane_when_it_has_ended(when: str) -> None:
+async def test_a_cancelled_service_leaves_no_lane(when: str) -> None:
     fails, prefix = Fails(), OffsetTracker(0)
     begun = asyncio.Event()
 

@@ -72,7 +72,7 @@ async def a_moment() -> None:
         await CLOCK.sleep(0)
 
 
-async def test_who_comes_first_is_served_first() -> None:
+async def test_calls_are_admitted_in_their_order() -> None:
     gate = Gate(at_once_max=2)
     running = [await gate.enter("a"), await gate.enter("b")]
     waiting = [gate.waits(name) for name in "cde"]
@@ -94,7 +94,7 @@ async def test_who_comes_first_is_served_first() -> None:
     assert len([moment for moment in gate.moments if isinstance(moment, CallWaited)]) == 4
 
 
-async def test_one_that_is_cancelled_leaves_the_line_and_loses_no_place() -> None:
+async def test_a_cancelled_waiting_call_frees_its_place_in_the_queue() -> None:
     gate = Gate(at_once_max=1)
     first = await gate.enter("a")
     gone, second = gate.waits("gone"), gate.waits("b")
@@ -107,7 +107,7 @@ async def test_one_that_is_cancelled_leaves_the_line_and_loses_no_place() -> Non
     gate.check_empty()
 
 
-async def test_one_that_is_cancelled_when_its_place_has_just_come_gives_it_on() -> None:
+async def test_a_call_cancelled_when_admitted_passes_its_turn_on() -> None:
     gate = Gate(at_once_max=1)
     first = await gate.enter("a")
     gone, second = gate.waits("gone"), gate.waits("b")
@@ -190,7 +190,7 @@ async def test_not_more_wait_for_a_turn_of_this_second_than_may(monkeypatch: pyt
     gate.check_empty()
 
 
-async def test_those_that_wait_are_refused_when_the_breaker_opens_and_lose_no_place() -> None:
+async def test_waiting_calls_are_refused_when_the_breaker_opens_without_leaking_turns() -> None:
     gate = Gate(breaker=Breaker(failures=1, open_s=60), at_once_max=1)
     first = await gate.enter("a")
     waiting = [gate.waits(name) for name in "bc"]
@@ -204,7 +204,7 @@ async def test_those_that_wait_are_refused_when_the_breaker_opens_and_lose_no_pl
     assert [(m.state, m.open_s) for m in gate.moments if isinstance(m, BreakerTurned)] == [("open", 60)]
 
 
-async def test_who_would_be_refused_does_not_wait_for_a_place_before() -> None:
+async def test_a_call_that_would_be_refused_does_not_wait_for_a_turn() -> None:
     gate = Gate(breaker=Breaker(failures=1, open_s=0.01), at_once_max=1)
     gate.limiter.leave(await gate.enter("a"), failed=True)
     await CLOCK.sleep(0.02)
@@ -216,7 +216,7 @@ async def test_who_would_be_refused_does_not_wait_for_a_place_before() -> None:
     gate.check_empty()
 
 
-async def test_what_a_call_raises_is_judged_and_raised() -> None:
+async def test_the_error_of_a_call_is_counted_and_raised() -> None:
     async def fails() -> None:
         raise KeyError
 

@@ -162,7 +162,7 @@ async def test_a_limited_call_waits_for_its_own_turn_and_others_of_its_resource_
     check_empty(worker)
 
 
-async def test_who_waits_for_its_own_turn_has_no_place_at_the_resource(at: Workers) -> None:
+async def test_a_call_waiting_for_its_own_limit_uses_no_turn_of_the_resource(at: Workers) -> None:
     bank = Bank()
     worker = await at.worker(served(bank, Plan(order_3="balance"), at_once_max=2))
     with bank.holds("statement order-1"):
@@ -193,7 +193,7 @@ async def test_a_limited_call_passes_the_limits_of_its_resource_too(at: Workers)
     check_empty(worker)
 
 
-async def test_who_has_its_own_turn_waits_for_the_resource_no_longer_than_there_is_time_for_the_call(
+async def test_a_call_waits_for_the_resource_no_longer_than_its_timeout(
     at: Workers,
 ) -> None:
     bank = Bank()
@@ -235,7 +235,7 @@ async def test_a_call_that_has_no_turn_of_its_own_in_time_is_no_attempt_and_come
 RULES = Breaker(failures=1, part=0, within_s=60, open_s=20)
 
 
-async def test_who_would_be_refused_by_an_open_breaker_takes_no_turn_of_its_own(at: Workers) -> None:
+async def test_a_call_refused_by_an_open_breaker_uses_no_turn_of_its_own_limit(at: Workers) -> None:
     bank = Bank()
     worker = await at.worker(served(bank, Plan(order_2="balance"), breaker=RULES))
     with bank.holds("statement order-1"):
@@ -334,7 +334,7 @@ async def test_a_compensation_waits_as_well(at: Workers) -> None:
     check_empty(worker)
 
 
-async def test_what_takes_a_run_back_in_its_place_waits_as_well(at: Workers) -> None:
+async def test_calls_of_an_abort_wait_for_limits_too(at: Workers) -> None:
     payment, bank = Service("payment", retry=PARKS), Bank()
 
     @payment.resource
@@ -369,7 +369,7 @@ async def test_what_takes_a_run_back_in_its_place_waits_as_well(at: Workers) -> 
     check_empty(worker)
 
 
-async def test_one_that_is_cancelled_while_it_waits_at_the_resource_gives_its_own_place_back(at: Workers) -> None:
+async def test_a_call_cancelled_while_waiting_for_the_resource_returns_its_own_turn(at: Workers) -> None:
     bank = Bank()
     worker = await at.worker(served(bank, Plan(order_1="balance"), at_once_max=1))
     with bank.holds("balance order-1"):

@@ -26,7 +26,7 @@ async def reserve(order: OrderPlaced) -> PaymentReserved:
     return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
 
 
-async def test_what_is_noted_is_known_and_adds_to_what_was(tmp_path: Path) -> None:
+async def test_recorded_topics_are_known_and_added_to_earlier_ones(tmp_path: Path) -> None:
     async with SqliteStore(tmp_path / "s.db", clock=SystemClock()) as store:
         await note_logs(store, "payment", {"orders": "a"})
         assert await known_logs(store, "payment") == {}, "it never ran here"
@@ -74,7 +74,7 @@ async def test_a_service_notes_the_logs_that_it_publishes_to(tmp_path: Path) -> 
         assert dict(await place.broker.fetch_log_ids(known)) == known
 
 
-async def test_what_was_published_into_a_log_that_is_gone_is_reported_and_stays_known(tmp_path: Path) -> None:
+async def test_timers_lost_with_a_deleted_log_are_reported_and_stay_known(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         async with at_work(place, payment):
             await place.at_rest(payment)

@@ -111,7 +111,7 @@ async def test_a_new_service_begins_where_it_declares(place: Workplace) -> None:
     assert [order for order, _ in nothing.sent] == ["order-5", "order-6"], "what is committed stays so"
 
 
-async def test_of_two_services_of_one_name_the_second_is_refused_and_takes_nothing(
+async def test_a_second_service_of_the_same_name_is_refused_and_consumes_nothing(
     place: Workplace, tmp_path: Path
 ) -> None:
     ours, theirs = Mails(), Mails()

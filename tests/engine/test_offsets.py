@@ -16,9 +16,7 @@ ACTIONS = st.lists(
 
 
 @given(ACTIONS, st.integers(0, 1000))
-def test_what_may_be_committed_is_all_below_the_first_that_is_not_finished(
-    actions: list[tuple[str, int]], start: int
-) -> None:
+def test_the_committable_offset_is_the_first_unfinished_one(actions: list[tuple[str, int]], start: int) -> None:
     prefix, begun, finished = OffsetTracker(start), list[int](), set[int]()
     committed, following = start, start
     for action, number in actions:
@@ -48,7 +46,7 @@ def test_what_may_be_committed_is_all_below_the_first_that_is_not_finished(
         ]
 
 
-def test_what_was_removed_is_passed_over_once_all_that_had_come_before_it_is_finished() -> None:
+def test_removed_records_are_skipped_when_all_before_them_are_finished() -> None:
     prefix = OffsetTracker(5)
     prefix.begin(5)
     prefix.skip_to(9)

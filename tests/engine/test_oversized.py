@@ -120,7 +120,7 @@ async def test_a_saga_that_outgrew_the_store_can_still_be_undone(tmp_path: Path)
         assert p.state == {"text": ""}
 
 
-async def test_what_cannot_even_be_queued_is_in_the_dead_letter_whole_and_quarantines(tmp_path: Path) -> None:
+async def test_a_message_too_large_to_queue_is_a_whole_dead_letter_and_quarantines(tmp_path: Path) -> None:
     payment = notes()
     async with workplace(tmp_path) as place:
         narrow(place)
@@ -233,9 +233,7 @@ async def test_an_answer_of_a_step_that_has_no_room_is_a_dead_letter_at_once(tmp
         assert {headers["dead_reason"][:9] for _, headers in await place.dead(payment)} == {"TooLarge:"}
 
 
-async def test_of_updates_that_go_together_only_the_one_that_is_too_large_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_batched_update_that_is_too_large_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def stands(*_: object) -> bool:
         return True
 

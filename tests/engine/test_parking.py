@@ -136,7 +136,7 @@ async def test_its_transition_records_when_why_and_for_how_long_each_attempt_fai
         assert times[-1] == entry.time == iso(at.clock.now_ms())
 
 
-async def test_one_wake_is_published_for_the_time_of_the_next_attempt_and_nothing_else(tmp_path: Path) -> None:
+async def test_parking_publishes_only_one_timer_for_the_next_attempt(tmp_path: Path) -> None:
     async with place(tmp_path) as at:
         worker = await at.worker(failing(Bank()))
         p = await parked_at(worker)
@@ -294,7 +294,7 @@ async def test_a_worker_that_dies_in_the_turn_of_a_wake_loses_nothing(tmp_path: 
 # -------------------------------------------------------------------- the end of attempts
 
 
-async def test_it_is_dead_after_the_last_attempt_wherever_they_were_made(tmp_path: Path) -> None:
+async def test_a_run_is_a_dead_letter_after_its_last_attempt_on_any_worker(tmp_path: Path) -> None:
     bank = Bank()
     async with place(tmp_path) as at:
         workers = [await at.worker(failing(bank, Retry(attempts_max=7))) for _ in range(2)]
@@ -314,7 +314,7 @@ async def test_it_is_dead_after_the_last_attempt_wherever_they_were_made(tmp_pat
         assert published_timers(workers[0]) == brought, "wakes of before bring none"
 
 
-async def test_what_is_replayed_has_all_its_attempts_again(tmp_path: Path) -> None:
+async def test_a_replayed_message_has_all_attempts_again(tmp_path: Path) -> None:
     bank = Bank()
     async with place(tmp_path) as at:
         worker = await at.worker(failing(bank, Retry(attempts_max=5)))

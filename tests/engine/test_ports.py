@@ -46,7 +46,7 @@ async def test_people_hear_of_an_outage_once_a_minute_and_when_it_is_over() -> N
     assert len(moments) == 5, "a minute has not passed since people were last told"
 
 
-async def test_what_is_running_continues_until_its_partition_is_lost() -> None:
+async def test_a_run_continues_until_its_partition_is_lost() -> None:
     assignment = assigned(TrialClock())
     assignment.let_go([Partition("orders", 0)])
     del assignment.trackers[Partition("orders", 0)]
@@ -80,7 +80,7 @@ async def _drained(assignment: WorkerAssignment, position: Position) -> bool:
     return False
 
 
-async def test_what_is_committed_is_known_of_the_partitions_that_are_ours() -> None:
+async def test_committed_offsets_are_known_for_assigned_partitions() -> None:
     assignment = assigned(TrialClock())
     assert not assignment.is_committed(HERE)
     assert assignment.is_committed(THERE)

@@ -62,7 +62,7 @@ async def test_timers_that_have_nothing_to_do_publish_nothing_that_was_acknowled
         assert worker.log.messages == [published]
 
 
-async def test_who_remembers_nothing_of_it_leaves_it_to_the_message_under_which_it_was_written(tmp_path: Path) -> None:
+async def test_a_worker_without_a_cache_leaves_events_to_the_redelivery_of_their_message(tmp_path: Path) -> None:
     async with place(tmp_path) as workers:
         worker, other = await workers.worker(payment), await workers.worker(payment)
         await worker.takes(an_order())
@@ -91,7 +91,7 @@ async def test_a_release_that_does_not_handle_the_message_publishes_what_no_othe
         assert other.log.messages == worker.log.messages
 
 
-async def test_who_writes_publishes_before_what_another_message_brings(tmp_path: Path) -> None:
+async def test_a_write_first_publishes_the_events_of_earlier_transitions(tmp_path: Path) -> None:
     async with place(tmp_path) as workers:
         worker, other = await workers.worker(payment), await workers.worker(payment)
         await worker.takes(an_order())
@@ -110,7 +110,7 @@ async def test_a_repair_publishes_what_a_message_may_never_bring(tmp_path: Path)
         assert other.log.messages == worker.log.messages
 
 
-async def test_what_no_message_shows_as_published_is_published_by_each_worker_that_does_not_remember_it(
+async def test_transitions_not_shown_as_published_are_published_by_each_worker_without_a_cache_of_them(
     tmp_path: Path,
 ) -> None:
     async with place(tmp_path) as workers:

@@ -137,7 +137,9 @@ async def test_a_worker_that_is_not_to_publish_transitions_publishes_none(tmp_pa
     assert p.transitions_published == 0
 
 
-async def test_what_a_silent_worker_wrote_is_published_by_the_next_one_that_loads_it(tmp_path: Path) -> None:
+async def test_transitions_of_a_worker_without_publishing_are_published_by_the_next_that_loads_them(
+    tmp_path: Path,
+) -> None:
     async with workplace(tmp_path) as place:
         await place.broker.ensure_topics([TOPIC])
         async with at_work(place, payment):
@@ -293,7 +295,7 @@ async def test_beyond_the_bound_new_ones_are_dropped_and_published_when_their_sa
     assert again.published_below(three) == 3
 
 
-async def test_it_publishes_until_when_the_head_of_a_queue_is_parked_and_the_nearest_deadline(tmp_path: Path) -> None:
+async def test_a_transition_event_has_the_due_times_of_the_parked_head_and_of_the_next_deadline(tmp_path: Path) -> None:
     desk = Desk()
     one, *_ = await history_at(tmp_path)
     message = one.results[0].event
@@ -362,7 +364,7 @@ async def test_a_suspended_run_is_published_with_its_time_unless_an_operator_has
     ]
 
 
-async def test_what_waits_for_the_start_of_its_saga_is_published_with_the_types_that_would_show_it(
+async def test_a_message_pending_for_the_start_of_its_saga_is_published_with_the_start_types(
     tmp_path: Path,
 ) -> None:
     desk = Desk()
@@ -378,7 +380,7 @@ async def test_what_waits_for_the_start_of_its_saga_is_published_with_the_types_
     ]
 
 
-async def test_what_no_log_takes_is_let_go_and_keeps_back_nothing(tmp_path: Path) -> None:
+async def test_a_transition_event_that_cannot_be_published_is_dropped_and_blocks_nothing(tmp_path: Path) -> None:
     desk = Desk(Paper(fails=BrokerError("no such topic")))
     one, two, *_ = await history_at(tmp_path)
     telling = desk.telling()
@@ -412,7 +414,7 @@ async def test_a_damaged_transition_is_a_gap_and_stops_no_worker(tmp_path: Path)
     assert telling.published_below(three) == 1
 
 
-async def test_what_many_lanes_write_goes_in_one_batch_soon_after(tmp_path: Path) -> None:
+async def test_transitions_of_many_lanes_are_published_in_one_batch(tmp_path: Path) -> None:
     desk = Desk()
     one, two, _ = await history_at(tmp_path)
     telling = desk.telling()

@@ -76,7 +76,7 @@ async def test_changes_go_to_the_topic_in_order_and_are_forgotten_then(store: Sq
     assert not store.read_recorded("s", 10)
 
 
-async def test_what_was_not_acknowledged_is_published_again_with_the_same_content(store: SqliteStore) -> None:
+async def test_unacknowledged_changes_are_published_again_unchanged(store: SqliteStore) -> None:
     await store.insert("bags", "a", b'{"n":1}')
     log = Log(failures=[BrokerUnavailable("away")])
     relay = relay_of(store, log)
@@ -87,7 +87,7 @@ async def test_what_was_not_acknowledged_is_published_again_with_the_same_conten
     assert first == again
 
 
-async def test_it_continues_after_each_failure_and_ends_when_stopped(store: SqliteStore) -> None:
+async def test_a_relay_continues_after_each_failure_and_ends_when_stopped(store: SqliteStore) -> None:
     log = Log(failures=[BrokerUnavailable("away"), StoreUnavailable("full"), Ambiguous("perhaps")])
     moments: list[TelemetryEvent] = []
     relay, stop = relay_of(store, log, moments), asyncio.Event()
@@ -104,7 +104,7 @@ async def test_it_continues_after_each_failure_and_ends_when_stopped(store: Sqli
     assert first == [f"{n}" for n in range(AT_ONCE_MAX + 7)]
 
 
-async def test_what_no_waiting_mends_ends_it(store: SqliteStore) -> None:
+async def test_a_permanent_error_ends_a_relay(store: SqliteStore) -> None:
     await store.insert("bags", "a", b"{}")
     with pytest.raises(StoreBroken, match="it was replaced"):
         await relay_of(store, Log(failures=[StoreBroken("it was replaced")])).run(asyncio.Event())
@@ -119,7 +119,7 @@ async def test_a_lock_that_cannot_be_taken_is_an_outage(store: SqliteStore, monk
         await relay_of(store, Log()).relay_once()
 
 
-async def test_one_of_two_relays_and_the_other_takes_on_what_lies_there_for_long(
+async def test_of_two_relays_one_publishes_and_the_other_takes_over_old_changes(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     assert relay_of(store, Log()).source.leads("s")
@@ -155,7 +155,7 @@ async def test_a_change_too_large_for_the_log_goes_without_what_was_before_then_
         from_record(three)
 
 
-async def test_what_is_no_json_is_passed_on_to_be_reported(store: SqliteStore) -> None:
+async def test_a_change_that_is_no_json_is_published_to_be_reported(store: SqliteStore) -> None:
     await store.insert("bags", "a", b"\xff no json")
     await store.insert("bags", "b", b'"text"')
     log = Log()

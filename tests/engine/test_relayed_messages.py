@@ -52,7 +52,7 @@ RELAYED: Headers = (("id", b"uuid-1"), ("eventType", b"Topped"))
 
 
 @pytest.mark.parametrize("where", ["the contract", "the topic"])
-async def test_what_a_relay_publishes_twice_takes_effect_once(tmp_path: Path, where: str) -> None:
+async def test_a_message_published_twice_by_a_relay_is_handled_once(tmp_path: Path, where: str) -> None:
     declares: dict[str, Any] = {"id_header": "id"}
     bank = Bank(tmp_path, **declares) if where == "the contract" else Bank(tmp_path, topic=declares)
     async with workplace(tmp_path) as place, at_work(place, bank.service):
@@ -107,7 +107,7 @@ async def test_an_id_in_a_field_is_read_in_each_form(tmp_path: Path, type_: Any,
         assert list(bank.added.values()) == [100]
 
 
-async def test_what_has_no_readable_id_field_goes_by_its_bytes(tmp_path: Path) -> None:
+async def test_a_message_without_a_readable_id_field_is_identified_by_its_bytes(tmp_path: Path) -> None:
     bank = Bank(tmp_path, field("number", "string"), id_field="number")
     as_json: Headers = (("content-type", b"application/json"), ("ce_type", b"Topped"))
     async with workplace(tmp_path) as place, at_work(place, bank.service):

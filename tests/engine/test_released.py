@@ -37,7 +37,7 @@ async def heeds(worker: At, wish: OperatorCommand) -> None:
     )
 
 
-async def test_what_is_parked_is_tried_at_once_where_it_was_and_what_waits_behind_it_follows(tmp_path: Path) -> None:
+async def test_a_released_run_is_tried_at_once_in_its_place_and_later_ones_follow(tmp_path: Path) -> None:
     bank = Bank()
     async with place(tmp_path) as at:
         worker = await at.worker(failing(bank))
@@ -56,7 +56,7 @@ async def test_what_is_parked_is_tried_at_once_where_it_was_and_what_waits_behin
         assert [call.name for call in history[3].calls] == ["prepare", "charge"]
 
 
-async def test_what_fails_again_is_parked_again_with_one_attempt_more(tmp_path: Path) -> None:
+async def test_a_released_run_that_fails_is_parked_with_one_more_attempt(tmp_path: Path) -> None:
     bank = Bank()
     async with place(tmp_path) as at:
         worker = await at.worker(failing(bank, PARKS))
@@ -172,7 +172,7 @@ async def test_a_deadline_and_a_turn_that_failed_are_released_and_those_that_wai
         assert (await worker.outcomes())[-2:] == [("expire", "released"), ("expire", "handled")]
 
 
-async def test_what_has_come_to_its_end_meanwhile_is_not_released(tmp_path: Path) -> None:
+async def test_a_finished_run_is_not_released(tmp_path: Path) -> None:
     bank = Bank()
     async with place(tmp_path) as at:
         worker = await at.worker(failing(bank))

@@ -65,7 +65,7 @@ async def test_in_place_it_does_not_count_on_one_that_is_old(tmp_path: Path) -> 
         assert (last.outcome, last.attempt, last.failures) == ("handled", 1, ())
 
 
-async def test_what_is_parked_counts_without_a_read_for_its_write_asks_the_store(tmp_path: Path) -> None:
+async def test_a_parked_failure_counts_without_a_read_of_the_progress(tmp_path: Path) -> None:
     shop = Shop(PARKS)
     async with place(tmp_path) as workers:
         worker, _, reads = await fails_once(shop, workers, old=False)
@@ -74,7 +74,7 @@ async def test_what_is_parked_counts_without_a_read_for_its_write_asks_the_store
         assert (last.outcome, last.attempt, len(last.failures)) == ("retrying", 1, 1)
 
 
-async def test_what_is_refused_its_parking_does_not_count(tmp_path: Path) -> None:
+async def test_a_failure_whose_parking_is_refused_does_not_count(tmp_path: Path) -> None:
     shop = Shop(PARKS)
     async with place(tmp_path) as workers:
         worker, _, reads = await fails_once(shop, workers, old=True)

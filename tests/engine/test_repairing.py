@@ -186,7 +186,7 @@ def dying_at(write: int) -> Before:
     return before
 
 
-async def test_what_is_ready_and_was_left_for_long_is_gone_on_with(tmp_path: Path) -> None:
+async def test_a_repair_continues_ready_runs_that_nothing_resumes(tmp_path: Path) -> None:
     payment = Service("payment")
 
     @payment.handler

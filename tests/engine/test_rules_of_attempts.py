@@ -83,7 +83,7 @@ async def test_a_resource_has_rules_for_what_fails_on_it_and_for_nothing_else(tm
     assert (outcome, attempts, retrying(worker)) == ("dead", 3, [(1, 3), (2, 3)])
 
 
-async def test_what_fails_beside_a_resource_has_the_rules_of_the_service(tmp_path: Path) -> None:
+async def test_a_failure_outside_a_resource_follows_the_retry_rules_of_the_service(tmp_path: Path) -> None:
     beside = [KeyError("no bank's fault")] * 9
     outcome, attempts, _ = await ended(tmp_path, beside, of_bank=LONG, service=Retry(attempts_max=4))
     assert (outcome, attempts) == ("dead", 4)

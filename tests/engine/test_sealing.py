@@ -170,7 +170,7 @@ async def test_with_keys_nothing_sensitive_lies_in_a_store_or_a_log_and_handlers
     assert in_the_clear(tmp_path) == []
 
 
-async def test_who_was_forgotten_reads_as_erased_and_what_was_done_can_still_be_undone(tmp_path: Path) -> None:
+async def test_values_of_an_erased_subject_read_as_erased_and_compensations_still_run(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         keys, bank = keys_in(tmp_path, place), Bank()
         async with at_work(place, payment, use=(bank,), keys=keys):
@@ -297,7 +297,7 @@ async def test_a_run_whose_state_has_a_key_that_is_missing_is_parked_until_it_is
 
 
 @pytest.mark.parametrize("has_keys", [True, False])
-async def test_what_only_looks_sealed_in_a_field_that_is_not_sensitive_stays_as_it_is(
+async def test_text_that_looks_encrypted_in_a_field_that_is_not_sensitive_is_not_changed(
     tmp_path: Path, has_keys: bool
 ) -> None:
     """Anybody can type it into a form."""
@@ -311,7 +311,7 @@ async def test_what_only_looks_sealed_in_a_field_that_is_not_sensitive_stays_as_
         assert (entry.outcome, entry.attempt) == ("handled", 1)
 
 
-async def test_what_began_without_keys_resumes_with_them_and_the_other_way_round(tmp_path: Path) -> None:
+async def test_runs_begun_without_keys_resume_with_them_and_vice_versa(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         bank = Bank()
         bank.answers = False
@@ -400,7 +400,7 @@ async def test_a_sealed_state_is_migrated_and_sealed_again(tmp_path: Path) -> No
             assert await other.get_or_create_key(SAGA) is None
 
 
-async def test_what_was_erased_of_a_state_and_cannot_be_a_text_has_its_default(tmp_path: Path) -> None:
+async def test_an_erased_state_field_that_is_no_text_has_its_default(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         keys = keys_in(tmp_path, place)
         async with at_work(place, later, keys=keys):
@@ -539,7 +539,7 @@ async def killed_in_its_second_step(tmp_path: Path, place: Workplace) -> tuple[K
     return keys, bank
 
 
-async def test_what_was_recorded_by_a_release_that_did_not_tell_places_apart_is_read(tmp_path: Path) -> None:
+async def test_values_encrypted_by_an_earlier_release_are_read(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         keys, bank = await killed_in_its_second_step(tmp_path, place)
         await _replace_sealed(place, keys, lambda key: key.encrypt(f'"{TOKEN}"'.encode(), f"payment|{SAGA}"))

@@ -129,7 +129,7 @@ async def kept_by(place: Workplace) -> list[bytes]:
 
 
 @pytest.mark.parametrize("form", READABLE)
-async def test_what_a_sender_left_in_the_clear_is_kept_sealed_and_handlers_see_it_all_the_same(
+async def test_plain_sensitive_values_of_senders_are_stored_encrypted_and_handlers_read_them(
     form: str, tmp_path: Path
 ) -> None:
     with one_test():
@@ -152,7 +152,7 @@ async def test_what_a_sender_left_in_the_clear_is_kept_sealed_and_handlers_see_i
 
 
 @pytest.mark.parametrize("form", [*REFUSED, *LETTERS])
-async def test_what_cannot_be_read_lies_sealed_in_its_dead_letter_and_in_the_progress(
+async def test_an_unreadable_message_is_stored_encrypted_in_its_dead_letter_and_in_the_progress(
     form: str, tmp_path: Path
 ) -> None:
     with one_test():
@@ -180,7 +180,7 @@ async def test_the_reason_is_the_same_with_keys_and_without(form: str, tmp_path:
     assert reasons[0] == reasons[1]
 
 
-async def test_who_was_forgotten_before_the_message_came_is_never_kept(tmp_path: Path) -> None:
+async def test_values_of_a_subject_erased_before_the_message_are_never_stored(tmp_path: Path) -> None:
     with one_test():
         async with workplace(tmp_path) as place:
             keys = keys_in(tmp_path, place)
@@ -193,7 +193,7 @@ async def test_who_was_forgotten_before_the_message_came_is_never_kept(tmp_path:
             assert not [1 for content in await kept_by(place) if b"SECRET" in content or b"sealed:1:" in content]
 
 
-async def test_where_the_secret_is_lost_the_message_is_parked_until_it_is_restored(tmp_path: Path) -> None:
+async def test_a_message_with_a_lost_secret_is_parked_until_the_secret_is_restored(tmp_path: Path) -> None:
     with one_test():
         async with workplace(tmp_path) as place:
             await keys_in(tmp_path, place).get_or_create_key(SAGA)
@@ -249,7 +249,7 @@ async def test_a_value_of_an_unknown_schema_is_kept_sealed_and_handled_once_its_
             assert not [1 for content in await kept_by(place) if can_be_read(b"SECRET", content)]
 
 
-async def test_who_is_forgotten_while_a_value_of_an_unknown_schema_waits_is_never_read(tmp_path: Path) -> None:
+async def test_a_subject_erased_while_a_message_waits_for_its_schema_is_never_read(tmp_path: Path) -> None:
     contracts, value = of_newer_schema(tmp_path / "contracts")
     with one_test():
         async with workplace(tmp_path) as place:
@@ -263,7 +263,7 @@ async def test_who_is_forgotten_while_a_value_of_an_unknown_schema_waits_is_neve
             assert not [1 for content in await kept_by(place) if can_be_read(b"SECRET", content)]
 
 
-async def test_what_was_sealed_as_a_whole_is_opened_by_its_schema_and_belongs_to_its_saga(tmp_path: Path) -> None:
+async def test_a_value_encrypted_as_a_whole_is_decrypted_by_its_schema_in_its_own_saga_only(tmp_path: Path) -> None:
     contracts, newer = of_newer_schema(tmp_path / "contracts")
     async with workplace(tmp_path) as place:
         keys = keys_in(tmp_path, place)

@@ -98,7 +98,7 @@ async def test_self_consumed_events_that_wait_in_vain_are_in_segments_and_all_ha
         ]
 
 
-async def test_what_is_withdrawn_in_segments_is_never_handled(tmp_path: Path) -> None:
+async def test_events_withdrawn_in_segments_are_never_handled(tmp_path: Path) -> None:
     taken: list[str] = []
     payment = joining(taken)
     async with workplace(tmp_path) as place, at_work(place, payment):
@@ -188,7 +188,7 @@ async def test_thousands_of_queued_messages_are_in_nested_segments_and_run_in_or
         assert noted == [-1, *range(700)]
 
 
-async def test_of_large_events_only_the_first_are_in_the_progress(
+async def test_only_the_first_large_self_consumed_events_stay_in_the_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(overflow, "BOUNDS", overflow.OverflowBounds())

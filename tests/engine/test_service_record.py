@@ -81,7 +81,7 @@ async def made(service: Service[Any], store: Any, moments: list[TelemetryEvent] 
     return await ensure_record(service.declared, store, CLOCK, OutageWatch("mailer", CLOCK, report))
 
 
-async def test_it_is_made_once_and_each_store_has_its_own(store: SqliteStore, tmp_path: Path) -> None:
+async def test_a_service_record_is_created_once_in_each_store(store: SqliteStore, tmp_path: Path) -> None:
     several = await asyncio.gather(*(made(a_service(), store) for _ in range(8)))
     assert len({each.store for each in several}) == 1
     assert await made(a_service(), store) == several[0] == await read_record(store, "mailer")
@@ -92,7 +92,7 @@ async def test_it_is_made_once_and_each_store_has_its_own(store: SqliteStore, tm
         assert (await made(a_service(), other)).store != several[0].store
 
 
-async def test_where_it_began_in_a_topic_stays_whatever_a_later_release_declares(store: SqliteStore) -> None:
+async def test_the_first_offset_of_a_topic_is_kept_for_later_releases(store: SqliteStore) -> None:
     before_ms = CLOCK.now_ms()
     first = await made(a_service(start="now"), store)
     assert before_ms <= first.starts["orders"] <= CLOCK.now_ms()
@@ -124,7 +124,7 @@ async def test_a_service_that_does_less_than_another_one_is_a_new_one(store: Sql
     assert (await made(a_service(wider=True), store)).service == "mailer"
 
 
-async def test_what_services_react_to_is_noted_by_all_that_start_at_once_and_as_it_changes(store: SqliteStore) -> None:
+async def test_consumed_events_are_recorded_by_concurrent_starts_and_when_they_change(store: SqliteStore) -> None:
     names = [f"mailer-{number}" for number in range(6)]
     await asyncio.gather(*(made(a_service(name=name, start="now"), store) for name in names))
     await made(a_service(name=names[0], wider=True), store)
@@ -156,7 +156,7 @@ async def test_while_the_store_is_away_it_waits_and_reports_that(store: SqliteSt
     assert [type(each) for each in moments] == [Unavailable]
 
 
-async def test_one_that_cannot_be_read_is_no_reason_to_make_another(store: SqliteStore) -> None:
+async def test_an_unreadable_service_record_is_not_replaced(store: SqliteStore) -> None:
     await store.insert(ARCHIVES, record_key("mailer"), b'{"store": 7}')
     with pytest.raises(StoreError, match=r"'mailer\|identity::saga::record' in 'saga-archive'.*restore it"):
         await made(a_service(), store)

@@ -88,7 +88,7 @@ async def test_the_largest_event_still_fits_as_a_dead_letter_with_all_its_bytes(
     assert record_size(letter) <= SMALL
 
 
-def test_what_a_client_may_not_publish_is_refused_before_anything_is_sent() -> None:
+def test_events_that_a_client_may_not_publish_are_refused_before_sending() -> None:
     largest = order(ROOM)
     assert record_size(to_record(largest, 0, SMALL)) <= SMALL - BESIDE_BYTES + 1000
     with pytest.raises(SagaError) as refused:

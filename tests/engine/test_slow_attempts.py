@@ -137,7 +137,7 @@ async def test_each_turn_makes_one_attempt_and_what_comes_meanwhile_has_its_own(
         assert noted or [k.message.type for k in p.queue][1:] == ["OrderConfirmed"]
 
 
-async def test_what_fails_for_one_message_holds_up_no_other_of_its_handler(tmp_path: Path) -> None:
+async def test_a_failure_for_one_message_blocks_no_other_of_its_handler(tmp_path: Path) -> None:
     async with place(tmp_path) as at:
         payment, asked = Service("payment", retry=SHORT), Counter[str]()
 
@@ -159,7 +159,7 @@ async def test_what_fails_for_one_message_holds_up_no_other_of_its_handler(tmp_p
 
 
 @pytest.mark.parametrize("undoes", [False, True])
-def test_what_is_stopped_for_one_message_is_as_due_as_it_was_for_others(undoes: bool) -> None:
+def test_holding_back_one_message_moves_no_due_time_of_others(undoes: bool) -> None:
     messages = [message_of(an_order(), started=None, id=f"order-{n}") for n in (1, 2)]
     kept = tuple(PendingMessage(handler="reserve", message=each, n=n, due_ms=1000) for n, each in enumerate(messages))
     p = new_progress("payment", SAGA, 1)

@@ -70,7 +70,7 @@ def is_behind(place: Workplace, group: str) -> bool:
     return place.broker.connection.execute(sql, (group,)).fetchone() is not None
 
 
-async def test_what_comes_from_each_source_is_handled_and_committed_where_it_came_from(tmp_path: Path) -> None:
+async def test_messages_of_each_source_are_handled_and_committed_there(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         async with at_work(place, two(place)) as worker:
             await place.until(lambda: worker.lag() is not None)
@@ -129,7 +129,7 @@ async def test_a_source_that_cannot_be_joined_ends_the_worker_and_leaves_the_oth
         assert not place.broker.connection.execute("SELECT 1 FROM members").fetchall()
 
 
-def test_what_stands_still_in_any_source_is_reported() -> None:
+def test_a_stalled_partition_of_any_source_is_reported() -> None:
     class Still:
         def __init__(self, topic: str) -> None:
             self.topic = topic

@@ -90,7 +90,7 @@ async def test_a_tuple_in_the_state_is_one_when_it_is_read_back() -> None:
     assert done.state == replace(filled, skus=("tea", "milk"))
 
 
-async def test_what_a_failed_attempt_assigned_is_forgotten() -> None:
+async def test_state_changes_of_a_failed_attempt_are_dropped() -> None:
     payment, attempts = Service("payment", state=Memory), list[int]()
 
     @payment.handler

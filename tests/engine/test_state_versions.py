@@ -184,7 +184,7 @@ async def test_people_are_shown_the_state_in_the_version_of_then(tmp_path: Path)
     assert "unchanged" in await run_command("sagas", "verify", SAGA)
 
 
-async def test_what_only_waits_stays_as_the_release_before_can_read_it(tmp_path: Path) -> None:
+async def test_a_write_that_only_keeps_a_message_stays_readable_for_the_earlier_release(tmp_path: Path) -> None:
     bank = Bank()
     async with workplace(tmp_path) as place:
         await handled(place, before(), bank, cancelled(1))
@@ -343,7 +343,7 @@ def taking_back(service: Service[Any], kind: type[Any], value: object) -> Servic
     return service
 
 
-async def test_what_takes_the_place_of_a_run_that_never_ends_changes_no_version(tmp_path: Path) -> None:
+async def test_an_abort_does_not_migrate_the_state(tmp_path: Path) -> None:
     bank, new = Bank(), Service("payment", state=Notes)
 
     @new.migrate(1)

@@ -379,7 +379,7 @@ async def other_than_annotated(saga: Saga, bank: Bank) -> object:
     ],
 )
 @pytest.mark.parametrize("caught", [False, True])
-async def test_what_cannot_be_recorded_is_a_dead_letter_even_if_the_handler_catches_it(
+async def test_an_unrecordable_step_result_is_a_dead_letter_even_if_the_handler_catches_the_error(
     tmp_path: Path, way: Callable[[Saga, Bank], Awaitable[object]], reason: str, called: bool, caught: bool
 ) -> None:
     async def body(order: OrderPlaced, bank: Bank, saga: Saga) -> Reaction:

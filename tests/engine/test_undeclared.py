@@ -40,7 +40,7 @@ without_undo.handler(reserve)
 async def close_too(cancelled: OrderCancelled) -> None: ...
 
 
-async def test_what_a_version_does_not_declare_waits_for_one_that_does_and_other_sagas_continue(tmp_path: Path) -> None:
+async def test_work_of_an_undeclared_handler_waits_for_a_release_that_declares_it(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         async with at_work(place, newer):
             await place.publish(an_order())

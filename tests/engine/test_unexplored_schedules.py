@@ -82,7 +82,7 @@ def reads_unless_confirmed(read: list[bool]) -> Service[Seen]:
     return payment
 
 
-async def test_what_an_attempt_read_before_its_first_write_was_refused_binds_no_rerun(tmp_path: Path) -> None:
+async def test_reads_before_a_refused_first_write_do_not_bind_a_rerun(tmp_path: Path) -> None:
     read: list[bool] = []
     payment = reads_unless_confirmed(read)
     async with place(tmp_path) as at:
@@ -94,7 +94,7 @@ async def test_what_an_attempt_read_before_its_first_write_was_refused_binds_no_
         assert not one.dead
 
 
-async def test_what_an_attempt_read_before_its_first_write_was_refused_binds_no_run_that_another_began(
+async def test_reads_before_a_refused_first_write_do_not_bind_a_run_of_another_worker(
     tmp_path: Path,
 ) -> None:
     read: list[bool] = []
@@ -158,7 +158,7 @@ async def test_a_failure_without_a_start_time_waits_where_nothing_is_known_of_it
         assert (await worker.progress()).n == 1, "it is kept already"
 
 
-async def test_what_waits_because_nothing_is_known_does_not_make_a_forgotten_saga_a_new_one(tmp_path: Path) -> None:
+async def test_a_pending_message_does_not_restart_a_forgotten_saga(tmp_path: Path) -> None:
     ran: list[str] = []
     async with place(tmp_path) as at:
         worker = await at.worker(undoable(ran))
@@ -170,7 +170,7 @@ async def test_what_waits_because_nothing_is_known_does_not_make_a_forgotten_sag
         assert (await worker.progress()).started is None
 
 
-async def test_what_a_clock_far_ahead_takes_for_forgotten_is_a_dead_letter_and_runs_when_it_is_published_again(
+async def test_a_message_rejected_as_too_old_by_a_clock_far_ahead_runs_when_published_again(
     tmp_path: Path,
 ) -> None:
     ran: list[str] = []
@@ -292,7 +292,7 @@ async def test_a_new_handler_of_an_own_event_hears_what_earlier_versions_emitted
         assert await new.outcomes() == told
 
 
-async def test_what_was_undone_is_not_taken_over(tmp_path: Path) -> None:
+async def test_events_of_undone_results_are_not_taken_over(tmp_path: Path) -> None:
     ran: list[str] = []
     async with place(tmp_path) as at:
         old, new = await at.worker(version(ran, joins=False)), await at.worker(version(ran, joins=True))
@@ -323,7 +323,7 @@ async def test_a_version_that_emits_an_event_no_more_hears_what_earlier_ones_emi
         assert captures == ["c"]
 
 
-async def test_what_was_taken_over_is_withdrawn_when_its_result_is_undone(tmp_path: Path) -> None:
+async def test_events_taken_over_are_withdrawn_when_their_result_is_undone(tmp_path: Path) -> None:
     ran: list[str] = []
     async with place(tmp_path) as at:
         old, new = await at.worker(version(ran, joins=False)), await at.worker(version(ran, joins=True))
@@ -362,7 +362,7 @@ async def test_versions_that_take_turns_give_each_own_event_once(tmp_path: Path)
         assert ran.count("capture c") == 1
 
 
-async def test_what_a_segment_records_of_a_self_consumed_event_counts_when_a_version_handles_it_again(
+async def test_inbox_entries_in_segments_count_when_a_version_handles_an_event_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A version between forgot the event, and so many messages came that its inbox entry is in a segment."""
@@ -413,7 +413,7 @@ async def test_a_handler_that_can_decode_waits_for_its_other_part_though_another
         assert [letter["dead_reason"] for letter in worker.dead] == ["BadInput: of a version that it does not know"]
 
 
-async def test_what_a_later_version_can_decode_runs_with_all_its_parts(
+async def test_a_fan_in_that_a_later_version_can_decode_runs_with_all_its_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[tuple[Event, Event]] = []
@@ -509,7 +509,7 @@ async def test_an_update_that_was_applied_is_one_though_its_answer_was_lost_and_
         assert await worker.outcomes() == [("take", "handled")]
 
 
-async def test_of_updates_that_go_together_each_looks_whether_its_own_run_still_stands(tmp_path: Path) -> None:
+async def test_each_batched_update_checks_its_own_run(tmp_path: Path) -> None:
     payment = Service("payment")
     payment.document(Stock, "stock")
 
@@ -577,7 +577,7 @@ async def test_a_progress_that_was_only_read_is_as_old_in_the_cache_as_its_last_
 
 
 @pytest.mark.parametrize("off_by", [timedelta(days=-200), timedelta(days=200)], ids=["behind", "ahead"])
-async def test_one_write_by_a_clock_that_is_wrong_makes_no_handler_run_twice(tmp_path: Path, off_by: timedelta) -> None:
+async def test_a_write_by_a_wrong_clock_runs_no_handler_twice(tmp_path: Path, off_by: timedelta) -> None:
     ran: list[str] = []
     payment = Service("payment")
 
@@ -787,7 +787,7 @@ async def test_a_repair_that_dies_anywhere_is_gone_on_with_by_the_next_one(tmp_p
             assert await republish_saga(again.participant, SAGA) == []
 
 
-async def test_what_a_repair_wrote_and_did_not_publish_is_published_by_the_next_one(tmp_path: Path) -> None:
+async def test_unpublished_events_of_a_repair_are_published_by_the_next_one(tmp_path: Path) -> None:
     ran: list[str] = []
     async with place(tmp_path) as at:
         old, new = await at.worker(chain(ran, longer=False)), await at.worker(chain(ran, longer=True))

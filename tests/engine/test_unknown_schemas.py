@@ -102,7 +102,7 @@ async def test_a_schema_that_is_deployed_and_means_something_else_waits_for_the_
         assert (p.queue[0].attempts, contracts.readings) == (3, readings), "nothing that could be deployed mends it"
 
 
-async def test_what_came_behind_it_is_handled_behind_it(tmp_path: Path) -> None:
+async def test_messages_behind_one_with_an_unknown_schema_are_handled_after_it(tmp_path: Path) -> None:
     contracts, service = Contracts(tmp_path), Service("payment")
 
     @service.handler(repeats=OrderPlaced)
@@ -240,7 +240,7 @@ async def test_an_attempt_that_a_person_asks_for_is_written_so_that_its_end_is_s
         ]
 
 
-async def test_what_waits_for_a_schema_that_never_comes_is_ended_by_a_route_to_the_dead_letters(
+async def test_a_wait_for_a_missing_schema_is_ended_by_a_route_to_the_dead_letters(
     tmp_path: Path,
 ) -> None:
     contracts = Contracts(tmp_path)
@@ -423,7 +423,7 @@ def parked_now(told: Sequence[Parked]) -> set[str]:
     return {m.saga for m in told}
 
 
-async def test_it_is_parked_before_its_partition_continues_and_others_are_not_affected(tmp_path: Path) -> None:
+async def test_a_message_with_an_unknown_schema_is_parked_and_affects_no_other_saga(tmp_path: Path) -> None:
     contracts = Contracts(tmp_path)
     made = contracts.newer_class("OrderPlaced")
     async with workplace(tmp_path) as here:

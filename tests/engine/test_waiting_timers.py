@@ -179,7 +179,7 @@ async def test_in_its_last_minute_a_timer_stays_in_memory_until_it_is_due() -> N
         assert place.offsets == [0, 1]
 
 
-async def test_what_is_due_in_more_than_a_minute_when_its_tier_has_passed_is_sent_on() -> None:
+async def test_a_timer_due_in_over_a_minute_after_its_tier_is_forwarded() -> None:
     async with a_place() as place:
         place.add(0, 300, tier="4m")
         place.add(1, 299, tier="4m")
@@ -187,7 +187,7 @@ async def test_what_is_due_in_more_than_a_minute_when_its_tier_has_passed_is_sen
         assert (place.offsets, place.held.count(P)) == ([0], 1)
 
 
-async def test_what_is_overdue_takes_its_turn_at_once() -> None:
+async def test_an_overdue_timer_is_delivered_at_once() -> None:
     async with a_place() as place:
         place.add(0, -1, tier="now")
         place.add(1, 0, tier="1d", appended_s=90_000)

@@ -244,7 +244,7 @@ async def test_a_message_without_the_start_of_its_saga_waits_until_one_has_it(tm
         assert started == [b"2026-11-21T10:00:00.000Z"] * 3
 
 
-async def test_what_a_message_of_a_client_causes_carries_the_start_of_its_saga(tmp_path: Path) -> None:
+async def test_events_caused_by_a_client_message_carry_the_start_of_the_saga(tmp_path: Path) -> None:
     """A Client cannot know it, unless its event starts the saga: the service that handles it knows, and records it."""
     payment = Service("payment")
     other = Service("inventory")
@@ -292,7 +292,7 @@ async def test_what_a_message_of_a_client_causes_carries_the_start_of_its_saga(t
             assert [(e.handler, e.outcome) for e in await place.history(other)] == [("heard", "handled")]
 
 
-async def test_what_is_open_never_expires_and_what_is_not_lives_for_the_memory(tmp_path: Path) -> None:
+async def test_open_progresses_never_expire_and_others_after_the_retention(tmp_path: Path) -> None:
     payment = Service("payment", retention=timedelta(hours=1))
 
     @payment.handler

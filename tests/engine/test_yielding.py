@@ -81,7 +81,7 @@ async def until(holds: Callable[[], bool]) -> None:
         await CLOCK.sleep(0.002)
 
 
-async def test_what_may_wait_is_held_back_while_there_is_much_to_do_and_nothing_else_is() -> None:
+async def test_only_deferrable_messages_wait_under_load() -> None:
     async with yields() as here:
         here.add(an_order("a"))
         here.add(booked("b"))
@@ -97,7 +97,7 @@ async def test_without_much_to_do_nothing_yields() -> None:
         assert (here.begun, here.yielding.count) == (["a OrderPlaced"], 0)
 
 
-async def test_what_comes_later_of_its_saga_takes_it_with_it_in_front() -> None:
+async def test_a_later_message_of_a_saga_releases_its_deferred_ones_first() -> None:
     async with yields() as here:
         here.gate.set()
         here.add(an_order("a"))
@@ -116,7 +116,7 @@ async def test_a_message_of_a_saga_in_flight_does_not_yield() -> None:
         assert here.begun == ["a ShipmentBooked", "a OrderPlaced"]
 
 
-async def test_they_continue_in_their_order_as_soon_as_there_is_less_to_do() -> None:
+async def test_deferred_messages_continue_in_order_when_the_load_falls() -> None:
     async with yields(runs=True) as here:
         for saga in "abc":
             here.add(an_order(saga))
@@ -156,7 +156,7 @@ async def test_not_more_yield_than_may_and_their_topics_are_not_read_meanwhile()
         assert here.told == 1
 
 
-async def test_those_of_a_partition_that_goes_are_dropped_and_not_finished() -> None:
+async def test_deferred_messages_of_a_lost_partition_are_dropped_unfinished() -> None:
     async with yields() as here:
         here.add(an_order("a"))
         here.add(an_order("b"))

@@ -248,7 +248,7 @@ async def damaged(victim: Victim, folder: Path, chance: random.Random) -> str:
 
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_A_TEST))
 @pytest.mark.parametrize("victim", [TheStore(), TheBroker()], ids=["store", "broker"])
-async def test_whatever_is_damaged_nothing_acknowledged_is_lost_without_a_word(victim: Victim, first: int) -> None:
+async def test_damage_of_any_file_loses_no_acknowledged_record_silently(victim: Victim, first: int) -> None:
     became: list[str] = []
     for seed in range(first, first + SEEDS_A_TEST):
         with TemporaryDirectory(dir=IN_MEMORY if Path(IN_MEMORY).is_dir() else None) as folder:  # noqa: ASYNC240

@@ -41,7 +41,7 @@ async def test_a_worker_takes_whatever_lies_in_the_embedded_log(tmp_path: Path) 
         check(await run(ground, list(records(SEED + 1, 1000, bytes_max=ground.bytes_max)), tmp_path))
 
 
-def test_whatever_lies_among_commands_is_one_or_a_dead_letter_with_a_reason() -> None:
+def test_every_record_among_commands_is_a_command_or_a_dead_letter_with_a_reason() -> None:
     service, found = prepare(payment.declared), Counter[str]()
     for offset, written in enumerate(records(SEED + 3, 3000, bytes_max=100_000)):
         headers = written.headers
@@ -55,7 +55,7 @@ def test_whatever_lies_among_commands_is_one_or_a_dead_letter_with_a_reason() ->
     assert min(found["OperatorCommand"], found["BadRecord"]) > 100, found
 
 
-async def test_whatever_lies_among_wakes_is_one_or_a_dead_letter_with_a_reason(tmp_path: Path) -> None:
+async def test_every_record_among_timers_is_a_timer_or_a_dead_letter_with_a_reason(tmp_path: Path) -> None:
     ground, service, found = InMemory(), prepare(payment.declared), Counter[str]()
     for number, written in enumerate(wakes(SEED + 4, 2000)):
         topic = WAKES[number % len(WAKES)]

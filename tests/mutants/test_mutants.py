@@ -48,7 +48,7 @@ def test_without_a_mutant_all_is_well_under_each_seed_that_finds_one(name: str) 
 
 @pytest.mark.parametrize("survivor", SURVIVORS, ids=lambda survivor: survivor.__name__)
 @pytest.mark.parametrize("seeds", [1, pytest.param(CLEAN_SEEDS, marks=pytest.mark.slow)])
-def test_what_changes_nothing_is_not_found(survivor: Plant, seeds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_without_effect_is_not_found(survivor: Plant, seeds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     survivor(monkeypatch)
     assert first_failing(SCENARIOS[RESTLESS], seeds) is None
 

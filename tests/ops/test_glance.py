@@ -15,7 +15,7 @@ A = a_message("A")
 ROLE = a_role("take", "A")
 
 
-def test_it_sees_what_is_there() -> None:
+def test_a_summary_shows_the_content_of_a_progress() -> None:
     p = replace(
         blank(),
         queue=(kept("take", A, dead="letter"),),
@@ -41,7 +41,7 @@ def test_a_progress_without_transitions_is_one() -> None:
     [b"", b"{", b"[]", b'{"service": "svc"}', b'{"service": "svc", "saga": 7}', b"\xff", b"[" * 100_000],
     ids=["nothing", "cut off", "a list", "half", "a number", "no text", "deep"],
 )
-def test_what_is_no_progress_is_reported(content: bytes) -> None:
+def test_a_document_that_is_no_progress_is_reported(content: bytes) -> None:
     with pytest.raises(SagaError, match=r"^it cannot be read: "):
         decode_summary(content)
 
@@ -51,6 +51,6 @@ def test_a_progress_with_an_invalid_last_transition_is_reported() -> None:
         decode_summary(encode(replace(blank(), transitions=(Raw(b'{"time": 7}'),))))
 
 
-def test_one_of_a_newer_version_is_reported_with_what_to_do() -> None:
+def test_a_progress_of_a_newer_version_is_reported_with_a_remedy() -> None:
     with pytest.raises(SagaError, match=rf"format {FORMAT + 1}, and this version reads up to {FORMAT}: use the newer"):
         decode_summary(encode(replace(blank(), format=FORMAT + 1)))

@@ -44,13 +44,13 @@ async def test_services_are_given_by_name_however_their_stores_are_given(tmp_pat
             assert [source.service for source in sources] == ["order", "payment", "shipping"]
 
 
-async def test_where_no_store_is_found_that_is_reported(tmp_path: Path) -> None:
+async def test_a_pattern_without_a_matching_store_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NoStore, match="no file matches"):
         async with open_stores([f"sqlite:///{tmp_path}/{{service}}.db"], CLOCK):
             pass
 
 
-async def test_what_cannot_be_read_is_reported_and_the_rest_is_given(tmp_path: Path) -> None:
+async def test_an_unreadable_store_is_reported_and_the_others_are_opened(tmp_path: Path) -> None:
     address = await a_store(tmp_path, "order", "payment")
     await damage(address, "payment")
     told = list[object]()

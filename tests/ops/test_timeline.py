@@ -140,7 +140,7 @@ def retrying(n: int, handler: str, attempt: int, reason: str) -> Transition:
     )
 
 
-def test_what_is_parked_is_shown_with_why_and_until_when_and_what_waits_behind_it() -> None:
+def test_a_parked_run_is_shown_with_its_reason_due_time_and_queued_messages() -> None:
     once = retrying(3, "react", 5, "another message, that was given up")
     entries = (once, retrying(4, "react", 4, "shut"), retrying(5, "react", 5, "shut still"), an_entry(6, 9, "n"))
     kept = PendingMessage(handler="react", message=a_message("m"), n=4, attempts=5, due_ms=1_767_225_660_000)
@@ -165,7 +165,7 @@ def test_what_is_parked_is_shown_with_why_and_until_when_and_what_waits_behind_i
     ("attempts", "words"),
     [(0, "checked each minute; last error: shut"), (2, "each minute: 2 attempts failed since ")],
 )
-def test_what_is_postponed_is_shown_without_a_time_for_its_checks_are_not_written(attempts: int, words: str) -> None:
+def test_a_postponed_run_is_shown_without_a_due_time(attempts: int, words: str) -> None:
     held_up = PendingMessage(
         handler="react", message=a_message("m"), n=0, attempts=attempts, due_ms=1_767_225_660_000, put_off=True
     )
@@ -201,7 +201,7 @@ def test_a_parked_compensation_has_its_own_name() -> None:
         assert (status.state, status.parked, status.compensating) == ("retrying", 1, 0)
 
 
-def test_what_is_parked_is_shown_though_its_transitions_are_archived_or_damaged() -> None:
+def test_a_parked_run_is_shown_although_its_transitions_are_archived_or_damaged() -> None:
     kept = PendingMessage(handler="react", message=a_message("m"), n=3, attempts=5, due_ms=1 << 70)
     last = Raw(encode(an_entry(9, 9, "n")))
     for p in (
@@ -245,7 +245,7 @@ def test_a_saga_of_which_nothing_is_open_stands_as_its_last_transition() -> None
         ({"outcome": "Ended"}, 1),
     ],
 )
-def test_what_waits_for_a_handler_that_never_runs_any_more_is_left(what: dict[str, Any], left: int) -> None:
+def test_a_message_pending_for_a_closed_handler_counts_as_left(what: dict[str, Any], left: int) -> None:
     waits = PendingMessage(handler="both", message=a_message("m"), n=0, decides=True)
     p = SagaProgress(service="a", saga="s", started=START, waiting=(waits,), **what)
     assert compute_status(p).left == compute_status(decode_summary(encode(p))).left == left

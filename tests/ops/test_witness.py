@@ -37,13 +37,13 @@ def heard(*all_: TransitionEvent) -> HistoryVerifier:
     return witness
 
 
-def test_what_may_have_expired_is_not_called_removed() -> None:
+def test_a_history_that_may_have_expired_is_not_reported_as_removed() -> None:
     witness, until_ms = heard(transition_event(0, "a")), from_iso(TIME) + MEMORY_S * 1000
     assert witness.find_removed(OF, until_ms - CLOCKS_MS) is not None
     assert witness.find_removed(OF, until_ms - CLOCKS_MS + 1) is None
 
 
-def test_what_is_open_never_expires() -> None:
+def test_a_history_of_an_open_saga_never_expires() -> None:
     removed = heard(transition_event(0, "a", kept_s=None)).find_removed(OF, from_iso(TIME) + 10**12)
     assert removed is not None
     assert removed.broken.what.endswith("it is open, and never expires")

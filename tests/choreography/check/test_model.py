@@ -248,7 +248,7 @@ def test_a_handler_that_has_only_its_own_services_outcome_waits_for_ever_in_the_
     assert replay_trace(made.manifests, finding.trace)
 
 
-def test_what_two_starts_and_two_results_make_possible_is_found_to_be_possible() -> None:
+def test_two_starts_or_two_results_give_no_false_finding() -> None:
     for name in (
         "two events start the saga, and a handler waits for both",
         "one run has two results, and each is undone",

@@ -71,7 +71,7 @@ def test_verdicts_agree_with_a_visit_of_every_state(seeds: range) -> None:
 
 
 @pytest.mark.parametrize("seeds", [FEW, MANY])
-def test_what_is_found_happens_on_the_real_runtime(seeds: range) -> None:
+def test_counterexamples_happen_on_the_real_runtime(seeds: range) -> None:
     replayed = 0
     for seed, manifests, verdict in checked(seeds):
         for finding in verdict.findings:
@@ -84,7 +84,7 @@ def test_what_is_found_happens_on_the_real_runtime(seeds: range) -> None:
 
 
 @pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 70), marks=pytest.mark.slow)])
-def test_what_is_proved_runs_clean_under_all_faults(seeds: range, tmp_path: Path) -> None:
+def test_proved_choreographies_run_clean_under_all_faults(seeds: range, tmp_path: Path) -> None:
     runs = 0
     for seed, manifests, verdict in checked(seeds):
         for number in range(3) if verdict.status == "proved" else ():
