@@ -36,11 +36,11 @@ def test_a_module_is_named_as_python_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["services.paymnet", "not_there", "not_there.payment"])
-def test_of_a_module_that_is_not_there_the_folder_is_named(name: str) -> None:
+def test_the_searched_folder_of_a_missing_module_is_named(name: str) -> None:
     assert f"is it in the folder {Path.cwd()}, or installed?" in refusal(name)
 
 
-def test_of_an_import_that_fails_inside_the_module_the_inner_name_is_given(folder: Path) -> None:
+def test_the_name_of_a_failed_inner_import_is_given(folder: Path) -> None:
     (folder / "needy.py").write_text("import absent_package\n")
     assert "needy: cannot be imported: No module named 'absent_package'; it is imported there" in refusal("needy")
 
@@ -49,7 +49,7 @@ def test_of_an_import_that_fails_inside_the_module_the_inner_name_is_given(folde
     ("text", "told"),
     [("x = 1\nabsent\n", "NameError: name 'absent' is not defined"), ("x = 1\ndef (:\n", "SyntaxError: ")],
 )
-def test_of_a_module_that_fails_the_line_is_given(folder: Path, text: str, told: str) -> None:
+def test_the_failing_line_of_a_module_is_named(folder: Path, text: str, told: str) -> None:
     name = f"broken_{told.partition(':')[0].lower()}"
     (folder / f"{name}.py").write_text(text)
     refused = refusal(name)

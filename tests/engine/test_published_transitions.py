@@ -335,7 +335,7 @@ async def test_what_postpones_a_run_is_published_by_its_class_as_long_as_it_is_p
     ):
         telling.on_written(replace(one, queue=queue), entry, Measurements())
     await telling.publish()
-    assert [t.postponed_by for t in desk.log.told()] == ["BreakerOpen", None, None, None, None]
+    assert [t.postponed_by for t in desk.log.transition_events()] == ["BreakerOpen", None, None, None, None]
 
 
 async def test_a_suspended_run_is_published_with_its_time_unless_an_operator_has_to_release_it(tmp_path: Path) -> None:

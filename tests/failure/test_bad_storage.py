@@ -261,9 +261,9 @@ async def test_a_worker_that_cannot_take_its_partitions_reports_the_full_log(tmp
         while not list(execute("SELECT name FROM groups")):
             await clock.sleep(0)
         execute("PRAGMA max_page_count = 1")  # it has joined its group, and has no partition yet
-        await until(house, lambda: bool(told(house, "broker")), "the full log is reported")
+        await until(house, lambda: bool(find_outages(house, "broker")), "the full log is reported")
         assert not [moment for moment in house.moments if isinstance(moment, Assigned)]
-        assert "is full" in told(house, "broker")[0].error
+        assert "is full" in find_outages(house, "broker")[0].error
         execute("PRAGMA max_page_count = 1000000")
         await house.at_rest()
         assert [moment.what for moment in house.moments if isinstance(moment, Recovered)] == ["broker"]

@@ -108,7 +108,7 @@ async def test_letters_that_no_longer_block_or_were_replayed_too_often_are_left_
     assert again.progress.left_out == 2
 
 
-async def test_it_stops_when_it_is_told_and_says_so(shop: Shop) -> None:
+async def test_a_stopped_bulk_command_reports_what_remains(shop: Shop) -> None:
     shop.stops_after = 2
     bulk = make_bulk(shop, 1000, rate_per_s=10)
     await bulk.run()

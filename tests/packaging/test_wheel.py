@@ -50,7 +50,7 @@ def test_the_wheel_declares_the_tested_python_versions(metadata: Message) -> Non
     assert told == set(tested[1].split())
 
 
-def test_who_reads_from_kafka_gets_every_codec_with_it(metadata: Message) -> None:
+def test_the_kafka_extra_installs_every_codec(metadata: Message) -> None:
     """Others choose how what is read here is compressed. gzip is Python's own."""
     [driver] = [text for text in metadata.get_all("Requires-Dist", []) if text.startswith("aiokafka")]
     named = re.match(r"aiokafka\[([\w,]+)\].*; extra == .kafka.$", driver)

@@ -50,7 +50,7 @@ def test_a_breaker_opens_at_its_number_of_failures_within_its_time() -> None:
     assert [calls.made(True, now_s) for now_s in (0, 9, 18, 27, 36)] == ["closed"] * 5
 
 
-def test_it_does_not_open_while_most_calls_succeed() -> None:
+def test_a_breaker_does_not_open_while_most_calls_succeed() -> None:
     calls = Calls()
     assert {calls.made(False, 1) for _ in range(9)} == {"closed"}
     assert [calls.made(True, 1) for _ in range(9)] == ["closed"] * 8 + ["open"]
@@ -122,7 +122,7 @@ EVENTS = st.lists(
 
 
 @given(rules(), EVENTS)
-def test_whatever_happens_it_lets_one_through_at_a_time_that_is_not_closed_and_never_stays_shut(
+def test_an_open_breaker_admits_one_call_at_a_time_and_never_stays_open_for_ever(
     rules: Breaker, events: list[tuple[str, float]]
 ) -> None:
     calls, under_way, now_s = Calls(rules), list[tuple[int, str]](), 0.0
@@ -148,7 +148,9 @@ def test_whatever_happens_it_lets_one_through_at_a_time_that_is_not_closed_and_n
 
 
 @given(rules(), EVENTS)
-def test_it_opens_only_after_enough_failures_since_it_closed(rules: Breaker, events: list[tuple[str, float]]) -> None:
+def test_a_breaker_opens_only_after_enough_failures_since_it_closed(
+    rules: Breaker, events: list[tuple[str, float]]
+) -> None:
     calls, now_s, failures = Calls(rules), 0.0, list[float]()
     for what, passes_s in events:
         now_s += passes_s

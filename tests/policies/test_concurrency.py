@@ -113,7 +113,7 @@ def test_a_crowded_store_is_kept_busy_without_a_long_queue(servers: int, service
     assert servers <= bench.limit.limit <= servers * (TOLERANCE + SLACK_S / service_s)
 
 
-def test_it_is_found_within_a_few_seconds_and_then_kept() -> None:
+def test_the_best_limit_is_found_within_seconds_and_kept() -> None:
     bench = Bench(always(0.1), 100).run(60)
     assert bench.changes(5) == []
     assert bench.limit.limit < MOST / 2
@@ -165,7 +165,7 @@ def test_a_store_that_is_near_may_have_all(service_s: float) -> None:
     assert bench.limit.limit == MOST
 
 
-def test_one_partition_alone_can_bring_the_limit_to_the_most() -> None:
+def test_a_single_partition_can_raise_the_limit_to_its_maximum() -> None:
     assert Bench(always(0.02), shares=4).run(3).limit.limit == MOST
 
 
@@ -263,7 +263,7 @@ def test_a_limit_that_is_not_felt_does_not_grow() -> None:
     assert limit.limit == INFLIGHT_MIN
 
 
-def test_what_was_felt_once_does_not_count_for_ever() -> None:
+def test_reaching_the_limit_once_does_not_raise_it_for_ever() -> None:
     limit = InFlight(INFLIGHT_MIN, MOST)
     limit.reached = True
     for number in range(100_000):
@@ -313,7 +313,7 @@ def fed(limit: InFlight, observed: Iterable[tuple[float, int, float, bool, int]]
 
 
 @given(st.integers(1, 300), st.integers(1, 300), st.lists(OBSERVED, max_size=30))
-def test_whatever_happens_it_stays_within_its_bounds_and_is_the_same_again(
+def test_the_limit_stays_within_its_bounds_and_is_deterministic(
     least: int, most: int, observed: list[tuple[float, int, float, bool, int]]
 ) -> None:
     limits = fed(InFlight(least, most), observed)

@@ -67,12 +67,12 @@ def test_delays_at_their_limit_count_as_long_as_they_are() -> None:
 
 
 @given(RETRIES, st.integers(1, 60))
-def test_what_has_parked_once_parks_again(retry: Retry, attempt: int) -> None:
+def test_a_run_that_was_parked_is_parked_again(retry: Retry, attempt: int) -> None:
     assert parks(retry, attempt) <= parks(retry, attempt + 1)
 
 
 @given(RETRIES)
-def test_what_is_tried_without_end_is_parked_sooner_or_later_with_delays_of_half_a_second_at_least(
+def test_unlimited_attempts_are_parked_in_the_end_with_delays_of_at_least_half_a_second(
     retry: Retry,
 ) -> None:
     endless = without_end(retry)

@@ -27,7 +27,7 @@ LEVELS = st.one_of(st.none(), retries())
 
 
 @given(st.sampled_from(FAILURES), LEVELS, LEVELS, LEVELS)
-def test_one_rule_holds_whole_the_handlers_before_the_resources_before_the_services(
+def test_the_rule_of_the_handler_precedes_that_of_the_resource_and_of_the_service(
     why: Exception, own: Retry | None, bank: Retry | None, service: Retry | None
 ) -> None:
     level = own or bank or service or RETRY
@@ -89,13 +89,13 @@ def test_rules_for_kinds_are_rules_for_exceptions() -> None:
             Retry(by=by)  # type: ignore[arg-type] # the mistake
 
 
-def test_there_is_one_level_of_kinds() -> None:
+def test_retry_rules_by_kind_have_one_level() -> None:
     for deeper in (Retry(never=(KeyError,)), Retry(by={KeyError: FEW})):
         with pytest.raises(DeclarationError, match=r"LookupError has a never= or by= of its own: write it beside"):
             Retry(by={LookupError: deeper})
 
 
-def test_what_is_never_tried_again_has_no_rules() -> None:
+def test_a_failure_that_is_never_retried_has_no_rule() -> None:
     for kind in (LookupError, KeyError):
         with pytest.raises(DeclarationError, match=rf"{kind.__name__} is never tried again, says never="):
             Retry(never=(LookupError,), by={kind: FEW})

@@ -67,7 +67,7 @@ def test_running_and_waiting_are_counted() -> None:
 
 
 @given(st.integers(1, 50), st.integers(0, 100), st.floats(0.001, 20), st.integers(1, 200))
-def test_those_sent_away_come_back_one_after_another_behind_those_that_wait(
+def test_postponed_calls_return_one_by_one_behind_waiting_ones(
     at_once: int, waiting: int, lasts_s: float, count: int
 ) -> None:
     line, lefts = CallQueue(waiting=waiting, lasts_s=lasts_s), list[float]()

@@ -111,7 +111,7 @@ def test_failures_count_once_a_window() -> None:
     assert windows.limit.limit == before // 4
 
 
-def test_what_is_normal_follows_shorter_latencies_soon_and_longer_ones_only_with_little_in_flight() -> None:
+def test_the_normal_latency_falls_soon_and_rises_only_with_little_in_flight() -> None:
     windows = Windows().learned()
     windows.window(NORMAL_S / 2, reached=False)
     assert abs(windows.limit.baseline_s - NORMAL_S / 2) < NORMAL_S * FOLLOW_DOWN_S / 100

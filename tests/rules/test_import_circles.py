@@ -54,7 +54,7 @@ def imports_of_all() -> dict[str, set[str]]:
     return imports
 
 
-def test_there_is_no_circle_of_imports_but_those_that_are_known() -> None:
+def test_there_are_no_import_cycles_except_known_ones() -> None:
     assert circles(imports_of_all()) - KNOWN == set()
 
 

@@ -59,7 +59,7 @@ def called(folder: Path, *command: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_it_writes_passes_all_that_it_promises(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generated_files_pass_all_their_checks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A first service, one beside it, one with as long a name as may be, and one that hears an event of all types, of a
     saga that cannot fail."""
     assert saga("new", "project", "shop").exit_code == 0
@@ -276,14 +276,14 @@ def test_without_exactly_one_start_event_the_event_must_be_given(folder: Path) -
     assert saga("new", "service", "payment", "--hears", "Begun").exit_code == 0
 
 
-def test_what_was_written_before_a_failure_is_removed_again(folder: Path) -> None:
+def test_files_written_before_a_failure_are_removed(folder: Path) -> None:
     (folder / "there").write_text("a file")
     with pytest.raises(SagaError, match=r"nothing was written: .*there"):
         write_files(folder, {"a/b/c.txt": "text", "there/d.txt": "text"})
     assert sorted(path.name for path in folder.rglob("*")) == ["there"]
 
 
-def test_what_was_written_can_be_read_by_programs(folder: Path) -> None:
+def test_generated_files_are_listed_as_json(folder: Path) -> None:
     told = json.loads(saga("new", "project", "shop", "--json").stdout)
     assert "shop/pyproject.toml" in told["written"]
     assert all((folder / path).is_file() for path in told["written"])

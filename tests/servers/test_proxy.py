@@ -69,7 +69,7 @@ async def test_the_proxy_forwards_bytes_and_rewrites_the_address_of_the_server(p
         assert await talking.ask(b"at:1") == b"at:2"
 
 
-async def test_what_is_held_arrives_when_it_is_let_go_in_old_connections_and_in_new_ones(proxy: Proxy) -> None:
+async def test_delayed_bytes_arrive_when_released_on_old_and_new_connections(proxy: Proxy) -> None:
     async with echo(proxy.target), talk(proxy) as old:
         await old.ask(b"before")
         proxy.hold()
@@ -81,7 +81,7 @@ async def test_what_is_held_arrives_when_it_is_let_go_in_old_connections_and_in_
             assert [await each for each in held] == [b"old", b"new"]
 
 
-async def test_what_is_slow_comes_later(proxy: Proxy) -> None:
+async def test_slowed_bytes_arrive_later(proxy: Proxy) -> None:
     async with echo(proxy.target), talk(proxy) as talking:
         await talking.ask(b"before")
         proxy.slow(HELD_S)

@@ -94,13 +94,13 @@ def test_each_test_is_handed_to_one_worker_and_those_of_a_module_with_fixtures_t
         assert len({n for n, hands in enumerate(handed) for test in hands if module in test}) == 1
 
 
-def test_who_is_done_with_what_is_its_own_takes_of_the_others(tmp_path: Path) -> None:
+def test_an_idle_worker_takes_tests_of_other_workers(tmp_path: Path) -> None:
     [alone] = played(tmp_path, 1)
     assert set(alone[:6]) == {*WAIT_LONG, *WAIT}
     assert set(alone[-3:]) == set(COMPUTE_LONG)
 
 
-def test_what_is_done_is_forgotten_so_that_a_test_costs_the_same_at_the_end_as_at_the_beginning(tmp_path: Path) -> None:
+def test_finished_tests_are_forgotten_so_that_later_tests_cost_no_more(tmp_path: Path) -> None:
     made, [alone] = scheduler(tmp_path, 1)
     made.schedule()
     done = 0
@@ -121,6 +121,6 @@ def test_there_are_three_workers_more_than_cores() -> None:
     assert told.value.value == 7
 
 
-def test_what_is_compiled_is_kept_for_other_workers_and_processes() -> None:
+def test_compiled_files_are_kept_for_other_workers_and_processes() -> None:
     assert not sys.dont_write_bytecode
     assert "PYTHONDONTWRITEBYTECODE" not in os.environ

@@ -38,7 +38,7 @@ async def test_steps_call_through() -> None:
     assert await a_saga().step(charge, "42", times=2) == "4242"
 
 
-async def test_what_a_step_raises_comes_through() -> None:
+async def test_an_exception_of_a_step_reaches_the_handler() -> None:
     bank = Bank()
 
     async def refuse(card: str) -> None:

@@ -124,7 +124,7 @@ def test_an_answer_that_can_be_made_again_or_that_cannot_be_judged_is_accepted(a
     assert payment.declared.documents[0].expected_errors == (answer,)
 
 
-def test_what_is_made_again_from_recorded_args_is_compared_with_what_was_raised() -> None:
+def test_an_exception_rebuilt_from_recorded_arguments_is_compared_with_the_raised_one() -> None:
     noted = Plain("no")
     noted.add_note("seen by the fake")
     assert describe_difference(Plain, noted, ["no"]) is None

@@ -204,7 +204,7 @@ def test_a_document_that_is_not_declared_is_refused() -> None:
         service.handler(place)
 
 
-def test_one_kind_of_change_cannot_be_asked_for() -> None:
+def test_a_handler_cannot_ask_for_one_kind_of_change() -> None:
     service = Service("intake")
     service.document(OrderDocument, "orders")
 

@@ -65,7 +65,7 @@ def test_a_compensation_may_act_on_several_failures_and_undo_several_results() -
     assert payment.declared.compensations[0].parameters[0].events == (OrderCancelled, OrderExpired)
 
 
-def test_what_is_no_handler_of_the_service_cannot_be_undone() -> None:
+def test_a_function_that_is_no_handler_cannot_have_a_compensation() -> None:
     async def elsewhere(order: OrderPlaced) -> PaymentReserved | None: ...
 
     told = refusal(release, elsewhere)
@@ -166,7 +166,7 @@ def test_a_compensation_of_an_outcome_success_would_never_run() -> None:
     assert order.declared.compensations == []
 
 
-def test_what_is_done_because_a_saga_failed_is_not_undone_by_that() -> None:
+def test_a_handler_of_a_failure_outcome_is_not_compensated_by_it() -> None:
     payment = Service("payment")
 
     @payment.handler

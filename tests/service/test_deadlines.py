@@ -36,7 +36,7 @@ def test_a_deadline_is_a_reaction_of_its_own_and_its_function_is_unchanged() -> 
     assert order.declared.handlers == []
 
 
-def test_what_opens_and_what_closes_it_is_read_and_has_no_handler() -> None:
+def test_events_that_open_or_close_a_deadline_are_consumed_without_a_handler() -> None:
     order = Service("order")
 
     @order.handler
@@ -71,13 +71,13 @@ def test_the_memory_itself_is_not_too_long() -> None:
     assert order.declared.deadlines
 
 
-def test_what_closes_it_has_to_be_events() -> None:
+def test_a_deadline_is_closed_only_by_events() -> None:
     assert "give a tuple of events" in refusal(unless=[ShipmentBooked])
     assert "'ShipmentBooked' is no event" in refusal(unless=("ShipmentBooked",))
     assert "OrderPlaced would open and close it" in refusal(unless=(OrderPlaced,))
 
 
-def test_one_event_opens_it_and_that_is_no_outcome() -> None:
+def test_a_deadline_is_opened_by_one_event_that_is_no_outcome() -> None:
     async def of_two(placed: OrderPlaced, booked: ShipmentBooked) -> OrderCancelled:
         return await expire(placed)
 

@@ -79,7 +79,7 @@ async def test_a_service_that_asks_for_none_has_none() -> None:
     assert find_flags(service_of(reserve).declared) == frozenset()
 
 
-async def test_what_is_called_like_it_and_is_no_plain_text_is_taken_for_any() -> None:
+async def test_a_flag_attribute_that_is_no_literal_call_counts_as_any_flag() -> None:
     async def reserve(order: OrderPlaced) -> None:
         assert flag_helpers.THING.flag
 

@@ -71,7 +71,7 @@ def refusal(
     return str(refused.value)
 
 
-def test_what_may_be_absent_and_what_is_waited_for_are_the_same() -> None:
+def test_optional_events_are_those_that_a_suspended_run_awaits() -> None:
     async def never(order: OrderPlaced, confirmed: OrderConfirmed | None) -> PaymentReserved:
         raise NotImplementedError
 
@@ -88,7 +88,7 @@ def test_what_may_be_absent_and_what_is_waited_for_are_the_same() -> None:
     assert "payment.other takes OrderCancelled | None" in refusal(other)
 
 
-def test_what_later_waits_for_is_an_event() -> None:
+def test_later_may_await_only_events() -> None:
     async def number(order: OrderPlaced) -> Later[int]:  # type: ignore[type-var]
         raise NotImplementedError
 
@@ -166,7 +166,7 @@ def test_waits_are_compared_by_what_they_wait_for() -> None:
     )
 
 
-def test_what_it_waits_for_is_read_and_known_to_decisions() -> None:
+def test_events_that_a_suspended_run_awaits_are_consumed_and_known_to_decisions() -> None:
     prepared = prepare(reminding().declared)
     assert {"OrderPlaced", "OrderConfirmed"} <= prepared.consumed
     role = prepared.roles.handlers["remind"]
@@ -206,7 +206,7 @@ def reminding() -> Service[Cursor]:
     return payment
 
 
-async def test_it_resumes_at_its_time_until_it_has_come_to_its_end() -> None:
+async def test_a_suspended_run_resumes_at_its_time_until_it_ends() -> None:
     done = await trial(reminding(), PLACED, 10 * DAY)
     assert done.emitted == [declined("day 1"), declined("day 2")]
     assert done.state.looks == ("0 nothing", "86400 nothing", "172800 nothing", "259200 nothing")
@@ -214,7 +214,7 @@ async def test_it_resumes_at_its_time_until_it_has_come_to_its_end() -> None:
     assert done.progress.transitions[0].reason == "it goes on at 2026-01-02T00:00:00.000Z, or with OrderConfirmed"
 
 
-async def test_it_resumes_at_once_when_the_event_is_here() -> None:
+async def test_a_suspended_run_resumes_at_once_when_its_event_comes() -> None:
     done = await trial(reminding(), PLACED, DAY * 1.5, CONFIRMED, 10 * DAY)
     assert done.emitted == [declined("day 1"), CAPTURED]
     assert done.state.looks == ("0 nothing", "86400 nothing", "129600 confirmed")
@@ -311,7 +311,7 @@ async def test_a_job_without_end_is_reported() -> None:
         await trial(payment, PLACED)
 
 
-async def test_what_it_has_not_the_time_for_is_a_dead_letter() -> None:
+async def test_a_wait_beyond_the_retention_is_a_dead_letter() -> None:
     payment = Service("payment", retention=timedelta(days=5))
 
     @payment.handler
@@ -389,7 +389,7 @@ async def test_a_failure_outcome_ends_the_wait_and_undoes_what_a_turn_has_emitte
     ]
 
 
-async def test_what_no_result_covers_is_shown_to_a_person_when_the_wait_is_ended() -> None:
+async def test_calls_without_a_result_are_escalated_when_a_suspended_run_is_closed() -> None:
     done = await trial(undoing(covers=False), PLACED, CANCELLED, 10 * DAY, use=[Bank()])
     last = done.progress.transitions[-1]
     assert (last.handler, last.outcome) == ("release", "compensated")

@@ -36,7 +36,7 @@ async def test_a_limited_call_carries_its_limits_and_a_plain_call_of_it_is_like_
     assert (Bank.statement.__name__, limits_of(Bank().balance)) == ("statement", None)
 
 
-def test_what_overrides_it_has_no_limits_and_what_inherits_it_has() -> None:
+def test_an_inherited_method_keeps_its_limits_and_an_overriding_one_has_none() -> None:
     assert limits_of(FakeBank().statement) is None
     assert limits_of(OtherBank().statement) == limits_of(Bank().statement)
 
@@ -68,7 +68,7 @@ def ask_at_once() -> str:
 
 
 @pytest.mark.parametrize("call", [ask_at_once, Bank, Bank().balance, partial(Bank.balance, Bank()), len, 5])
-def test_what_is_no_async_function_has_no_limits(call: Callable[..., Any]) -> None:
+def test_a_function_that_is_not_async_cannot_be_limited(call: Callable[..., Any]) -> None:
     with pytest.raises(DeclarationError, match=r"limited: it is no `async def`: write @limited\(...\) directly above"):
         limited(timeout_s=1)(call)
 

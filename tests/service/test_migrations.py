@@ -198,7 +198,7 @@ def test_all_mistakes_of_a_migration_are_reported_at_once() -> None:
     assert "Service('payment', state=...)" in refused(1, in_cents, state=None)
 
 
-def test_what_is_not_annotated_or_no_state_is_refused() -> None:
+def test_a_migration_without_annotation_or_state_is_refused() -> None:
     def bare(old):  # type: ignore[no-untyped-def] # that is the mistake
         return old
 

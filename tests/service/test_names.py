@@ -53,7 +53,7 @@ def test_the_owner_in_contracts_stays_the_name_of_before() -> None:
         ({"start": 0}, "with a time zone"),
     ],
 )
-def test_what_is_no_name_and_no_start_is_refused(options: dict[str, Any], problem: str) -> None:
+def test_an_invalid_service_name_or_start_is_refused(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(DeclarationError) as refused:
         Service("payment", **options)
     assert problem in str(refused.value)

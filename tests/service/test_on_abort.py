@@ -133,7 +133,7 @@ async def test_a_handler_that_comes_to_its_end_is_undone_by_its_compensation_alo
     assert done.emitted == [RESERVED, PaymentReleased(order_id="o-1", charge_id="ch")]
 
 
-async def test_what_takes_back_is_tried_until_it_succeeds() -> None:
+async def test_an_abort_action_is_retried_until_it_succeeds() -> None:
     there = Hotel(fails=5)
     await trial(service_of(reserve), PLACED, CANCELLED, use=[there])
     assert there.calls[-1].startswith("free 12 for 3")
@@ -146,9 +146,7 @@ async def test_a_refusal_is_shown_to_a_person() -> None:
     assert there.calls == ["hold 12", "deposit 9.00"]
 
 
-async def test_what_is_declared_last_is_undone_first_and_documents_are_changed_by_functions_that_take_the_saga() -> (
-    None
-):
+async def test_abort_actions_run_in_reverse_order_and_may_update_documents() -> None:
     async def book(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
         await saga.update(Stock, order.sku, Stock.take)
         saga.on_abort(give_back, saga, order.sku)
@@ -176,7 +174,7 @@ async def test_turns_that_are_over_are_undone_too() -> None:
     assert last(done)[2] == "slowly can never finish: it goes on no more; what it said is done in its place"
 
 
-async def test_what_could_not_be_found_again_is_refused_where_it_is_declared() -> None:
+async def test_an_abort_action_that_could_not_be_found_again_is_refused_on_registration() -> None:
     async def closure(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
         async def back() -> None: ...
 
@@ -231,7 +229,7 @@ def knowing(handler: Handler) -> Any:
 async def forget_cards(key: str, *cards: Annotated[str, sensitive], **pins: Annotated[str, sensitive]) -> None: ...
 
 
-def test_what_stars_take_is_recorded_as_sensitive_and_handed_over_as_it_was() -> None:
+def test_star_arguments_of_an_abort_action_are_recorded_as_sensitive_and_passed_unchanged() -> None:
     service = knowing(reserve)
     saga: Any = object()
     said = abort_actions.record_action(service, saga, forget_cards, ("k", "4111", "4222"), {"pin": "1234"})

@@ -314,7 +314,7 @@ def test_the_collections_of_the_toolkit_are_refused(collection: str) -> None:
         Service("inventory").document(Stock, collection)
 
 
-def test_one_kind_has_one_collection_and_one_collection_one_kind() -> None:
+def test_each_document_class_has_one_collection_and_vice_versa() -> None:
     inventory = Service("inventory")
     inventory.document(Stock, "stock")
     with pytest.raises(DeclarationError, match="Stock is already declared, in 'stock'"):

@@ -120,7 +120,7 @@ def test_anything_else_is_a_permanent_failure_that_names_types_only(
     assert "c-17" not in str(why.value)
 
 
-def test_what_may_be_emitted_is_listed_once_in_the_order_of_the_annotation() -> None:
+def test_possible_events_are_listed_once_in_the_order_of_the_annotation() -> None:
     assert handler(mixed).emits == (PaymentDeclined, PaymentReserved, PaymentCaptured, PaymentReleased)
     assert handler(parts).emits == (PaymentReserved, PaymentDeclined, PaymentCaptured)
     assert handler(nothing).emits == ()

@@ -43,13 +43,13 @@ def test_an_upcaster_takes_an_older_version_and_returns_a_newer_one(made: Module
     assert upcast(made.Said, 2)(two) is two
 
 
-def test_what_is_no_event_is_refused_at_once() -> None:
+def test_an_upcaster_of_a_class_that_is_no_event_is_refused() -> None:
     with pytest.raises(DeclarationError, match=r"upcast\(<class 'int'>, 1\): it is no event: give the class"):
         upcast(int, 1)  # type: ignore[arg-type] # the mistake
 
 
 @pytest.mark.parametrize("version", [0, -1, 3, 4, True, "1", None])
-def test_there_has_to_be_such_a_version_before_it(made: ModuleType, version: object) -> None:
+def test_the_version_that_an_upcaster_takes_must_exist(made: ModuleType, version: object) -> None:
     first, *_ = refused(made.Said, version, function(made.SaidV1, made.Said))
     assert first == (
         f"the class is of orders/Said.v3, and there is no older version {version!r} of it" if version != 3 else first
@@ -57,7 +57,7 @@ def test_there_has_to_be_such_a_version_before_it(made: ModuleType, version: obj
     assert "there is no older version" in first
 
 
-def test_of_a_first_version_there_is_nothing_older(made: ModuleType) -> None:
+def test_a_first_version_has_no_upcaster(made: ModuleType) -> None:
     with pytest.raises(DeclarationError, match="no older version 1 of it; there is none"):
         upcast(made.SaidV1, 1)(function(made.SaidV1, made.SaidV1))
     with pytest.raises(DeclarationError, match="no older version 2 of it; there is version 1"):
@@ -86,7 +86,7 @@ def one_by_one(old: Any) -> Any:
 
 
 @pytest.mark.parametrize("given", [later, one_by_one, 7])
-def test_it_is_a_plain_function(made: ModuleType, given: object) -> None:
+def test_an_upcaster_is_a_plain_function(made: ModuleType, given: object) -> None:
     assert refused(made.Said, 1, given) == [
         "it is no plain function: write `def`, without `async` and `yield`",
         "it asks nobody",
@@ -113,14 +113,14 @@ def test_all_that_is_wrong_with_it_is_reported_at_once(made: ModuleType) -> None
     ]
 
 
-def test_it_takes_the_version_that_it_is_declared_for(made: ModuleType) -> None:
+def test_an_upcaster_takes_the_version_that_it_is_declared_for(made: ModuleType) -> None:
     assert refused(made.Said, 1, function(made.SaidV2, made.Said)) == [
         "it takes SaidV2: let it take SaidV1",
         "saga contracts generate writes that for Said.v1",
     ]
 
 
-def test_it_returns_a_newer_version_and_none_newer_than_its_class(made: ModuleType) -> None:
+def test_an_upcaster_returns_a_newer_version_up_to_that_of_its_class(made: ModuleType) -> None:
     assert refused(made.Said, 2, function(made.SaidV2, made.SaidV1)) == [
         "it returns SaidV1, version 1, which is no newer one: it would never come to its end"
     ]

@@ -86,9 +86,7 @@ class Narrow(sqlite3.Connection):
         self.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
 
 
-async def test_what_sqlite_itself_finds_too_large_is_refused_as_such_and_alone(
-    path: Path, clock: SettableClock
-) -> None:
+async def test_a_document_that_sqlite_finds_too_large_is_refused_alone(path: Path, clock: SettableClock) -> None:
     async with SqliteStore(path, clock=clock, connection=Narrow) as store:
         before, large, after = await asyncio.gather(
             store.insert("saga", "before", b"0"),

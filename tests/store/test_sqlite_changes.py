@@ -75,7 +75,7 @@ async def test_a_program_and_the_store_see_each_others_versions(store: SqliteSto
         assert connection.execute("SELECT * FROM business_documents").fetchall() == [("orders", "o-1", '{"n":3}')]
 
 
-async def test_what_a_program_rolls_back_is_no_change(store: SqliteStore, file: Path) -> None:
+async def test_a_rolled_back_statement_records_no_change(store: SqliteStore, file: Path) -> None:
     with closing(sqlite3.connect(file, timeout=30)) as connection:
         connection.execute(INSERT, ("orders", "o-1", "{}"))
         connection.rollback()
@@ -126,7 +126,7 @@ async def test_documents_of_the_toolkit_are_not_seen(store: SqliteStore, file: P
         (("orders", "taken", "{}"), "UNIQUE constraint failed: existing_documents.key"),
     ],
 )
-async def test_what_is_no_document_is_refused(
+async def test_a_row_that_is_no_document_is_refused(
     store: SqliteStore, file: Path, values: tuple[object, ...], told: str
 ) -> None:
     program(file, INSERT, "orders", "taken", "{}")
@@ -198,7 +198,7 @@ MARKS = '"_saga":{"updates":{"u":1}}'
 @given(ways=st.lists(st.sampled_from(sorted(WAYS)), max_size=12), recursive=st.booleans())
 @example(ways=["INSERT", "INSERT OR REPLACE", "REPLACE"], recursive=False)
 @example(ways=["DELETE", "REPLACE", "REPLACE"], recursive=True)
-def test_whatever_statement_a_program_uses_each_change_is_noted_once_under_a_version_of_its_own(
+def test_every_kind_of_statement_records_each_change_once_with_its_own_version(
     ways: list[str], recursive: bool
 ) -> None:
     async def play(folder: Path) -> None:

@@ -130,7 +130,7 @@ def refuses() -> int:
     raise SagaError("not today")
 
 
-async def test_what_comes_up_together_is_one_transaction_in_order_and_each_has_its_answer(there: Open) -> None:
+async def test_concurrent_writes_are_one_transaction_in_order_with_an_answer_each(there: Open) -> None:
     assert await asyncio.gather(*(there.writer.do(partial(there.add, n)) for n in range(5))) == [0, 1, 2, 3, 4]
     assert there.number == 10
     assert there.contents.said == ["begin", "finish 5", "committed", "announce"]
@@ -238,7 +238,7 @@ async def test_a_change_that_fails_otherwise_fails_all_and_nothing_of_them_is_th
     assert await there.writer.do(lambda: there.add(1)) == 1
 
 
-async def test_what_cannot_be_rolled_back_is_never_read_and_the_next_write_succeeds(there: Open) -> None:
+async def test_a_failed_rollback_is_never_read_and_the_next_write_succeeds(there: Open) -> None:
     Planted.fails = {"COMMIT": sqlite3.SQLITE_IOERR, "ROLLBACK": sqlite3.SQLITE_IOERR}
     with pytest.raises(SagaError, match="whether this was written is not known") as told:
         await there.writer.do(lambda: there.add(1))
@@ -328,9 +328,7 @@ async def test_a_file_that_was_removed_a_moment_ago_is_reported_when_it_is_close
         await close_down(there)
 
 
-async def test_what_lies_there_instead_keeps_its_log_even_when_all_is_forgotten(
-    tmp_path: Path, purpose: StateFileSpec
-) -> None:
+async def test_closing_keeps_the_write_ahead_log_of_a_replacement_file(tmp_path: Path, purpose: StateFileSpec) -> None:
     path, log = tmp_path / "state.db", tmp_path / "state.db-wal"
     there = await open_up(path, purpose)
     for file in (path, log, tmp_path / "state.db-shm"):

@@ -26,7 +26,7 @@ def clock() -> SetWrongly:
     return SetWrongly()
 
 
-async def test_one_write_at_a_time_far_ahead_removes_nothing(path: Path, clock: SetWrongly) -> None:
+async def test_a_write_by_a_clock_far_ahead_removes_nothing(path: Path, clock: SetWrongly) -> None:
     async with SqliteStore(path, clock=clock) as store:
         cas = [await store.insert("saga", f"{n}", b"0", expiry_s=30 * DAY_S) for n in range(4)]
         clock.ahead_s += PURGE_EVERY_MS / 1000 + 1
@@ -39,7 +39,7 @@ async def test_one_write_at_a_time_far_ahead_removes_nothing(path: Path, clock: 
         assert [key async for key, _ in store.scan("saga")] == ["0", "1", "2", "3", "meanwhile"]
 
 
-async def test_one_write_at_a_time_long_ago_is_not_born_expired(path: Path, clock: SetWrongly) -> None:
+async def test_a_write_by_a_clock_far_behind_is_not_expired_at_once(path: Path, clock: SetWrongly) -> None:
     async with SqliteStore(path, clock=clock) as store:
         clock.wrong_s = -365 * DAY_S
         cas = await store.insert("saga", "a", b"0", expiry_s=30 * DAY_S)

@@ -9,7 +9,7 @@ ANY = st.text(st.characters())  # halves of surrogate pairs too
 
 
 @given(ANY)
-def test_what_is_printed_is_one_line_of_visible_characters(text: str) -> None:
+def test_printed_text_is_one_line_of_visible_characters(text: str) -> None:
     shown = printable(text)
     assert shown.isprintable()
     assert printable(shown) == shown
@@ -17,13 +17,13 @@ def test_what_is_printed_is_one_line_of_visible_characters(text: str) -> None:
 
 
 @given(ANY)
-def test_what_is_visible_stays_as_it_is(text: str) -> None:
+def test_visible_characters_are_not_changed(text: str) -> None:
     visible = "".join(c for c in text if c.isprintable())
     assert printable(visible) == visible
 
 
 @given(ANY)
-def test_of_several_lines_only_the_first_begins_at_the_edge(text: str) -> None:
+def test_only_the_first_of_several_lines_is_not_indented(text: str) -> None:
     first, *others = printable_lines(text)
     assert len(others) == text.count("\n")
     assert all(line.isprintable() for line in (first, *others))

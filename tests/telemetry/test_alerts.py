@@ -132,7 +132,7 @@ def test_one_notification_lists_all_services_that_cannot_reach_the_broker() -> N
     assert (of_broker["receiver"], of_broker["group_by"]) == ("person", ["alertname"])
 
 
-def test_what_holds_back_and_what_is_held_back_are_alerts_that_there_are() -> None:
+def test_inhibition_rules_name_existing_alerts() -> None:
     for rule in yaml.safe_load(HELD_BACK.read_text("utf-8"))["inhibit_rules"]:
         [source], [target] = rule["source_matchers"], rule["target_matchers"]
         bigger, smaller = (set(matcher.split('"')[1].split("|")) for matcher in (source, target))

@@ -60,7 +60,7 @@ def of_python(place: LogInMemory) -> Iterator[LogInMemory]:
 
 
 @pytest.mark.parametrize("moment", [RETRYING, DEAD, STUCK, CONFLICT], ids=lambda moment: type(moment).__name__)
-def test_what_repeats_is_written_a_few_times_and_then_counted(moment: TelemetryEvent, place: LogInMemory) -> None:
+def test_repeated_lines_are_logged_a_few_times_and_then_counted(moment: TelemetryEvent, place: LogInMemory) -> None:
     for number in range(5000):
         place.log.report(replace(moment, **({"saga": f"order-{number}"} if "saga" in moment.__struct_fields__ else {})))
     assert len(lines(place.stream)) == LINES_MAX
@@ -154,7 +154,7 @@ def test_the_log_of_a_library_has_lines_like_all_others_and_bounded(of_python: L
     assert of_python.events("log")[-1]["level"] == "error"
 
 
-def test_of_a_deep_trace_the_innermost_frames_are_written(of_python: LogInMemory) -> None:
+def test_the_innermost_frames_of_a_deep_trace_are_logged(of_python: LogInMemory) -> None:
     def deep(levels: int) -> None:
         if not levels:
             raise ValueError("at last")
@@ -213,7 +213,7 @@ def test_wrong_log_arguments_and_concurrent_threads_do_not_fail(of_python: LogIn
     assert len([line for line in of_python.events("log") if line["logger"] == "t"]) == LINES_MAX
 
 
-def test_who_has_set_up_logging_keeps_it(place: LogInMemory) -> None:
+def test_an_existing_logging_configuration_is_kept(place: LogInMemory) -> None:
     assert logging.getLogger().handlers, "the test runner has"
     with place.log.of_python():
         logging.getLogger("mine").error("hello")

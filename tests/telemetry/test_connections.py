@@ -166,7 +166,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> float:
     return 0.3
 
 
-async def test_who_sends_nothing_half_or_drop_by_drop_is_cut_off(soon: float) -> None:
+async def test_a_client_that_sends_nothing_or_slowly_is_disconnected(soon: float) -> None:
     async with serve_http("127.0.0.1:0", [], asyncio.Event(), CLOCK) as at:
 
         async def dripped(first: bytes) -> float:
@@ -184,7 +184,7 @@ async def test_who_sends_nothing_half_or_drop_by_drop_is_cut_off(soon: float) ->
             assert soon * 0.8 <= took_s < soon + 5
 
 
-async def test_who_does_not_read_the_answer_is_cut_off(soon: float, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_is_disconnected(soon: float, monkeypatch: pytest.MonkeyPatch) -> None:
     async def long(*_: object) -> bytes:
         return b"x" * LONG
 

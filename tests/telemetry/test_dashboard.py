@@ -86,7 +86,7 @@ def test_runbooks_that_panels_name_are_there_and_nothing_overlaps() -> None:
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 
 
-def test_it_names_no_host_and_asks_which_prometheus_is_meant() -> None:
+def test_the_dashboard_names_no_host_and_has_a_data_source_variable() -> None:
     assert "http" not in FILE.read_text("utf-8")
     sources = {target["datasource"]["uid"] for panel in PANELS for target in panel["targets"]}
     assert sources == {"${source}"}

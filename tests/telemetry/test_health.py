@@ -52,7 +52,7 @@ def test_a_rebalance_makes_no_worker_less_ready(health: Health) -> None:
 
 
 @pytest.mark.parametrize("what", ["store", "broker"])
-def test_what_is_away_for_too_long_is_a_reason_until_it_is_back(health: Health, what: str) -> None:
+def test_a_long_outage_makes_a_service_not_ready_until_it_ends(health: Health, what: str) -> None:
     worker = WatchedWorker(behind=JOINED)
     with health.watch(worker):
         worker.gone = {what: AWAY_S_MAX - 1}

@@ -129,7 +129,7 @@ async def test_no_more_calls_than_so_many_are_made_in_a_minute() -> None:
     assert all(sum(t <= at_s < t + 59.9 for at_s in times) <= 2 for t in times)
 
 
-async def test_what_fails_is_called_again_with_growing_delays_and_reported_once() -> None:
+async def test_a_failing_hook_is_retried_with_growing_delays_and_reported_once() -> None:
     ground = Ground(fails=4)
     await ground.play(dead(1), dead(2))
     assert list(ground.tried_s[:5]) == [0, 1, 3, 7, 15]
@@ -141,7 +141,7 @@ async def test_what_fails_is_called_again_with_growing_delays_and_reported_once(
     assert (again.what, again.away_s) == ("hook", 15)
 
 
-async def test_what_cannot_be_delivered_is_left_out_and_the_next_call_counts_it() -> None:
+async def test_undelivered_hook_events_are_dropped_and_counted_in_the_next_call() -> None:
     bodies = await Ground(fails=ATTEMPTS_MAX).play(dead(1), dead(2), dead(3))
     assert [(body["id"], body.get("left_out")) for body in bodies] == [("dead-2", 1), ("dead-3", None)]
 
@@ -175,7 +175,7 @@ async def test_a_call_that_always_fails_holds_up_no_other(error: Exception) -> N
     assert (ground.calls[-1][1]["id"], ground.calls[-1][1]["left_out"]) == ("dead-7", 2)
 
 
-async def test_of_very_many_the_oldest_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_oldest_of_too_many_hook_events_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hooks, "WAITING_MAX", 3)
     monkeypatch.setattr(hooks, "KNOWN_MAX", 4)
     bodies = await Ground().play(*map(dead, range(10)))
@@ -302,7 +302,7 @@ async def test_a_url_that_keeps_calls_waiting_takes_no_threads_from_others_and_i
             await SystemClock().sleep(0.02)
 
 
-async def test_what_a_command_has_started_ends_with_it_and_what_it_leaves_running_delays_nothing(
+async def test_processes_started_by_a_hook_command_end_with_it_and_delay_nothing(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "pid"
@@ -330,7 +330,7 @@ def _runs(process: int) -> bool:
 
 
 @pytest.mark.parametrize("text", ["pager.example", "ftp://pager", "https://", "command:", "command:'a"])
-def test_what_can_be_no_hook_is_refused(text: str) -> None:
+def test_an_invalid_hook_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"it must be|name the command|cannot be read"):
         check_hook(text)
     check_hook("https://pager.example/v1?key=x")

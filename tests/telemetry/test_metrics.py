@@ -351,7 +351,7 @@ def test_names_without_end_are_counted_together() -> None:
     assert page[series("saga_retries_total", service="payment", handler="other")] == 2 * SERIES_MAX + 2
 
 
-def test_what_is_in_flight_is_measured_when_the_metrics_are_read() -> None:
+def test_messages_in_flight_are_measured_when_metrics_are_read() -> None:
     worker = WatchedWorker()
     metrics = of(worker)
     worker.inflight, worker.behind, worker.gone = 7, {P0: 3, P1: 0}, {"store": 12.5}
@@ -365,7 +365,7 @@ def test_what_is_in_flight_is_measured_when_the_metrics_are_read() -> None:
     assert page[series("saga_unavailable_seconds", service="payment", what="broker")] == 0
 
 
-def test_what_stands_still_is_a_series_as_long_as_it_stands() -> None:
+def test_a_stalled_partition_is_a_series_while_it_is_stalled() -> None:
     worker = WatchedWorker(
         stands=[StalledPartition("orders", 3, 7, "why"), StalledPartition("refunds", None, None, "why")]
     )

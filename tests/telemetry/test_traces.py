@@ -398,7 +398,7 @@ def test_a_header_that_is_not_as_it_should_be_is_none(header: str | None) -> Non
         ("OTEL_TRACES_EXPORTER", "zipkin", "OTEL_TRACES_EXPORTER is 'zipkin': it may be otlp or none"),
     ],
 )
-async def test_what_cannot_be_had_keeps_services_from_starting(
+async def test_unusable_trace_settings_prevent_the_start(
     otel: Collector, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, value: str, said: str
 ) -> None:
     monkeypatch.setenv(variable, value)

@@ -113,7 +113,7 @@ async def test_an_unreadable_record_is_in_flight_until_its_dead_letter_is_durabl
     assert len(await place.dead(service)) == 3
 
 
-async def test_what_a_full_worker_does_not_take_is_its_lag(place: Workplace) -> None:
+async def test_records_that_a_full_worker_does_not_read_are_its_lag(place: Workplace) -> None:
     may_end = asyncio.Event()
     await place.publish(*(an_order(quantity=number + 1) for number in range(250)))
     async with watched(place, service_that_waits_for(may_end)) as worker:

@@ -105,7 +105,7 @@ def steps(draw: Draw, mode: str, newest: int) -> list[Step]:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(data=st.data())
-def test_whatever_the_check_allows_old_and_new_code_handle_each_others_messages(data: st.DataObject, mode: str) -> None:
+def test_old_and_new_code_handle_each_others_messages_if_the_check_allows_it(data: st.DataObject, mode: str) -> None:
     draw = data.draw
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

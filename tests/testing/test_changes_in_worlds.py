@@ -275,7 +275,7 @@ def test_services_with_collections_of_one_name_are_shown_their_own(connector: bo
 
 
 @pytest.mark.parametrize("seed", SEEDS[:3])
-def test_what_the_toolkit_notes_in_a_document_stays_when_an_application_writes_it(seed: int) -> None:
+def test_markers_in_a_document_survive_a_write_of_the_application(seed: int) -> None:
     with simulated(seed) as world:
         world.start(stamping)
         for version in (1, 2, 3):
@@ -410,7 +410,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert prints[0] == prints[1]
 
 
-def test_what_a_world_cannot_write_is_refused() -> None:
+def test_an_invalid_document_write_in_a_world_is_refused() -> None:
     with simulated(0) as world:
         with pytest.raises(SagaError, match="'watching' was not started in this world"):
             world.write(watching, "a", Parcel(1))

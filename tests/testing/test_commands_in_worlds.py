@@ -93,7 +93,7 @@ def test_a_replay_that_dies_again_can_be_replayed_again() -> None:
         world.verify(rerun=True)
 
 
-def test_what_is_discarded_is_over_in_its_service() -> None:
+def test_a_discarded_message_is_finished_in_its_service() -> None:
     with simulated(0) as world:
         bank = closed(world)
         bank.is_open = True

@@ -112,7 +112,7 @@ def test_a_pause_writes_nothing_more_however_long_it_lasts() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_routed_is_a_dead_letter_and_replayed_when_the_route_is_over(seed: int) -> None:
+def test_routed_messages_are_dead_letters_and_replayed_after_the_route(seed: int) -> None:
     with simulated(seed) as world:
         bank, payment = WatchedBank(world), with_limits()
         begun(world, bank, payment)

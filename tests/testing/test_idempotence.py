@@ -338,7 +338,7 @@ async def test_a_compensation_is_looked_at_too() -> None:
     assert "(events: OrderPlaced, OrderCancelled)" in text
 
 
-async def test_what_is_done_only_on_an_old_progress_is_found() -> None:
+async def test_an_effect_only_on_a_stale_progress_is_found() -> None:
     service, told = Service("payment", state=Notes), list[str]()
 
     @service.handler
@@ -361,7 +361,7 @@ async def test_what_is_done_only_on_an_old_progress_is_found() -> None:
     assert "saga.state, tries" in text
 
 
-async def test_what_another_handler_makes_of_a_run_on_an_old_progress_is_found() -> None:
+async def test_an_effect_of_a_stale_progress_on_another_handler_is_found() -> None:
     service, told = Service("payment", state=Notes), list[str]()
 
     @service.handler

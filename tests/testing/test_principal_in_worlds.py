@@ -102,7 +102,7 @@ def known_in(world: SimulatedWorld, saga: str) -> set[str | None]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_who_began_a_saga_is_known_to_all_of_it_through_crashes_parks_laters_replays_and_undoing(seed: int) -> None:
+def test_the_principal_of_a_saga_survives_crashes_parking_suspension_replays_and_compensations(seed: int) -> None:
     SEEN.clear()
     with simulated(seed) as world:
         bank = AuditedBank()

@@ -116,7 +116,9 @@ def expired(world: SimulatedWorld) -> None:
 
 @pytest.mark.parametrize(("scenario", "sagas"), [(orders, 4), (expired, 1)])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_is_rebuilt_is_as_it_was(seed: int, scenario: Callable[[SimulatedWorld], None], sagas: int) -> None:
+def test_rebuilt_progresses_equal_the_lost_ones(
+    seed: int, scenario: Callable[[SimulatedWorld], None], sagas: int
+) -> None:
     with simulated(seed) as world:
         scenario(world)
         evidence = world.evidence()

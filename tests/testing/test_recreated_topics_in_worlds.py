@@ -40,7 +40,7 @@ def recreate(cluster: Cluster, topics: Iterable[str]) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_waits_for_a_time_resumes_though_its_timers_are_lost_with_their_topics(seed: int) -> None:
+def test_timed_runs_resume_although_their_timer_topics_are_recreated(seed: int) -> None:
     with simulated(seed) as world:
         bank = SilentBank()
         world.start(order, payment, inventory, shipping, use=[bank, Carrier()], documents={"tea": Stock(left=50)})
@@ -56,7 +56,7 @@ def test_what_waits_for_a_time_resumes_though_its_timers_are_lost_with_their_top
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_waits_for_a_time_resumes_though_its_timers_are_removed_from_their_topics(seed: int) -> None:
+def test_timed_runs_resume_although_their_timers_are_removed(seed: int) -> None:
     with simulated(seed) as world:
         bank = SilentBank()
         world.start(order, payment, inventory, shipping, use=[bank, Carrier()], documents={"tea": Stock(left=50)})

@@ -101,7 +101,7 @@ async def test_a_failure_is_raised_where_the_call_is_awaited() -> None:
     assert isinstance(future.exception(), OSError)
 
 
-async def test_of_two_answers_the_first_counts_and_the_call_ends_once() -> None:
+async def test_the_first_of_two_answers_completes_the_call() -> None:
     loop, calls, told = arrivals(), Calls(), list[Any]()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
     future, never = loop.create_future(), loop.create_future()
@@ -123,7 +123,7 @@ async def test_of_two_answers_the_first_counts_and_the_call_ends_once() -> None:
     assert not told
 
 
-async def test_what_goes_wrong_with_one_answer_keeps_no_other_from_its_call() -> None:
+async def test_an_error_in_one_answer_does_not_affect_other_calls() -> None:
     loop, calls, told = arrivals(), Calls(), list[Any]()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
     future = loop.create_future()

@@ -112,7 +112,7 @@ def test_a_timeout_that_hides_behind_another_class_is_ambiguous(kind: type[Excep
     )  # without a code it tells nothing
 
 
-def test_what_the_sdk_raises_before_it_sends_was_not_written() -> None:
+def test_an_error_raised_by_the_sdk_before_sending_means_not_written() -> None:
     for why in (sdk.InvalidArgumentException("x"), sdk.UnAmbiguousTimeoutException("x"), RuntimeError("closed")):
         said = to_store_error(why, StoreOperation.INSERT, "there", "'a'")
         assert type(said) is StoreUnavailable

@@ -70,7 +70,7 @@ async def test_a_document_is_given_the_expiry_that_was_asked_for(
     assert max(asked.expiry for asked in node.asked) <= AT_S_MAX
 
 
-async def test_what_ends_after_2106_is_refused_and_not_sent(
+async def test_an_expiry_after_2106_is_refused_before_sending(
     node: Node, store: CouchbaseStore, clock: SettableClock
 ) -> None:
     with pytest.raises(StoreError, match="February 2106"):

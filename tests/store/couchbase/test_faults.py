@@ -99,7 +99,7 @@ async def test_a_server_that_fails_inside_leaves_it_open_whether_it_wrote(mock: 
         assert await store.get("saga", "a") == Document(b"0", cas)
 
 
-async def test_what_the_server_itself_finds_too_large_is_refused_as_such(stores: Stores) -> None:
+async def test_a_document_that_the_server_finds_too_large_is_refused_as_such(stores: Stores) -> None:
     async with stores() as store:
         store.document_bytes_max = 1 << 30  # else it is not even sent
         with pytest.raises(TooLarge, match=r"more than 20 MB .* nothing was written: keep less"):

@@ -51,7 +51,7 @@ def test_a_short_key_that_looks_shortened_is_not_taken_for_another_one() -> None
 
 
 @given(KEYS, st.sampled_from([b"1", b'{"a":1}', b" [1, 2] \n", b'"}"', b"{}"]))
-def test_what_was_wrapped_comes_back_byte_by_byte(key: str, content: bytes) -> None:
+def test_a_wrapped_document_is_unwrapped_byte_by_byte(key: str, content: bytes) -> None:
     assert unwrap_content(key, wrap_content(key, content)) == content
     assert unwrap_key(wrap_content(key, content)) == key
 

@@ -92,7 +92,7 @@ async def test_content_is_sent_as_it_is(node: Node, settings: CouchbaseSettings,
 
 
 @pytest.mark.parametrize("form", [0, 1, 0x01_00_00_00, 0x03_00_00_00, 0x04_00_00_00, 0x7F_00_00_00])
-async def test_what_another_program_wrote_in_another_form_is_given_as_it_is_and_is_no_outage(
+async def test_a_document_in_another_format_is_returned_unchanged_and_is_no_outage(
     node: Node, settings: CouchbaseSettings, clock: SettableClock, form: int
 ) -> None:
     """Else one such document would make the whole service look as if its store were away."""
@@ -124,7 +124,7 @@ async def test_a_long_key_under_which_something_else_lies_is_no_outage_and_ends_
     assert found == {"a": b"0", stored_key(f"saga::{long}").removeprefix("saga::"): b"\xff"}
 
 
-async def test_one_operation_is_sent_for_each_of_ours(
+async def test_each_store_operation_sends_one_request(
     node: Node, settings: CouchbaseSettings, clock: SettableClock
 ) -> None:
     async with CouchbaseStore(settings, clock=clock) as store:
@@ -284,7 +284,7 @@ async def test_a_password_that_cannot_be_read_is_reported(
 @pytest.mark.parametrize(
     "why", [ValueError("it is sealed"), UnicodeDecodeError("utf-8", b"x", 0, 1, "x"), SystemExit(3)]
 )
-async def test_whatever_is_wrong_with_a_password_is_reported_and_hides_no_result_of_a_write(
+async def test_a_password_error_is_reported_and_hides_no_write_result(
     node: Node, settings: CouchbaseSettings, clock: SettableClock, why: BaseException
 ) -> None:
     """The file may be half written, the function anybody's: what became of a write matters more."""

@@ -177,7 +177,7 @@ async def test_a_document_that_was_written_over_is_found() -> None:
     )
 
 
-async def test_where_there_are_many_markers_some_may_go(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_markers_may_be_pruned_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document_updates, "PRUNE_FROM", 2)
     run = await a_run(an_order("o-1"), an_order("o-2"))
     ((*_, last),) = run.services["inventory"].documents.values()

@@ -275,7 +275,7 @@ async def test_a_result_that_stands_after_a_failure_is_found() -> None:
     found(evidence, "compensated", "InventoryReserved", "never compensated", service="inventory")
 
 
-async def test_what_was_escalated_may_stay_undone() -> None:
+async def test_an_escalated_compensation_may_be_missing() -> None:
     letter = DeadLetterRecord(
         id="d", kind="escalation", handler="set_aside", reason="r", remedy="r", message=a_message(await cancelled())
     )
@@ -311,7 +311,7 @@ async def test_a_compensation_after_a_success_is_found() -> None:
     ("again", "what"),
     [(lambda e: e.outcome == "compensated", "UNDONE TWICE"), (lambda e: e.outcome == "handled", "RAN WHEN CLOSED")],
 )
-async def test_what_happens_to_the_undone_once_more_is_found(again: Callable[[Transition], bool], what: str) -> None:
+async def test_a_repeated_run_or_compensation_is_found(again: Callable[[Transition], bool], what: str) -> None:
     run = await cancelled()
     (more,) = [e for e in entries_of(run, "inventory") if again(e)]
     found(with_transitions(run, "inventory", as_it_is, more), "compensated", what, service="inventory")
@@ -325,13 +325,13 @@ async def test_a_compensation_of_what_never_was_is_found() -> None:
 # -------------------------------------------------------------------- not early
 
 
-async def test_what_is_irreversible_and_came_before_the_success_is_found() -> None:
+async def test_an_irreversible_run_before_the_success_is_found() -> None:
     evidence = without_records(await confirmed(), "OrderConfirmed")
     for service, handler in (("payment", "capture"), ("inventory", "hand_out"), ("shipping", "dispatch")):
         found(evidence, "not early", handler, "no success was published", service=service)
 
 
-async def test_what_is_irreversible_and_has_begun_without_a_success_is_found() -> None:
+async def test_a_begun_irreversible_run_without_a_success_is_found() -> None:
     run = await confirmed()
     versions = run.services["payment"].versions["o-1"]
     begun = next(
@@ -442,13 +442,13 @@ async def test_a_message_that_its_handler_has_no_word_of_is_found() -> None:
     found(evidence, "nothing waits", "LOST MESSAGE OrderPlaced", "for book", service="shipping")
 
 
-async def test_what_is_left_open_is_found() -> None:
+async def test_open_work_at_the_end_is_found() -> None:
     run = await confirmed()
     kept = PendingMessage(handler="confirm", message=a_message(run), n=0)
     found(with_snapshot(run, "order", lambda p: with_(p, queue=(kept,))), "nothing waits", "STRANDED", service="order")
 
 
-async def test_what_is_ready_and_waits_is_found() -> None:
+async def test_a_ready_run_that_did_not_run_is_found() -> None:
     run = await confirmed()
     versions = run.services["shipping"].versions["o-1"]
     two = next(v for v in versions if len(decode_progress(v).waiting) == 2)

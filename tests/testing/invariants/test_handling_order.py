@@ -88,7 +88,7 @@ async def test_an_own_event_behind_a_dead_letter_may_wait() -> None:
     assert not [v for v in find_violations(evidence) if "was emitted here" in v.what]
 
 
-async def test_what_waits_for_an_own_event_that_the_progress_has_forgotten_is_found() -> None:
+async def test_a_message_pending_for_a_lost_self_consumed_event_is_found() -> None:
     run = await confirmed()
     kept = PendingMessage(handler="capture", message=a_message(run, "OrderConfirmed"), n=1)
     evidence = with_transitions(run, "payment", lambda e: None if e.handler == "capture" else e)
@@ -127,7 +127,7 @@ async def test_a_result_that_was_undone_before_a_newer_one_is_found() -> None:
 # -------------------------------------------------------------------- in the order of the log
 
 
-async def test_one_message_that_does_not_tell_its_start_excuses_no_handler_that_takes_two_in_the_wrong_order() -> None:
+async def test_a_message_without_a_start_does_not_excuse_a_wrong_order() -> None:
     run = await refused()
     (cancel,) = entries_of(run, "order")
     refusal = next(r for r in run.log if envelope.type_of(r) == "ShipmentRefused")
@@ -170,7 +170,7 @@ def test_a_handler_of_many_takes_those_that_wait_in_the_order_of_the_log_and_the
 # -------------------------------------------------------------------- behind a dead letter
 
 
-async def test_what_was_handled_behind_a_dead_letter_is_found() -> None:
+async def test_a_message_handled_behind_a_dead_letter_is_found() -> None:
     run = await dead()
     (book,) = [e for e in entries_of(run, "shipping") if e.outcome == "dead"]
     evidence = with_transitions(run, "shipping", as_it_is, with_(book, outcome="handled", letters=(), calls=()))
@@ -193,7 +193,7 @@ async def test_after_a_dead_letter_is_dropped_the_saga_continues() -> None:
     assert "in order" not in kinds(evidence)
 
 
-async def test_what_had_begun_before_a_compensation_died_is_brought_to_its_end() -> None:
+async def test_a_run_begun_before_a_compensation_died_is_finished() -> None:
     run = await dead()
     (book,) = [e for e in entries_of(run, "shipping") if e.outcome == "dead"]
     name = next(r.undo.name for r in run.services["shipping"].service.roles.handlers.values() if r.undo)

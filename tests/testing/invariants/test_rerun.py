@@ -33,7 +33,7 @@ async def differences(evidence: Evidence, service: str) -> list[str]:
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
-async def test_what_the_shipped_runtime_did_can_be_done_again(run: Callable[[], Awaitable[Evidence]]) -> None:
+async def test_runs_of_the_shipped_runtime_can_be_repeated(run: Callable[[], Awaitable[Evidence]]) -> None:
     evidence = await run()
     for witnessed in evidence.services.values():
         _, found = await find_rerun_differences(witnessed, evidence.log)
@@ -50,7 +50,7 @@ async def test_every_write_is_made_again_but_those_of_dead_letters() -> None:
     assert 0 < checked < 10 < len(run.services["payment"].versions["o-1"])
 
 
-async def test_what_is_not_in_the_log_any_more_is_not_counted() -> None:
+async def test_messages_removed_from_the_log_are_not_counted() -> None:
     checked, found = await find_rerun_differences((await confirmed()).services["order"], ())
     assert (checked, found) == (0, [])
 

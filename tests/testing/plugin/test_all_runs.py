@@ -123,7 +123,7 @@ def test_every_point_is_tried_where_nothing_goes_wrong() -> None:
 
 
 @pytest.mark.slow
-def test_what_needs_two_crashes_is_found_by_pairs_on_a_short_run() -> None:
+def test_a_bug_that_needs_two_crashes_is_found_by_pairs() -> None:
     failed = failing(scenario(orders=2, asked_max=2), Crashes(pairs=None))
     assert [planted.kind for planted in failed.shrunk.run.schedule.planted] == ["crash", "crash"]
 

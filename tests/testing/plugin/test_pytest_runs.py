@@ -66,7 +66,7 @@ def test_charged_once(world: World) -> None:
     assert "test_charged_once fails: your own invariant: c-1 is asked once - does not hold at" in note_of(result)
 
 
-def test_one_seed_alone_has_the_very_same_failure(runs: Runs) -> None:
+def test_a_single_seed_reproduces_its_failure(runs: Runs) -> None:
     many = note_of(runs(FAILING))
     seed = re.search(r"again: --saga-seed=(\d+)", many)
     assert seed is not None
@@ -95,7 +95,7 @@ def test_the_seeds() -> None:
     result.assert_outcomes(passed=2)
 
 
-def test_so_many_seeds_are_run_instead(runs: Runs) -> None:
+def test_the_number_of_seeds_can_be_overridden(runs: Runs) -> None:
     result = runs(FINE + POINTS, "--saga-seeds=7")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["test_it.py::test_many: 7 runs; 14 events published; *"])
@@ -107,7 +107,7 @@ def test_no_seeds_at_all_are_refused(runs: Runs) -> None:
     result.stderr.fnmatch_lines(["*--saga-seeds=0: at least one*"])
 
 
-def test_what_was_run_is_printed_at_the_end(runs: Runs) -> None:
+def test_the_runs_are_summarised_at_the_end(runs: Runs) -> None:
     result = runs(FINE + POINTS)
     result.assert_outcomes(passed=2)
     result.stdout.re_match_lines(
@@ -119,7 +119,7 @@ def test_what_was_run_is_printed_at_the_end(runs: Runs) -> None:
     )
 
 
-def test_what_workers_of_xdist_have_run_is_printed_too(runs: Runs) -> None:
+def test_runs_of_xdist_workers_are_summarised_too(runs: Runs) -> None:
     result = runs(FINE + POINTS + FAILING, "-n2")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(

@@ -112,7 +112,7 @@ def test_it(world: World, tmp_path) -> None:
     ],
     ids=["in a class", "takes more"],
 )
-def test_what_cannot_be_saved_does_not_hide_the_failure(
+def test_an_error_on_saving_does_not_hide_the_failure(
     runs: Runs, project: pytest.Pytester, tests: str, why: str
 ) -> None:
     result = runs(tests, "--saga-save")

@@ -120,7 +120,7 @@ def test_a_step_records_it_by_the_name_and_type_of_the_real_method(shop: Shop) -
     assert get_type_hints(shop.ask)["return"] is Offer
 
 
-def test_it_has_the_limits_of_the_fakes_own_method_and_not_of_the_one_that_this_overrides(shop: Shop) -> None:
+def test_a_remote_fake_has_the_limits_of_its_overriding_method(shop: Shop) -> None:
     said = Limits(call="FakeShop.count", at_once_max=1, fallback=vars(type(shop))["hang"])
     assert (limits_of(Shop.ask) is not None, limits_of(shop.ask), limits_of(shop.count)) == (True, None, said)
 
@@ -151,14 +151,14 @@ async def test_a_call_whose_caller_gives_up_blocks_no_other(shop: Shop, fake: Fa
     assert fake.cancelled
 
 
-async def test_what_is_no_async_method_is_refused_with_the_reason(shop: Shop) -> None:
+async def test_a_method_that_is_not_async_is_refused_with_the_reason(shop: Shop) -> None:
     with pytest.raises(AttributeError, match=r"Shop\.asked: .* only calls of its async methods reach it"):
         shop.asked  # type: ignore[attr-defined] # noqa: B018 - it is not there
     with pytest.raises(AttributeError, match=r"Shop\.close: .* only calls of its async methods reach it"):
         shop.close()
 
 
-async def test_what_cannot_be_sent_to_another_process_is_reported(shop: Shop, fake: FakeShop) -> None:
+async def test_a_value_that_cannot_be_sent_to_another_process_is_reported(shop: Shop, fake: FakeShop) -> None:
     with pytest.raises(SagaError, match=r"the arguments of Shop\.ask cannot go to the fake"):
         await shop.ask(lambda: None)  # type: ignore[arg-type] # on purpose
 

@@ -54,14 +54,14 @@ def waits(files: SharedFiles, *, looks: int) -> int:
     return looks
 
 
-def test_what_cannot_be_published_is_raised_while_the_world_waits(files: SharedFiles) -> None:
+def test_a_publishing_error_is_raised_while_the_world_waits(files: SharedFiles) -> None:
     files.publish([A_RECORD])
     with pytest.raises(SagaError, match="things"):
         files.wait(0.1)
     assert not files.is_publishing
 
 
-def test_what_is_left_behind_is_read_with_its_archives_and_the_log(files: SharedFiles) -> None:
+def test_evidence_includes_archives_and_the_log(files: SharedFiles) -> None:
     files.prepare(order.declared, {})
     p = replace(blank(), service="order")
     for _ in range(history.TRANSITIONS_MAX + 1):

@@ -92,7 +92,7 @@ def test_a_service_that_is_another_one_when_it_is_imported_is_reported() -> None
         replace(PAYMENT, declarations=("reserve",)).service()
 
 
-def test_what_a_service_declares_is_compared_by_its_names() -> None:
+def test_declarations_of_a_service_are_compared_by_name() -> None:
     assert declarations_of(payment.declared) == PAYMENT.declarations
 
 

@@ -35,12 +35,12 @@ def published(seed: int, kind: FaultKind, count: int = 1) -> tuple[FaultGround, 
 
 
 @each_seed
-def test_of_a_lost_answer_the_record_is_there(seed: int) -> None:
+def test_a_record_whose_answer_is_lost_is_published(seed: int) -> None:
     ground, said = published(seed, "lost answer")
     assert (said, ground.values()) == ("BrokerUnavailable", ["0"])
 
 
-def test_of_a_lost_answer_to_many_the_first_ones_are_there() -> None:
+def test_a_lost_answer_to_many_records_has_published_the_first_ones() -> None:
     lengths: set[int] = set()
     for seed in range(50):
         ground, said = published(seed, "lost answer", 4)

@@ -122,7 +122,7 @@ def test_a_process_that_is_killed_while_frozen_does_not_continue(loop: Simulated
     assert said == [1]
 
 
-def test_what_a_task_begins_dies_with_its_process(loop: SimulatedLoop, process: Process) -> None:
+def test_tasks_of_a_crashed_process_end_with_it(loop: SimulatedLoop, process: Process) -> None:
     said: list[float] = []
 
     async def work() -> None:

@@ -68,7 +68,7 @@ def test_the_system_clock_is_reported_with_the_line_that_reads_it() -> None:
     assert (stray.file, stray.through) == (str(SAGA / "runtime" / "made.py"), "saga.support.clock.SystemClock.now_ms")
 
 
-def test_what_the_world_itself_asks_is_not_blamed_on_the_test_that_runs_it() -> None:
+def test_calls_of_the_world_itself_are_not_attributed_to_the_test() -> None:
     world = placed(ASKS, SAGA / "testing" / "made.py")
     assert caught_in(lambda: world()) == []
 

@@ -124,7 +124,7 @@ def test_after_a_crash_another_process_begins(what: str, after: bool) -> None:
     assert found.outcome is OrderConfirmed
 
 
-def test_of_a_crash_before_a_step_the_outside_hears_nothing_and_of_one_after_it_the_same_twice() -> None:
+def test_a_crash_before_a_step_makes_no_call_and_one_after_it_repeats_the_call() -> None:
     met = operation("payment", "step")
     calls: dict[bool, int] = {}
     for after in (False, True):
@@ -137,14 +137,14 @@ def test_of_a_crash_before_a_step_the_outside_hears_nothing_and_of_one_after_it_
     assert calls == {False: 1, True: 2}
 
 
-def test_who_stands_still_for_long_is_taken_for_dead_and_finds_out() -> None:
+def test_a_worker_frozen_for_long_is_taken_for_dead_and_notices_it() -> None:
     found = any_seed(Order.lost, "payment", "insert", "freeze")
     assert found.noted("goes on") == [found.world.trace.faults[0].operation.process]
     assert found.outcome is OrderConfirmed
     assert len(found.bank.taken) == 1
 
 
-def test_who_does_not_reach_the_broker_for_long_is_taken_for_dead_and_finds_out() -> None:
+def test_a_worker_cut_off_for_long_is_taken_for_dead_and_notices_it() -> None:
     found = any_seed(Order.lost, "payment", "publish", "partition", after=True)
     assert found.outcome is OrderConfirmed
     assert len(found.bank.taken) == 1

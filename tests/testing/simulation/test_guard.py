@@ -196,7 +196,7 @@ def test_a_seed_given_to_the_c_class_is_not_noticed() -> None:
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_what_does_no_harm_is_not_noticed(name: str) -> None:
+def test_harmless_calls_are_not_reported(name: str) -> None:
     assert caught_in(HARMLESS[name]) == []
 
 
@@ -290,7 +290,7 @@ def test_nothing_is_noticed_outside_of_it() -> None:
     assert guard.caught == []
 
 
-def test_it_can_be_entered_again_and_keeps_what_it_caught() -> None:
+def test_a_guard_can_be_reentered_and_keeps_its_findings() -> None:
     guard = Guard()
     for ask in (time.time, time.monotonic):  # noqa: TID251
         with guard:
@@ -307,7 +307,7 @@ def test_entered_twice_it_watches_until_it_is_left_twice() -> None:
     assert len(guard.caught) == 1
 
 
-def test_it_is_taken_away_when_the_world_fails() -> None:
+def test_the_guard_is_removed_when_the_world_fails() -> None:
     with pytest.raises(ZeroDivisionError), Guard():
         raise ZeroDivisionError
     assert sys.getprofile() is None
@@ -340,7 +340,7 @@ def test_a_profiler_that_came_later_stays() -> None:
         sys.setprofile(None)
 
 
-def test_of_two_guards_the_outer_one_watches() -> None:
+def test_the_outer_of_two_guards_is_active() -> None:
     with Guard() as outer:
         with Guard() as inner:
             time.time()  # noqa: TID251

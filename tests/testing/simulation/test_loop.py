@@ -116,7 +116,7 @@ def test_chance_decides_which_task_goes_first_and_the_seed_decides_the_chance() 
     assert all(sorted(order) == sorted(orders[0]) for order in orders)
 
 
-def test_what_is_called_soon_keeps_its_order_also_among_tasks() -> None:
+def test_call_soon_keeps_its_order_among_tasks() -> None:
     for seed in range(10):
         said: list[str] = []
 
@@ -139,7 +139,7 @@ def test_what_is_called_soon_keeps_its_order_also_among_tasks() -> None:
         loop.end()
 
 
-def test_who_waits_first_for_a_lock_gets_it_first() -> None:
+def test_a_lock_is_given_in_the_order_of_waiting() -> None:
     for seed in range(5):
         loop = SimulatedLoop(seed)
         loop.run_until_complete(taking_turns())
@@ -261,7 +261,7 @@ async def starts_a_program() -> None:
         (starts_a_program, "no other programs"),
     ],
 )
-def test_what_leads_out_of_the_world_is_refused(
+def test_calls_that_leave_the_world_are_refused(
     loop: SimulatedLoop, work: "Callable[[], Coroutine[object, object, None]]", what: str
 ) -> None:
     with pytest.raises(SagaError, match=what):

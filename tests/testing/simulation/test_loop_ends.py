@@ -33,7 +33,7 @@ def test_waiting_for_something_that_never_comes_fails(loop: SimulatedLoop) -> No
         loop.run_until_complete(waits())
 
 
-def test_what_is_looked_at_after_each_callback_ends_the_run(loop: SimulatedLoop) -> None:
+def test_a_check_after_each_callback_can_end_the_run(loop: SimulatedLoop) -> None:
     said: list[float] = []
     begin(loop, None, ticks(said))
 

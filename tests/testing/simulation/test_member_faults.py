@@ -27,7 +27,7 @@ each_seed = pytest.mark.parametrize("seed", SEEDS)
 
 
 @each_seed
-def test_of_a_lost_answer_to_a_commit_the_position_has_moved(seed: int) -> None:
+def test_a_commit_whose_answer_is_lost_has_moved_the_offset(seed: int) -> None:
     ground = FaultGround.with_(seed, fault(1, "lost answer"))
 
     async def work() -> None:
@@ -40,7 +40,7 @@ def test_of_a_lost_answer_to_a_commit_the_position_has_moved(seed: int) -> None:
 
 
 @each_seed
-def test_who_is_cut_off_can_neither_read_nor_publish_nor_commit(seed: int) -> None:
+def test_a_disconnected_member_can_neither_read_nor_publish_nor_commit(seed: int) -> None:
     ground = FaultGround.with_(seed, fault(1, "partition"))
 
     async def work() -> None:
@@ -97,7 +97,7 @@ def test_a_member_that_is_silent_for_ten_seconds_loses_its_partitions_and_is_not
 
 
 @each_seed
-def test_who_is_silent_for_less_than_ten_seconds_loses_nothing(seed: int) -> None:
+def test_a_member_silent_for_under_ten_seconds_keeps_its_partitions(seed: int) -> None:
     ground = FaultGround.with_(seed)
 
     async def work() -> None:

@@ -47,7 +47,7 @@ def services_of() -> list[Service[Any]]:
     return [order, payment, shipping]
 
 
-def test_what_moves_to_segments_and_comes_back_can_be_rerun() -> None:
+def test_runs_with_moved_and_restored_segments_can_be_repeated() -> None:
     kinds = set[str]()
     for seed in range(3):
         with SimulatedWorld(seed, drawn(seed, faults.everything()), guarded=False) as world:

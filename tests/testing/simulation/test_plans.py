@@ -172,7 +172,7 @@ def test_a_fault_that_was_drawn_reads_as_it_was_written(kind: FaultKind) -> None
         "payment-1#12 delay after",
     ],
 )
-def test_what_is_no_planned_fault_is_refused(text: str) -> None:
+def test_an_invalid_planned_fault_is_refused(text: str) -> None:
     with pytest.raises(SagaError, match="no fault of a schedule: it reads"):
         PlannedFault.parse(text)
 

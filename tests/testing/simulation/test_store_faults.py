@@ -61,7 +61,7 @@ def test_without_faults_an_operation_takes_milliseconds(seed: int) -> None:
 
 
 @each_seed
-def test_of_a_lost_answer_the_effect_is_there(seed: int) -> None:
+def test_a_write_whose_answer_is_lost_is_stored(seed: int) -> None:
     ground = FaultGround.with_(seed, fault(1, "lost answer"), fault(3, "lost answer"), fault(5, "lost answer"))
 
     async def work() -> None:
@@ -307,7 +307,7 @@ def test_a_crash_after_an_operation_leaves_its_effect(seed: int) -> None:
 
 
 @each_seed
-def test_what_is_on_its_way_lands_although_its_process_dies(seed: int) -> None:
+def test_a_sent_write_is_stored_although_its_process_crashes(seed: int) -> None:
     ground = FaultGround.with_(seed, fault(2, "crash"))
 
     async def work() -> None:
@@ -356,7 +356,7 @@ def test_a_clock_goes_wrong_by_up_to_ten_minutes_either_way() -> None:
 
 
 @each_seed
-def test_what_was_planted_is_in_the_trace(seed: int) -> None:
+def test_planted_faults_are_in_the_trace(seed: int) -> None:
     planned = [fault(1, "lost answer"), fault(2, "throttle"), fault(3, "crash", "after")]
     ground = FaultGround.with_(seed, *planned)
 

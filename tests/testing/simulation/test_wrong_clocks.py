@@ -52,7 +52,7 @@ def ahead(world: SimulatedWorld, by: timedelta, service: str = "") -> Iterator[N
 
 @pytest.mark.parametrize("service", ["payment", ""])
 @pytest.mark.parametrize("by", [timedelta(minutes=5), timedelta(days=3), YEAR])
-def test_what_failed_while_the_date_was_ahead_is_tried_again_soon(by: timedelta, service: str) -> None:
+def test_a_run_that_failed_while_the_clock_was_ahead_is_retried_soon(by: timedelta, service: str) -> None:
     if by == YEAR and service:
         pytest.skip("a clock that is ahead by more than the memory takes the saga for one that is forgotten")
     with SimulatedWorld(1, None, guarded=False) as world:
