@@ -234,6 +234,10 @@ class MonitorClient:
                 return None
             if response.status == 503:
                 raise SagaError(f"the monitor at {self._address} cannot answer: {_find_error(content)}")
+            if response.status == 401:
+                raise SagaError(
+                    f"the monitor at {self._address} answers only to users: leave SAGA_MONITOR out to read the topic"
+                )
             if response.status not in (200, 206):  # 206: the answer itself lists the missing parts
                 raise SagaError(f"the monitor at {self._address} answers {response.status} to {path}; see its log")
             return msgspec.json.decode(content, type=kind)

@@ -117,6 +117,8 @@ class Settings:
     monitor_users: str = ""
     """File of the users who may act on the monitor's page, a line of `saga monitor password` for each. Without it the
     page is read-only."""
+    monitor_read: Literal["all", "login"] = "all"
+    """Who may read the monitor's page, its JSON and its metrics: `all` who reach it, or with `login` only its users."""
     monitor_hosts: str = ""
     """Host names under which the monitor's page is reached, separated by commas; its address and `localhost` always
     work. Others are refused."""

@@ -369,6 +369,9 @@ def create_shared_app(answering: SharedQueries, settings: Settings) -> Starlette
     async def no_page(_: Request) -> Response:
         return PlainTextResponse(NO_PAGE)
 
+    if settings.monitor_read == "login":
+        problem = "SAGA_MONITOR_READ is login: leave it out, and put a proxy with a login in front"
+        raise ConfigurationError("a shared monitor knows no users:", [problem])
     hosts = [name.strip() for name in settings.monitor_hosts.split(",") if name.strip()]
     return Starlette(
         routes=[

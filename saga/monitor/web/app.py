@@ -16,11 +16,12 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from saga.configuration.settings import Settings
-from saga.errors import BadInput, SagaError
+from saga.errors import BadInput, ConfigurationError, SagaError
 from saga.monitor.views import PAGE_MAX, PageRequest, Views
 from saga.monitor.web import bulk_pages, exports, graph_page, letter_pages, overview_page, pages, search_pages
 from saga.monitor.web.guards import GuardMiddleware, read_form
 from saga.monitor.web.letter_filters import is_open_escalation
+from saga.monitor.web.login import LoginMiddleware
 from saga.monitor.web.operator_console import open_console
 from saga.monitor.web.search_pages import SAGA_FIELDS, parse_filter, parse_stuck_filter
 from saga.monitor.web.service_watch import open_watch
@@ -50,10 +51,16 @@ def create_app(views: Views | None, settings: Settings, clock: Clock, *, address
         addresses: Addresses of stores to read, used instead of the setting.
 
     Raises:
-        ConfigurationError: The file of users cannot be used.
+        ConfigurationError: The file of users cannot be used, or is missing although reading needs a login.
     """
     sessions = Sessions(settings.monitor_users, clock)
     hosts = [name.strip() for name in settings.monitor_hosts.split(",") if name.strip()]
+    middleware = [Middleware(GuardMiddleware, hosts=hosts)]
+    if settings.monitor_read == "login":
+        if not sessions.may_begin:
+            problem = "SAGA_MONITOR_READ is login, but SAGA_MONITOR_USERS names no file of users"
+            raise ConfigurationError("the monitor cannot be read by anybody:", [problem])
+        middleware.append(Middleware(LoginMiddleware, sessions=sessions))
 
     @asynccontextmanager
     async def lifespan(made: Starlette) -> AsyncIterator[None]:
@@ -63,7 +70,7 @@ def create_app(views: Views | None, settings: Settings, clock: Clock, *, address
 
     return Starlette(
         routes=_list_routes(views is not None),
-        middleware=[Middleware(GuardMiddleware, hosts=hosts)],
+        middleware=middleware,
         exception_handlers={
             SagaError: _on_error,
             HTTPException: _on_http,

@@ -35,6 +35,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 SESSION_S = 8 * 3600.0
 """Maximum length of a session in seconds. After it the user must sign in again."""
 SESSIONS_MAX = 1000
+SCRIPTS_MAX = 100
+"""Maximum number of scripts that are remembered, so that their password is not hashed for each request."""
 WRONG_S = 1.0
 """Pause in seconds after a wrong password. During it no other password for this name from this address is checked. So
 guesses are limited to one per second, and do not delay other users.
@@ -232,6 +234,8 @@ class Sessions:
         self._one = Lock()
         """Held while a password is checked, because each check takes much memory."""
         self._lines: dict[tuple[str, str], SignInQueue] = {}
+        self._checked: dict[bytes, str] = {}
+        """Secrets of the sessions of scripts, which send name and password each time, by the digest of both."""
         load_users(file)
         if file and Path(file).stat().st_mode & stat.S_IROTH:
             log.warning("other users may read %s, and guess passwords from it: chmod o-r %s", file, file)
@@ -271,6 +275,19 @@ class Sessions:
         secret, until_s = secrets.token_urlsafe(32), self._clock.monotonic_s() + SESSION_S
         self._sessions[secret] = Session(name, hashed, secrets.token_urlsafe(32), until_s)
         return secret
+
+    async def check(self, name: str, password: str, address: str = "") -> bool:
+        """Return whether this is a user, without the cost of a password for each request. Raises as `begin`."""
+        digest = hashlib.sha256(f"{name}\0{password}".encode("utf-8", "backslashreplace")).digest()
+        if self.get(self._checked.get(digest)) is not None:
+            return True
+        secret = await self.begin(name, password, address)
+        if secret is None:
+            return False
+        while len(self._checked) >= SCRIPTS_MAX:
+            self.end(self._checked.pop(next(iter(self._checked))))
+        self._checked[digest] = secret
+        return True
 
     async def _check_password(self, name: str, password: str) -> HashedPassword | None:
         """Return the user's stored password hash if this is the right password, else `None`."""
