@@ -258,6 +258,20 @@ def select_neighbours(graph: ChoreographyGraph, services: Iterable[str]) -> Chor
     )
 
 
+def select_event(graph: ChoreographyGraph, event: str) -> ChoreographyGraph:
+    """Return the part of a graph around one event: what leads to it, who takes it, and what these emit then."""
+    takes = {(each.participant, each.reaction) for each in graph.links if each.event == event and each.role != "emits"}
+    emits = {(each.participant, each.reaction) for each in graph.links if each.event == event and each.role == "emits"}
+    return keep_links(
+        graph,
+        lambda link: (
+            link.event == event
+            or ((link.participant, link.reaction) in takes and link.role == "emits")
+            or ((link.participant, link.reaction) in emits and link.role != "emits")
+        ),
+    )
+
+
 def _triggers(link: EventLink) -> bool:
     return link.role in ("takes", "may take")
 

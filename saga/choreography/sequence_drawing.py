@@ -443,26 +443,44 @@ STYLE: Final = """
 """Style sheet of all pictures. A picture without it, in a page, needs it as the page's own."""
 
 
-def draw_sequence(picture: SequencePicture, has_style: bool = True) -> str:
+def draw_heads(picture: SequencePicture) -> str:
+    """Return the heads of a picture's lanes as SVG, as wide as the picture, for a page that keeps them in sight while
+    the rest of the picture is scrolled below them.
+    """
+    layout = place_sequence(picture)
+    width, top = round(layout.width), MARGIN + TITLE_HEIGHT - 8
+    height = HEAD_HEIGHT + 12
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="sequence heads" width="{width}" height="{height}" '
+        f'viewBox="0 {top} {width} {height}" role="group" aria-label="Services">',
+        f'<rect class="paper" y="{top}" width="{width}" height="{height}"/>',
+        *(part for placed in layout.lanes.values() for part in _draw_head(placed)),
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def draw_sequence(picture: SequencePicture, has_style: bool = True, *, has_heads: bool = True) -> str:
     """Return a picture as SVG.
 
     Args:
         picture: What is drawn.
         has_style: False to leave out the style sheet, for a page that has `STYLE` as its own.
+        has_heads: False to leave out title and heads, for a page that shows `draw_heads` above it.
     """
     layout = place_sequence(picture)
     legend, legend_height = _draw_legend(layout)
     width, height = round(layout.width), round(layout.height + legend_height)
     label = escape(printable(f"{picture.title}: {picture.subtitle}"))
+    top = 0 if has_heads else MARGIN + TITLE_HEIGHT + HEAD_HEIGHT
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="sequence" width="{width}" height="{height}" '
-        f'viewBox="0 0 {width} {height}" role="group" aria-label="{label}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="sequence" width="{width}" height="{height - top}" '
+        f'viewBox="0 {top} {width} {height - top}" role="group" aria-label="{label}">',
         f"<title>{label}</title>",
         *([f"<style>{STYLE}</style>"] if has_style else []),
         f'<rect class="paper" width="{width}" height="{height}"/>',
-        _text(MARGIN, MARGIN + 22, "title", picture.title),
-        _text(MARGIN, MARGIN + 44, "subtitle sans", picture.subtitle),
-        *_draw_lanes(layout),
+        *(_draw_title(picture) if has_heads else ()),
+        *_draw_lanes(layout, has_heads=has_heads),
         *(_draw_bar(bar) for bar in layout.bars.values()),
         *(part for row in layout.rows for part in _draw_row(layout, row)),
         *legend,
@@ -476,8 +494,8 @@ def _text(x: float, y: float, style: str, text: str, href: str = "") -> str:
     return f'<a href="{escape(href)}">{drawn}</a>' if href else drawn
 
 
-def _draw_lanes(layout: SequenceLayout) -> Iterator[str]:
-    """Yield bands, lines and names of the lanes, and the headings of the sections."""
+def _draw_lanes(layout: SequenceLayout, *, has_heads: bool) -> Iterator[str]:
+    """Yield bands and lines of the lanes, their names beside later rows, and the headings of the sections."""
     head_y = MARGIN + TITLE_HEIGHT
     for number, placed in enumerate(layout.lanes.values()):
         if number % 2 == 0:
@@ -489,20 +507,31 @@ def _draw_lanes(layout: SequenceLayout) -> Iterator[str]:
     for placed in layout.lanes.values():
         outside = " outside" if placed.lane.is_outside else ""
         yield f'<path class="lane{outside}" d="M{placed.line_x:g} {head_y + HEAD_HEIGHT}V{layout.bottom:g}"/>'
-        yield (
-            f'<rect class="head{outside}" x="{placed.left + 4:g}" y="{head_y:g}" width="{placed.width - 8:g}" '
-            f'height="{HEAD_HEIGHT}" rx="{0 if outside else 6}"/>'
-        )
-        name_y = head_y + (15 if placed.lane.note else 22)
-        yield _text(placed.left + 14, name_y, "who", placed.lane.name, placed.lane.href)
-        if placed.lane.note:
-            style = "trouble" if placed.lane.is_bad else "note"
-            yield _text(placed.left + 14, head_y + 28, style, placed.lane.note)
+        if has_heads:
+            yield from _draw_head(placed)
         for y in layout.heads:
             yield _text(placed.label_x, y + 22, "again fn", placed.lane.name)
     for heading, y in layout.headings:
         yield f'<path class="rule" d="M{MARGIN} {y + 6:g}H{layout.width - MARGIN:g}"/>'
         yield _text(MARGIN + 28, y + 28, "heading sans event", heading)
+
+
+def _draw_title(picture: SequencePicture) -> Iterator[str]:
+    yield _text(MARGIN, MARGIN + 22, "title", picture.title)
+    yield _text(MARGIN, MARGIN + 44, "subtitle sans", picture.subtitle)
+
+
+def _draw_head(placed: PlacedLane) -> Iterator[str]:
+    """Yield the box at the top of a lane, with its name."""
+    head_y, lane = MARGIN + TITLE_HEIGHT, placed.lane
+    outside = " outside" if lane.is_outside else ""
+    yield (
+        f'<rect class="head{outside}" x="{placed.left + 4:g}" y="{head_y:g}" width="{placed.width - 8:g}" '
+        f'height="{HEAD_HEIGHT}" rx="{0 if outside else 6}"/>'
+    )
+    yield _text(placed.left + 14, head_y + (15 if lane.note else 22), "who", lane.name, lane.href)
+    if lane.note:
+        yield _text(placed.left + 14, head_y + 28, "trouble" if lane.is_bad else "note", lane.note)
 
 
 def _draw_bar(bar: PlacedBar) -> str:

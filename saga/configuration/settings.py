@@ -319,6 +319,7 @@ READERS: Mapping[str, SettingReader] = {
         check_hosts, "names of hosts with commas between them, as in monitor.example", lambda _: True
     ),
     "SAGA_MONITOR_RUNBOOKS": readers.checked(check_runbooks, "https://HOST/PATH/{name}", lambda _: True),
+    "SAGA_MONITOR_READ": readers.word("all", "login"),
     "SAGA_TRANSITIONS": readers.word("on", "off"),
     "SAGA_TRANSITIONS_DAYS": readers.number(float, 1, 36_500, "days"),
     "SAGA_TRACES": readers.word("off", "on"),

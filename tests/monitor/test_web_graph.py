@@ -21,10 +21,18 @@ from saga.monitor.views import (
     StuckSaga,
     StuckSagas,
 )
-from saga.monitor.web.live_graph import draw_live_graph, link_event, list_troubles, make_live_numbers
+from saga.monitor.web.graph_page import filter_graph
+from saga.monitor.web.live_graph import (
+    draw_live_graph,
+    link_event,
+    list_troubles,
+    make_live_numbers,
+    read_live_numbers,
+)
 from tests.choreography.test_graph_drawing import find_labels
 from tests.monitor.asking import browsing
 from tests.monitor.fixed_views import NEWEST_MS, FixedViews
+from tests.monitor.test_web_pages import is_clean
 
 ROOT = Path(__file__).parents[2]
 
@@ -142,8 +150,8 @@ async def test_the_example_is_drawn_from_its_manifests(folder: Path) -> None:
         "PaymentDeclined payment order",
     ):
         assert told in page.text, told
-    [label] = [attrs["aria-label"] for tag, attrs in page.elements if tag == "svg"]
-    assert label == "Choreography: 4 services, 15 events"
+    labels = [attrs["aria-label"] for tag, attrs in page.elements if tag == "svg"]
+    assert labels == ["Services", "Choreography: 4 services, 15 events"]
     assert "2.00 a second" in page.text
     assert "payment retries more often than it finishes" in page.text
     assert (style.text, style.headers["content-type"]) == (STYLE, "text/css; charset=utf-8")
@@ -183,10 +191,69 @@ class BusyViews(FixedViews):
 
 
 def test_numbers_are_beside_the_arrows_that_they_concern(graph: ChoreographyGraph) -> None:
-    svg = str(draw_live_graph(graph, "busy", BusyViews("order-1"), NEWEST_MS))
+    live = read_live_numbers(graph, BusyViews("order-1"), NEWEST_MS)
+    svg = str(draw_live_graph(graph, "busy", live).picture)
     assert {"1.50 a second", "7 errors", "0.50 a second"} <= set(find_labels(svg, "OrderPlaced"))
     assert {"4 stuck", "0.50 a second"} <= set(find_labels(svg, "PaymentReserved"))
     assert "4 stuck" not in find_labels(svg, "InventoryReserved")
     assert re.search(r'<a href="/sagas\?service=shipping&amp;state=stuck"><text [^>]*>4 stuck</text></a>', svg)
     assert re.search(r'<a href="/rates"><text [^>]*>7 errors</text></a>', svg)
     assert "7 errors" not in find_labels(svg, "PaymentReserved"), "errors are where the handler takes its event"
+
+
+def choose(graph: ChoreographyGraph, **chosen: str) -> ChoreographyGraph:
+    live = read_live_numbers(graph, BusyViews("order-1"), NEWEST_MS)
+    return filter_graph(graph, live, {"service": "", "event": "", "trouble": "", **chosen})
+
+
+def test_the_graph_is_shown_around_one_service_or_one_event(graph: ChoreographyGraph) -> None:
+    assert choose(graph) == graph
+    payment = choose(graph, service="payment")
+    assert "payment" in payment.services
+    assert {link.event for link in graph.links if link.participant == "payment"} == set(payment.events)
+    event = choose(graph, event="PaymentReserved")
+    assert "PaymentReserved" in event.events
+    assert "OrderPlaced" in event.events, "that leads to it"
+    assert "ShipmentBooked" in event.events, "that follows from it"
+    assert len(event.events) < len(graph.events)
+    both = choose(graph, service="shipping", event="PaymentReserved")
+    assert set(both.events) <= set(event.events)
+    assert not choose(graph, service="nobody").events
+    assert not choose(graph, event="Nothing").events
+
+
+def test_only_events_are_left_whose_consumers_have_trouble(graph: ChoreographyGraph) -> None:
+    troubled = choose(graph, trouble="yes")
+    assert {"OrderPlaced", "PaymentReserved"} <= set(troubled.events)
+    assert "InventoryRejected" not in troubled.events
+    assert {"payment", "shipping"} <= set(troubled.services)
+    assert filter_graph(graph, None, {"service": "", "event": "", "trouble": "yes"}) == graph, "nothing is known"
+
+
+def test_the_heads_of_the_lanes_are_a_picture_of_their_own_and_stand_once(graph: ChoreographyGraph) -> None:
+    shown = draw_live_graph(graph, "busy", read_live_numbers(graph, BusyViews("order-1"), NEWEST_MS))
+    for name in graph.services:
+        assert len(re.findall(rf'class="who"[^>]*>{name}</text>', shown.heads)) == 1
+        assert 'class="who"' not in shown.picture
+    widths = [re.search(r' width="(\d+)"', each) for each in (shown.heads, shown.picture)]
+    assert widths[0] is not None
+    assert widths[1] is not None
+    assert widths[0][1] == widths[1][1], "heads stand above their lanes"
+    top = re.search(r'viewBox="0 (\d+) ', shown.picture)
+    assert top is not None
+    below = re.findall(r'<text class="(?:event|fn|tag)[^"]*" x="[^"]*" y="([^"]+)"', shown.picture)
+    assert below
+    assert min(map(float, below)) > float(top[1]), "nothing is cut off"
+
+
+async def test_the_filters_of_the_graph_stand_in_its_address(shop: Path) -> None:
+    async with browsing(Settings(), BusyViews("payment")) as browser:
+        whole = await browser.get("/graph")
+        assert "all services" in whole.text
+        some = await browser.get("/graph?service=payment&trouble=yes")
+        is_clean(some)
+        assert "Clear" in some.text
+        none = await browser.get("/graph?event=Nothing")
+        assert "Nothing matches these filters." in none.text
+        paused = await browser.get("/graph?service=payment&renew=off")
+        assert "/graph?service=payment" in paused.links("/graph?")

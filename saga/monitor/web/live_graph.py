@@ -3,28 +3,58 @@ they concern. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from markupsafe import Markup
 
-from saga.choreography.graph import ChoreographyGraph, GraphEvent, is_outside
+from saga.choreography.graph import ChoreographyGraph, GraphEvent, is_outside, keep_links
 from saga.choreography.graph_drawing import GraphLinks, LiveNumbers, make_picture
-from saga.choreography.sequence_drawing import draw_sequence
+from saga.choreography.sequence_drawing import draw_heads, draw_sequence
 from saga.monitor.views import ErrorClass, HandlerRates, StuckSagas, Views
 from saga.support.printable import count_noun
 
 
-def draw_live_graph(graph: ChoreographyGraph, title: str, views: Views | None, now_ms: int) -> Markup:
-    """Draw a graph for the page, whose style sheet is that of `sequence_drawing`. With a read model it has numbers, and
-    names lead to the sagas of a service or with an outcome.
+@dataclass(frozen=True, slots=True)
+class LiveGraph:
+    """A graph as the page shows it."""
+
+    graph: ChoreographyGraph
+    picture: Markup
+    """Picture of the graph, whose style sheet is that of `sequence_drawing`."""
+    heads: Markup
+    """Heads of its lanes, which stay in sight while the picture is scrolled."""
+
+
+def draw_live_graph(graph: ChoreographyGraph, title: str, live: LiveNumbers | None) -> LiveGraph:
+    """Draw a graph for the page. With a read model it has numbers, and names lead to the sagas of a service or with an
+    outcome.
     """
-    if views is None:
-        return Markup(draw_sequence(make_picture(graph, title), has_style=False))
-    live = make_live_numbers(graph, views.rates(), views.errors(), views.stuck(now_ms))
     links = GraphLinks(
         service=link_service, event=lambda event: link_event(graph, event), stuck=link_stuck, errors="/rates"
     )
-    return Markup(draw_sequence(make_picture(graph, title, live, links), has_style=False))
+    picture = make_picture(graph, title) if live is None else make_picture(graph, title, live, links)
+    return LiveGraph(
+        graph, Markup(draw_sequence(picture, has_style=False, has_heads=False)), Markup(draw_heads(picture))
+    )
+
+
+def read_live_numbers(graph: ChoreographyGraph, views: Views | None, now_ms: int) -> LiveNumbers | None:
+    """Read what the monitor knows of a graph; `None` without a read model."""
+    return None if views is None else make_live_numbers(graph, views.rates(), views.errors(), views.stuck(now_ms))
+
+
+def select_troubled(graph: ChoreographyGraph, live: LiveNumbers) -> ChoreographyGraph:
+    """Return the part of a graph in which something is wrong: events whose consumers fail, retry or are stuck, with
+    all that emit or take these events, and what services in trouble take.
+    """
+    failing = {*live.errors, *(key[:2] for key in live.stuck)}
+    events = {
+        link.event
+        for link in graph.links
+        if link.role != "emits" and ((link.participant, link.reaction) in failing or link.participant in live.troubles)
+    }
+    return keep_links(graph, lambda link: link.event in events)
 
 
 def make_live_numbers(
