@@ -7,6 +7,7 @@ matters here: what belongs to an item of a list has to be indented by four colum
 
 import posixpath
 import re
+from itertools import count
 from typing import TYPE_CHECKING
 
 from tests.docs.markdown import ROOT
@@ -21,6 +22,7 @@ FROM_ROOT = {"CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md",
 
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
 _FENCE = re.compile(r"(?:^ *```.*?^ *```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
+_MERMAID = re.compile(r"^```mermaid\n.*?^```$", re.MULTILINE | re.DOTALL)
 _ITEM = re.compile(r"(?P<indent> *)(?P<marker>(?:[-*]|\d+\.) +)\S")
 
 
@@ -37,7 +39,15 @@ def on_page_markdown(markdown: str, *, page: "Page", config: "MkDocsConfig", fil
     """Resolve the links of a page in the project, and indent its lists by four columns."""
     names = {name: source for source, name in FROM_ROOT.items()}
     source = names.get(page.file.src_uri, f"docs/{page.file.src_uri}")
-    return indent_lists(resolve_links(markdown, source, page.file.src_uri))
+    return indent_lists(resolve_links(show_pictures(markdown, page.file.src_uri), source, page.file.src_uri))
+
+
+def show_pictures(markdown: str, page: str) -> str:
+    """Replace each Mermaid diagram of a page by its picture, which `tests.docs.diagrams` has drawn."""
+    folder, stem = posixpath.split(page.removesuffix(".md"))
+    numbers = count(1)
+    pictures = posixpath.relpath("pictures", folder or ".")
+    return _MERMAID.sub(lambda _: f"![Diagram]({pictures}/{stem}-{next(numbers)}.svg)", markdown)
 
 
 def resolve_links(markdown: str, source: str, page: str) -> str:

@@ -195,6 +195,23 @@ def test_the_crash_table_in_the_readme_is_that_of_the_heart() -> None:
     assert "\n".join(table) in (ROOT / "README.md").read_text("utf-8")
 
 
+def test_the_readme_is_a_shop_window_whose_figures_are_true() -> None:
+    from saga.testing.fault_plans import KINDS
+    from verification.parallel import chosen
+
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert len(readme.splitlines()) <= 150
+    assert f"{len(KINDS)} kinds of faults" in readme
+    scenarios = re.search(r"more than (\d+) scenarios", readme)
+    assert scenarios is not None
+    assert len(chosen("", deep=False)) > int(scenarios[1])
+    measured = (ROOT / "docs/concepts/benchmarks.md").read_text("utf-8")
+    tortured = readme.partition("**Tortured.**")[2].partition("\n\n")[0]
+    figures = re.findall(r"\b\d[\d,]{2,}\b", tortured)
+    assert len(figures) >= 4
+    assert [figure for figure in figures if figure not in measured] == []
+
+
 def test_the_commands_in_the_readme_are_targets_of_the_makefile() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
     named = set(re.findall(r"\bmake ([a-z]+)\b", (ROOT / "README.md").read_text("utf-8")))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.diagrams import COMMAND, PICTURES, diagrams, digest
 from tests.docs.markdown import ROOT
 from tests.docs.site_hooks import FROM_ROOT, indent_lists, resolve_links
 
@@ -98,6 +99,20 @@ def test_a_broken_link_a_wrong_anchor_and_a_page_outside_of_the_navigation_are_e
     problems = [line for line in done.stderr.splitlines() if not line.startswith("INFO")]
     for problem in ("nowhere.md", "lost.md#no-such-heading", "- lost.md"):
         assert any(problem in line for line in problems), f"{problem} is not reported:\n{done.stderr}"
+
+
+def test_each_diagram_has_a_picture_that_was_drawn_from_it(site: Path) -> None:
+    found = dict(diagrams())
+    assert len(found) >= 4
+    for path, text in found.items():
+        assert path.exists(), f"{path.name} is missing; run {COMMAND}"
+        assert f"drawn from {digest(text)} by" in path.read_text("utf-8"), f"{path.name} is old; run {COMMAND}"
+        assert (site / "pictures" / path.name).exists()
+    drawn = {path for path in PICTURES.glob("*.svg") if f"by {COMMAND}" in path.read_text("utf-8")}
+    assert drawn == set(found), "a picture has no diagram any more"
+    assert not [page for page in site.rglob("*.html") if "-->|" in page.read_text("utf-8")], (
+        "a diagram is shown as text"
+    )
 
 
 def test_links_lead_to_pages_of_the_site_or_become_text() -> None:
