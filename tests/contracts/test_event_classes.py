@@ -18,7 +18,7 @@ from saga.engine.prepared_service import prepare
 from saga.errors import DeclarationError
 from saga.messages import Event
 from tests.contracts.declared import declare, declare_class, run
-from tests.contracts.folders import put
+from tests.contracts.folders import field, put, schema, write
 from tests.service.documents import OrderDocument
 
 
@@ -103,6 +103,7 @@ REFUSED = {
     "x: object": "object is no type of a contract",
     "x: int | str": "int | str is no type of a contract",
     "x: tuple[Annotated[str, sensitive], ...]": "`sensitive` marks a whole field",
+    "x: float = 5": "its default 5 is read back as 5.0: write that",
     "x: str = 5": "field x: its default is a whole number, not text",
     "x: Annotated[float, Avro('float')] = 0.1": "its default 0.1 is read back as 0.10000000149011612: write that",
     "x: Annotated[datetime, Avro('timestamp-millis')] = datetime(2026, 1, 1)": "has no time zone",
@@ -216,9 +217,16 @@ def test_a_difference_between_class_and_file_is_named(
 
 
 def test_descriptions_may_differ_where_a_service_starts(tmp_path: Path) -> None:
-    written(declare_class("Said", "note: Annotated[str, 'Before.']"), tmp_path)
-    cls = at_home(declare_class("Said", "note: Annotated[str, 'After.']"), tmp_path)
+    written(declare_class("Said", "note: Annotated[str, 'Before.']", "__doc__ = 'Before.'"), tmp_path)
+    cls = at_home(declare_class("Said", "note: Annotated[str, 'After.']", "__doc__ = 'After.'"), tmp_path)
     assert binding_of(cls).version.number == 1
+
+
+def test_null_in_another_place_is_a_difference_for_it_has_other_bytes(tmp_path: Path) -> None:
+    write(tmp_path, schema("Said", field("note", ["string", "null"])))
+    cls = at_home(declare_class("Said", "note: str | None", "__doc__ = 'Said happened.'"), tmp_path)
+    with pytest.raises(DeclarationError, match="has null behind its type in the file; run saga contracts write"):
+        binding_of(cls)
 
 
 def test_the_class_of_a_new_version_reads_messages_of_the_old_one(tmp_path: Path) -> None:

@@ -145,6 +145,13 @@ def test_a_number_that_cannot_be_next_is_refused(folder: Path, more: str, remedy
     assert not (folder / "contracts/payments/Paid.v2.avsc").exists()
 
 
+def test_the_next_version_is_written_where_nothing_is_released(folder: Path) -> None:
+    declare(folder)
+    saga("write")
+    declare(folder, "note: str = ''", ", version=2")
+    assert saga("write").output.splitlines()[0] == "contracts/payments/Paid.v2.avsc written"
+
+
 def test_a_class_that_is_not_the_newest_version_is_refused(folder: Path) -> None:
     declare(folder)
     release(folder)
@@ -175,6 +182,15 @@ def test_nothing_is_written_if_the_folder_could_not_be_loaded_then(folder: Path)
     assert "a topic has one owner" in done.output
     assert "no contract was written: correct the classes" in done.output
     assert not (folder / "contracts" / PLACE).exists()
+    (folder / "contracts/payments/Other.v1.avsc").unlink()
+    assert saga("write").exit_code == 0
+    before = (folder / "contracts" / PLACE).read_text()
+    write(folder, schema("Other", topic="payments", owner="payment"))
+    declare(folder, more=", outcome='failure'")
+    write(folder, schema("End", topic="ends", owner="till", outcome="success"))
+    done = saga("write")
+    assert "one service decides how a saga of kind 'order_id' ends" in done.output
+    assert (folder / "contracts" / PLACE).read_text() == before
 
 
 def test_two_classes_of_one_contract_are_refused_and_one_may_be_imported(folder: Path) -> None:
@@ -184,6 +200,10 @@ def test_two_classes_of_one_contract_are_refused_and_one_may_be_imported(folder:
         "from saga import event\nfrom shop.events import Paid\n\n__all__ = ['Paid', 'event']\n",
     )
     assert saga("write").exit_code == 0
+    declare(folder, module="till/events.py")
+    own = (folder / "till/events.py").read_text().replace("Paid", "Counted").replace('"payments"', '"counts"')
+    put(folder / "till/events.py", own.replace("from saga import", "from shop.events import Paid\nfrom saga import"))
+    assert saga("write").output.splitlines()[0] == "contracts/counts/Counted.v1.avsc written"
     declare(folder, module="till/events.py")
     done = saga("check")
     assert (
@@ -217,6 +237,19 @@ def test_a_package_that_handles_its_new_event_is_imported_before_the_contract_is
     put(folder / "shop/__init__.py", f"from saga import Service\nfrom shop.events import Paid\n\n{handler}")
     assert saga("write").exit_code == 0
     assert saga("check").exit_code == 0
+
+
+def test_a_package_may_declare_events_itself_by_any_name_of_the_decorator(folder: Path) -> None:
+    declare(folder, module="shop/__init__.py")
+    source = (folder / "shop/__init__.py").read_text()
+    assert saga("write").exit_code == 0
+    spellings = {"import saga\nfrom saga import Event": "saga.event", "from saga import Event, event as e": "e"}
+    for imported, used in spellings.items():
+        text = source.replace("from saga import Event, event", imported).replace("@event", f"@{used}")
+        put(folder / "shop/__init__.py", text)
+        assert saga("check").output.splitlines()[-1] == "1 event class says what contracts/ has"
+        assert "shop" in sys.modules
+        assert "shop.__init__" not in sys.modules
 
 
 def test_modules_below_a_source_folder_have_the_names_by_which_python_imports_them(
