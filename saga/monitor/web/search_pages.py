@@ -1,5 +1,6 @@
 """Pages of many sagas: search with filters, and those that are stuck."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -14,6 +15,7 @@ from saga.monitor.web.site import Site, get_site, get_views, link, parse_time
 SAGAS_PER_PAGE = 50
 AGES = {"1m": 60, "10m": 600, "1h": 3600, "1d": 86_400, "7d": 604_800}
 """Ages that can be selected, in seconds."""
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 OUTCOMES: Mapping[str, Literal["none", "success", "failure"]] = {
     "none": "none",
     "success": "success",
@@ -75,14 +77,14 @@ async def sagas(request: Request) -> Response:
 
 def parse_filter(chosen: Mapping[str, str], now_ms: int) -> SagaFilter:
     """Parse the fields of the search. An invalid value is ignored."""
-    age_s, until_ms = AGES.get(chosen.get("age", "")), parse_minute(chosen.get("until", ""))
+    age_s, until_ms = AGES.get(chosen.get("age", "")), parse_when(chosen.get("until", ""), now_ms)
     before = [ms for ms in (until_ms, None if age_s is None else now_ms - age_s * 1000) if ms is not None]
     return SagaFilter(
         text=chosen["text"],
         service=chosen["service"],
         kind=chosen.get("kind", ""),
         outcome=OUTCOMES.get(chosen["outcome"], ""),
-        since_ms=parse_minute(chosen.get("since", "")),
+        since_ms=parse_when(chosen.get("since", ""), now_ms),
         before_ms=min(before, default=None),
         dead=chosen["state"] == "dead",
         open=chosen["state"] == "open",
@@ -90,14 +92,18 @@ def parse_filter(chosen: Mapping[str, str], now_ms: int) -> SagaFilter:
     )
 
 
-def parse_minute(text: str) -> int | None:
-    """Parse a time as a browser sends it, or RFC 3339, in UTC; `None` for any other text.
+def parse_when(text: str, now_ms: int) -> int | None:
+    """Parse a time as a person writes it: how long ago, or a time in UTC; `None` for any other text.
 
-    >>> parse_minute("1970-01-01T00:01"), parse_minute("1970-01-01T00:00:02Z"), parse_minute("yesterday")
-    (60000, 2000, None)
+    >>> parse_when("2m", 180_000), parse_when("1970-01-01 00:01", 0), parse_when("1970-01-01T00:00:02Z", 0)
+    (60000, 60000, 2000)
+    >>> parse_when("yesterday", 0), parse_when("", 0)
+    (None, None)
     """
-    form = {16: ":00Z", 19: "Z"}.get(len(text), "")
-    return parse_time(text + form)
+    text = text.strip()
+    if (ago := re.fullmatch(r"([0-9]{1,6})([smhd])", text)) is not None:
+        return now_ms - int(ago[1]) * UNITS_S[ago[2]] * 1000
+    return parse_time(text.replace(" ", "T") + {10: "T00:00:00Z", 16: ":00Z", 19: "Z"}.get(len(text), ""))
 
 
 async def _list_escalated(site: Site, which: SagaFilter) -> tuple[list[SagaRow], str, Sequence[str]]:
