@@ -56,7 +56,9 @@ def test_verdicts_agree_with_a_visit_of_every_state(seeds: range) -> None:
                 assert (verdict.status == "proved") == bool(everything.outcomes & choreography.successes), seed
             if verdict.property == "every handler can run":
                 idle = {each.label for each in choreography.reactions} - everything.completed
-                assert {each.subject for each in verdict.findings} == idle, seed
+                subjects = {each.subject for each in verdict.findings}
+                joint = choreography.find_joint_reactions()  # then a visit of every state decides nothing
+                assert subjects <= idle if joint else subjects == idle, seed
             seen |= {verdict.status, *true, "searched" if "states" in verdict.how else "by a rule"}
     assert {
         "proved",
