@@ -489,7 +489,8 @@ def draw_sequence(picture: SequencePicture, has_style: bool = True, *, has_heads
     return "\n".join(parts) + "\n"
 
 
-def _text(x: float, y: float, style: str, text: str, href: str = "") -> str:
+def draw_text(x: float, y: float, style: str, text: str, href: str = "") -> str:
+    """Return a text as SVG, as a link if it has an address."""
     drawn = f'<text class="{style}" x="{x:g}" y="{y:g}">{escape(printable(text))}</text>'
     return f'<a href="{escape(href)}">{drawn}</a>' if href else drawn
 
@@ -510,15 +511,15 @@ def _draw_lanes(layout: SequenceLayout, *, has_heads: bool) -> Iterator[str]:
         if has_heads:
             yield from _draw_head(placed)
         for y in layout.heads:
-            yield _text(placed.label_x, y + 22, "again fn", placed.lane.name)
+            yield draw_text(placed.label_x, y + 22, "again fn", placed.lane.name)
     for heading, y in layout.headings:
         yield f'<path class="rule" d="M{MARGIN} {y + 6:g}H{layout.width - MARGIN:g}"/>'
-        yield _text(MARGIN + 28, y + 28, "heading sans event", heading)
+        yield draw_text(MARGIN + 28, y + 28, "heading sans event", heading)
 
 
 def _draw_title(picture: SequencePicture) -> Iterator[str]:
-    yield _text(MARGIN, MARGIN + 22, "title", picture.title)
-    yield _text(MARGIN, MARGIN + 44, "subtitle sans", picture.subtitle)
+    yield draw_text(MARGIN, MARGIN + 22, "title", picture.title)
+    yield draw_text(MARGIN, MARGIN + 44, "subtitle sans", picture.subtitle)
 
 
 def _draw_head(placed: PlacedLane) -> Iterator[str]:
@@ -529,9 +530,9 @@ def _draw_head(placed: PlacedLane) -> Iterator[str]:
         f'<rect class="head{outside}" x="{placed.left + 4:g}" y="{head_y:g}" width="{placed.width - 8:g}" '
         f'height="{HEAD_HEIGHT}" rx="{0 if outside else 6}"/>'
     )
-    yield _text(placed.left + 14, head_y + (15 if lane.note else 22), "who", lane.name, lane.href)
+    yield draw_text(placed.left + 14, head_y + (15 if lane.note else 22), "who", lane.name, lane.href)
     if lane.note:
-        yield _text(placed.left + 14, head_y + 28, "trouble" if lane.is_bad else "note", lane.note)
+        yield draw_text(placed.left + 14, head_y + 28, "trouble" if lane.is_bad else "note", lane.note)
 
 
 def _draw_bar(bar: PlacedBar) -> str:
@@ -552,17 +553,17 @@ def _draw_row(layout: SequenceLayout, placed: PlacedRow) -> Iterator[str]:
     if begins and not ends:
         end = max(begins) + STUB_WIDTH
         yield f'<path class="arrow" d="M{max(begins):g} {y:g}H{end:g}"/>'
-        yield from _draw_end("outside" if row.leaves else "nowhere", end + BAR_WIDTH / 2, y, STUB_WIDTH)
+        yield from draw_end_mark("outside" if row.leaves else "nowhere", end + BAR_WIDTH / 2, y, STUB_WIDTH)
     for mark, x in zip(row.ends, ends, strict=True):
         nearest = min(begins, key=lambda begin: abs(begin - x), default=x - 1)
-        yield from _draw_end(mark.form, x, y, x - nearest)
+        yield from draw_end_mark(mark.form, x, y, x - nearest)
     for x in begins:
-        yield from _draw_begin(row.form, x, y)
+        yield from draw_begin_mark(row.form, x, y)
     yield "</g>"
     yield from _draw_labels(layout, placed)
 
 
-def _draw_begin(form: RowForm, x: float, y: float) -> Iterator[str]:
+def draw_begin_mark(form: RowForm, x: float, y: float) -> Iterator[str]:
     """Yield the mark at the beginning of an arrow. Each form of an event has its own."""
     match form:
         case "start":
@@ -579,7 +580,7 @@ def _draw_begin(form: RowForm, x: float, y: float) -> Iterator[str]:
             yield f'<circle class="hollow" cx="{x:g}" cy="{y:g}" r="5"/>'
 
 
-def _draw_end(form: MarkForm, x: float, y: float, length: float) -> Iterator[str]:
+def draw_end_mark(form: MarkForm, x: float, y: float, length: float) -> Iterator[str]:
     """Yield the mark at the end of an arrow. `length`: distance from its beginning, negative if it points left."""
     if not length:  # an event that its own reaction takes again: the arrow returns
         yield f'<path class="arrow" d="M{x:g} {y:g}h16v8h-10"/>'
@@ -613,23 +614,23 @@ def _draw_labels(layout: SequenceLayout, placed: PlacedRow) -> Iterator[str]:
     row = placed.row
     first, *others = _list_title_lanes(layout.picture, row)
     for name in others:
-        yield _text(layout.lanes[name].label_x, placed.top + 13, "again fn", row.name)
+        yield draw_text(layout.lanes[name].label_x, placed.top + 13, "again fn", row.name)
     x = layout.lanes[first].label_x
-    yield _text(x, placed.top + 13, "event", row.name, row.href)
+    yield draw_text(x, placed.top + 13, "event", row.name, row.href)
     x += measure_name(row.name) + 10
     for tag in row.tags:
-        yield _text(x, placed.top + 13, "tag sans", tag)
+        yield draw_text(x, placed.top + 13, "tag sans", tag)
         x += measure_name(tag, TAG_CHAR) + 10
     if row.leaves and row.ends:
         yield f'<g class="row {row.form}">'
-        yield from _draw_end("outside", x + 18, placed.top + 9, STUB_WIDTH)
+        yield from draw_end_mark("outside", x + 18, placed.top + 9, STUB_WIDTH)
         yield "</g>"
     lines: dict[str, int] = {}
     for mark in (*row.begins, *row.ends):
         lane = layout.lanes[mark.lane]
         for text, style, href in list_label_lines(mark):
             number = lines[mark.lane] = lines.get(mark.lane, 0) + 1
-            yield _text(lane.label_x, placed.y + 2 + number * LABEL_LINE, style, text, href)
+            yield draw_text(lane.label_x, placed.y + 2 + number * LABEL_LINE, style, text, href)
 
 
 # -------------------------------------------------------------------- legend
@@ -670,7 +671,7 @@ def _draw_legend(layout: SequenceLayout) -> tuple[list[str], float]:
     parts = list[str]()
     for number, (text, form, end) in enumerate(entries):
         x, y = MARGIN + number % columns * step, layout.height + 8 + number // columns * LEGEND_LINE
-        parts += [*_draw_sample(form, end, x, y), _text(x + 62, y + 4, "sans legend", text)]
+        parts += [*_draw_sample(form, end, x, y), draw_text(x + 62, y + 4, "sans legend", text)]
     return parts, 8 + (len(entries) + columns - 1) // columns * LEGEND_LINE + 4
 
 
@@ -679,7 +680,7 @@ def _draw_sample(form: RowForm, mark: MarkForm | None, x: float, y: float) -> It
     yield f'<g class="row {form}">'
     yield f'<path class="arrow" d="M{x + 8:g} {y:g}H{x + 48:g}"/>'
     if mark is None:
-        yield from _draw_begin(form, x + 10, y)
+        yield from draw_begin_mark(form, x + 10, y)
     else:
-        yield from _draw_end(mark, x + 52, y, STUB_WIDTH)
+        yield from draw_end_mark(mark, x + 52, y, STUB_WIDTH)
     yield "</g>"

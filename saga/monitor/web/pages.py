@@ -1,4 +1,4 @@
-"""The monitor's pages of one saga, of rates, of controls and of the audit trail."""
+"""The monitor's pages of rates, of controls and of the audit trail."""
 
 import math
 import re
@@ -7,17 +7,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from saga.errors import BadInput, NoStore, SagaError
+from saga.errors import BadInput
 from saga.messaging.controls import KINDS, Switch, describe_switch
-from saga.monitor.reports import list_reports
-from saga.monitor.views import Timeline
 from saga.monitor.web import plots
 from saga.monitor.web.guards import FormFields
-from saga.monitor.web.operator_console import StoredSaga
-from saga.monitor.web.path_picture import draw_path_picture
 from saga.monitor.web.site import (
     PageNotFound,
-    Site,
     get_site,
     get_views,
     link,
@@ -32,58 +27,6 @@ ROWS_MAX = 200
 """Maximum number of handlers, or of stuck sagas, on a page, because rendering a thousand takes too long. `saga monitor
 rates` and `saga monitor stuck` show all.
 """
-
-
-# ---------------------------------------------------------------- one saga
-
-
-async def saga(request: Request) -> Response:
-    """Show one saga as recorded in the stores. If no store has it, show it as reported by transition events."""
-    site, id_ = get_site(request), request.query_params.get("id", "")
-    if not id_:
-        raise PageNotFound("name a saga by its id")
-    told = site.views.saga(id_, site.clock.now_ms()) if site.views is not None else None
-    seen, trouble = await _load_saga(site, id_, told)
-    if told is None and (seen is None or not seen.shown.histories):
-        raise PageNotFound(
-            "\n".join(
-                [f"no service knows saga {id_}", *([trouble] if trouble else []), *(seen.troubles if seen else ())]
-            )
-        )
-    found = await site.desk.letters()
-    letters = [each for each in (found.value.items if found.value is not None else ()) if each.letter.saga == id_]
-    return site.render(
-        request,
-        "saga.html.j2",
-        id=id_,
-        seen=seen if seen is not None and seen.shown.histories else None,
-        told=told,
-        explanation=None if seen is None else seen.explanation,
-        picture=None if seen is None else draw_path_picture(seen.explanation.path),
-        outcome=_find_outcome(seen, told),
-        troubles=[*([trouble] if trouble else []), *(seen.troubles if seen is not None else ())],
-        letters=letters,
-        letters_coming=found.is_coming,
-    )
-
-
-async def _load_saga(site: Site, id_: str, told: Timeline | None) -> tuple[StoredSaga | None, str]:
-    """Load the saga from the stores, or return the reason why they cannot be read. Raises `SagaError` if they cannot,
-    and no transition event tells of the saga either.
-    """
-    try:
-        return await site.desk.saga(id_, list_reports(told)), ""
-    except NoStore as why:
-        return None, "" if site.views is not None else str(why)
-    except SagaError as why:
-        if told is None:
-            raise
-        return None, str(why)
-
-
-def _find_outcome(seen: StoredSaga | None, told: Timeline | None) -> str:
-    of_stores = next((s.outcome for s in seen.shown.statuses if s.outcome), None) if seen is not None else None
-    return of_stores or (told.row.outcome if told is not None else "")
 
 
 # ---------------------------------------------------------------- rates
@@ -108,7 +51,6 @@ async def rates(request: Request) -> Response:
 
 READ_MODEL_ROUTES = [Route("/rates", rates)]
 """Routes of the pages that need the read model."""
-SAGA_ROUTES = [Route("/saga", saga)]
 
 
 # -------------------------------------------------------------------- control pages

@@ -1,0 +1,145 @@
+"""The monitor's page of one saga: why it is not finished, its picture, and its timeline."""
+
+from collections.abc import Mapping
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from saga.errors import NoStore, SagaError
+from saga.monitor.reports import list_reports
+from saga.monitor.views import Timeline, TimelineRow
+from saga.monitor.web.operator_console import StoredSaga
+from saga.monitor.web.path_picture import draw_path_picture
+from saga.monitor.web.saga_picture import (
+    NO_OUTCOME,
+    RUNS_MAX,
+    PictureOutcome,
+    PictureRun,
+    PictureWait,
+    draw_saga,
+    place_saga,
+)
+from saga.monitor.web.site import PageNotFound, Site, get_site, parse_time
+
+
+async def saga(request: Request) -> Response:
+    """Show one saga as recorded in the stores. If no store has it, show it as reported by transition events."""
+    site, id_ = get_site(request), request.query_params.get("id", "")
+    if not id_:
+        raise PageNotFound("name a saga by its id")
+    told = site.views.saga(id_, site.clock.now_ms()) if site.views is not None else None
+    seen, trouble = await _load_saga(site, id_, told)
+    if told is None and (seen is None or not seen.shown.histories):
+        raise PageNotFound(
+            "\n".join(
+                [f"no service knows saga {id_}", *([trouble] if trouble else []), *(seen.troubles if seen else ())]
+            )
+        )
+    found = await site.desk.letters()
+    letters = [each for each in (found.value.items if found.value is not None else ()) if each.letter.saga == id_]
+    runs, outcome = list_runs(seen, told), find_outcome(seen, told)
+    return site.render(
+        request,
+        "saga.html.j2",
+        id=id_,
+        seen=seen if seen is not None and seen.shown.histories else None,
+        told=told,
+        explanation=None if seen is None else seen.explanation,
+        expected=None if seen is None else draw_path_picture(seen.explanation.path),
+        picture=draw_saga(place_saga(runs, list_waits(seen, told), outcome, site.clock.now_ms())) if runs else None,
+        left_out=max(0, len(runs) - RUNS_MAX),
+        outcome=outcome,
+        troubles=[*([trouble] if trouble else []), *(seen.troubles if seen is not None else ())],
+        letters=letters,
+        letters_coming=found.is_coming,
+    )
+
+
+async def _load_saga(site: Site, id_: str, told: Timeline | None) -> tuple[StoredSaga | None, str]:
+    """Load the saga from the stores, or return the reason why they cannot be read. Raises `SagaError` if they cannot,
+    and no transition event tells of the saga either.
+    """
+    try:
+        return await site.desk.saga(id_, list_reports(told)), ""
+    except NoStore as why:
+        return None, "" if site.views is not None else str(why)
+    except SagaError as why:
+        if told is None:
+            raise
+        return None, str(why)
+
+
+# ---------------------------------------------------------------- what the picture shows
+
+
+def list_runs(seen: StoredSaga | None, told: Timeline | None) -> list[PictureRun]:
+    """Return the transitions as the picture shows them: those of the stores, or those that were reported if no store
+    has the saga. Durations are in the reports only.
+    """
+    reported: Mapping[tuple[str, int], TimelineRow] = (
+        {} if told is None else {(line.service, line.number): line for line in told.lines}
+    )
+    if seen is None or not seen.shown.entries:
+        return [
+            PictureRun(
+                service=line.service,
+                handler=line.handler,
+                outcome=line.outcome,
+                type=line.type,
+                source=line.source,
+                emitted=line.emitted,
+                end_ms=line.time_ms,
+                run_ms=line.handler_ms,
+                queued_ms=line.queued_ms,
+                attempt=line.attempt,
+            )
+            for line in reported.values()
+        ]
+    found = []
+    for entry in seen.shown.entries:
+        report = reported.get((entry.service, entry.transition))
+        found.append(
+            PictureRun(
+                service=entry.service,
+                handler=entry.handler,
+                outcome=entry.outcome,
+                type=entry.type,
+                source=entry.source,
+                emitted=entry.emitted,
+                end_ms=parse_time(entry.time) or 0,
+                run_ms=None if report is None else report.handler_ms,
+                queued_ms=None if report is None else report.queued_ms,
+                attempt=entry.attempt,
+            )
+        )
+    return found
+
+
+def list_waits(seen: StoredSaga | None, told: Timeline | None) -> list[PictureWait]:
+    """Return what the saga waits for: as it was reported, or the events that are missing according to the stores."""
+    if told is not None:
+        return [
+            PictureWait(each.service, each.handler, each.for_, each.since_ms, not each.for_ and each.until_ms is None)
+            for each in told.awaited
+        ]
+    if seen is None:
+        return []
+    last_ms = max((parse_time(entry.time) or 0 for entry in seen.shown.entries), default=0)
+    return [
+        PictureWait(event.service, event.handler, event.causes, last_ms, is_person=False)
+        for event in seen.explanation.path
+        if event.mark == "missing" and event.service
+    ]
+
+
+def find_outcome(seen: StoredSaga | None, told: Timeline | None) -> PictureOutcome:
+    """Return the outcome of the saga, as the stores have it, or as it was reported."""
+    if seen is not None and seen.explanation.outcome:
+        return PictureOutcome(seen.explanation.result or "", seen.explanation.outcome)
+    if told is not None and told.row.result:
+        return PictureOutcome(told.row.result, told.row.outcome)
+    return NO_OUTCOME
+
+
+SAGA_ROUTES = [Route("/saga", saga)]
