@@ -18,7 +18,16 @@ from starlette.staticfiles import StaticFiles
 from saga.configuration.settings import Settings
 from saga.errors import BadInput, ConfigurationError, SagaError
 from saga.monitor.views import PAGE_MAX, PageRequest, Views
-from saga.monitor.web import bulk_pages, exports, graph_page, letter_pages, overview_page, pages, saga_page, search_pages
+from saga.monitor.web import (
+    bulk_pages,
+    exports,
+    graph_page,
+    letter_pages,
+    overview_page,
+    pages,
+    saga_page,
+    search_pages,
+)
 from saga.monitor.web.guards import GuardMiddleware, read_form
 from saga.monitor.web.letter_filters import is_open_escalation
 from saga.monitor.web.login import LoginMiddleware
