@@ -8,12 +8,12 @@ from msgspec import Struct
 
 
 class Event:
-    """Base class of the event classes that `saga contracts generate` writes. An event is something that has happened,
-    and is immutable.
+    """Base class of the event classes that `saga contracts generate` writes, or that `@event` declares. An event is
+    something that has happened, and is immutable.
 
     Promises: an event class is a frozen, keyword-only dataclass with typed fields. Events are compared by value and
-    contain nothing of the transport. A union of events in a signature means any of them. Do not subclass it by hand: a
-    class without a contract causes a `DeclarationError` where it is used.
+    contain nothing of the transport. A union of events in a signature means any of them. A subclass without `@event`
+    has no contract, and causes a `DeclarationError` where it is used.
     """
 
     __slots__ = ()

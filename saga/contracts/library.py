@@ -194,8 +194,8 @@ def _bind(event: type[Event]) -> Binding:
     path = getattr(event, "__contract__", None)
     if not isinstance(path, str):
         raise DeclarationError(
-            f"{where} has no contract: write contracts/<topic>/{event.__name__}.v1.avsc and run "
-            "saga contracts generate; events are not subclassed by hand"
+            f"{where} has no contract: declare it with @event above the class, or write "
+            f"contracts/<topic>/{event.__name__}.v1.avsc and run saga contracts generate"
         )
     declared = declared_contract(event)
     try:
