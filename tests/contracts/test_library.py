@@ -472,7 +472,9 @@ def test_a_class_without_a_contract_is_refused() -> None:
     class Nothing(Event):
         pass
 
-    with pytest.raises(DeclarationError, match=r"Nothing has no contract: declare it with @event .*contracts/<topic>/Nothing.v1.avsc"):
+    with pytest.raises(
+        DeclarationError, match=r"Nothing has no contract: declare it with @event .*contracts/<topic>/Nothing.v1.avsc"
+    ):
         contract_of(Nothing)
 
 
