@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from saga.configuration.settings import Settings
-from saga.monitor.web.operator_console import OperatorConsole, Snapshot
+from saga.monitor.web.operator_console import REST, CachedRead, OperatorConsole, Snapshot
 from saga.monitor.web.users import format_user_line
 from saga.ops.attention import Attention
 from saga.ops.letter_groups import LetterTable
+from saga.testing.trials import TrialClock
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery
 from tests.cli.test_dead import mend, outcomes
@@ -171,3 +172,23 @@ async def test_all_letters_of_a_group_are_replayed_with_progress_and_recorded(
         history = (await asyncio.to_thread(saga, "sagas", "show", "cup-1", "--json")).stdout
         assert "ada wants it: the kiln is hot" in history
         assert "Replay: RuntimeError: the kiln is cold in " in (await browser.get("/dead?now=all")).text
+
+
+async def test_what_takes_long_to_read_is_read_less_often() -> None:
+    clock, reads = TrialClock(), list[float]()
+
+    async def read(_: list[str]) -> int:
+        reads.append(clock.monotonic_s())
+        await clock.sleep(10.0)
+        return len(reads)
+
+    cached = CachedRead(read, clock)
+    assert (await cached.get(WITHIN_S)).value == 1
+    await clock.sleep(REST * 10.0 - 1.0)
+    used = await cached.get(WITHIN_S)
+    assert (used.value, used.is_old) == (1, False), "it is not read again at once, and its age is nothing unusual"
+    await clock.sleep(2.0)
+    assert (await cached.get(WITHIN_S)).value == 2
+    cached.forget()
+    assert (await cached.get(WITHIN_S)).value == 3, "after an action it is read at once"
+    assert len(reads) == 3
