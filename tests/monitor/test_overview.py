@@ -204,7 +204,7 @@ async def test_the_page_shows_which_services_run_and_how_far_they_are(
         assert "docs/runbooks/nobody-works.md" in page.text
         assert page.links("/dead?service=service-0")
         assert page.links("/saga?id=order-")
-        plots = [attrs["aria-label"] or "" for tag, attrs in page.elements if attrs.get("class") == "plot"]
+        plots = [attrs["aria-label"] or "" for _, attrs in page.elements if attrs.get("class") == "plot"]
         assert "lag in messages, the last 60 minutes: at most 1,234, now 1,234" in plots
         assert len(plots) == 2 * 5 + 2, "three of each service that is known in both ways"
     linked = Settings(monitor_runbooks="https://docs.example/{name}/")
@@ -262,7 +262,7 @@ async def test_its_size_depends_on_the_services_and_kinds_of_problems_only(folde
         page = await browser.get("/overview")
         assert views.asked_for == 1
         assert len([tag for tag, _ in page.elements if tag == "tr"]) == 26
-        problems = [attrs for tag, attrs in page.elements if attrs.get("class") == "problem"]
+        problems = [attrs for _, attrs in page.elements if attrs.get("class") == "problem"]
         assert 0 < len(problems) <= 12
         assert len(page.links("/dead?service=")) <= 25 + overview_page.EACH_MAX
         views.services = tuple(f"service-{n}" for n in range(300))

@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import uvicorn
@@ -163,3 +164,59 @@ async def test_what_is_live_is_renewed_unless_a_person_is_using_it(shop: Path, s
         await tab.value("new Promise(done => setTimeout(done, 30000))")  # 600 ms: six rounds
         assert "after-1" in await tab.value("document.querySelector('main').textContent")
         assert len(tab.asked) == asked, "nobody is disturbed"
+
+
+LONG = ("x" * 400, "\N{GRINNING FACE}" * 150, "order-17")
+"""Ids without a place to break, and one of the usual length."""
+CUT_WORDS = """[...document.querySelectorAll('td')].filter(cell => {
+  const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    for (const word of node.data.matchAll(/[^\\s-]+/g)) {
+      if (word[0].length > 30) continue;
+      const range = document.createRange();
+      range.setStart(node, word.index); range.setEnd(node, word.index + word[0].length);
+      if (new Set([...range.getClientRects()].map(each => Math.round(each.top))).size > 1) return true;
+    }
+  }
+  return false;
+}).map(cell => cell.textContent)"""
+"""Cells in which a word of usual length stands on several lines."""
+
+
+@pytest.mark.timeout(FETCH_S + 120)  # the first one fetches axe-core
+async def test_no_word_is_cut_and_no_page_is_wider_than_the_screen(shop: Path, script: str) -> None:
+    views = FixedViews("")
+    async with served(Settings(), views) as url, a_tab(shop) as tab:
+        for text in LONG:
+            views.text, views.services = text, (text, "notification-gateway", "warehouse-profile")
+            for path in ("/overview", "/sagas", "/stuck", "/rates", f"/saga?id={quote(text)}"):
+                for width in (1200, 390):
+                    await tab.look(width=width)
+                    await shown(tab, url, path)
+                    assert await tab.value("document.documentElement.scrollWidth <= window.innerWidth"), (path, width)
+                    assert await tab.value(CUT_WORDS) == [], (path, width)
+
+
+@pytest.mark.timeout(FETCH_S + 120)  # the first one fetches axe-core
+async def test_times_are_in_the_zone_of_the_reader_and_in_utc_without_a_script(shop: Path, script: str) -> None:
+    async with served(Settings(), FixedViews("order-", began_ms=1_795_270_000_123)) as url, a_tab(shop) as tab:
+        await tab.call("Emulation.setTimezoneOverride", timezoneId="Asia/Tokyo")
+        await shown(tab, url, "/sagas")
+        times = "[...document.querySelectorAll('td time')].map(each => [each.textContent, each.title])[0]"
+        assert await tab.value(times) == ["2026-11-21 23:06:40.123", "2026-11-21 14:06:40.123 UTC"]
+        assert "Asia/Tokyo" in await tab.value("document.getElementById('zone').textContent")
+        await tab.call("Emulation.setScriptExecutionDisabled", value=True)
+        await shown(tab, url, "/sagas")
+        assert await tab.value(times) == ["2026-11-21 14:06:40.123", "2026-11-21 14:06:40.123 UTC"]
+        assert await tab.value("document.getElementById('zone').textContent") == "Times are UTC."
+
+
+@pytest.mark.timeout(FETCH_S + 120)  # the first one fetches axe-core
+async def test_on_a_narrow_screen_each_row_is_a_card_with_labels(shop: Path, script: str) -> None:
+    async with served(Settings(), FixedViews("order-", count=3, services=2)) as url, a_tab(shop) as tab:
+        await tab.look(width=390)
+        for path in ("/overview", "/sagas", "/stuck", "/rates"):
+            await shown(tab, url, path)
+            assert await tab.value("getComputedStyle(document.querySelector('td')).display") == "block", path
+            label = "getComputedStyle(document.querySelector('td'), '::before').content"
+            assert await tab.value(label) not in ("none", '""'), path
