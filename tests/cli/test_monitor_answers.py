@@ -112,7 +112,7 @@ def test_nothing_is_stuck_where_all_has_ended_or_nothing_was_published(saga: Cal
 def test_rates_show_handlers_and_failures_by_class(saga: Call) -> None:
     result = saga("monitor", "rates")
     assert result.exit_code == 0
-    assert result.stdout.startswith("2 sagas, 1 without an outcome; the 30 minutes up to 2026-11-21T14:06:43.000Z\n")
+    assert result.stdout.startswith("2 sagas, 1 without an outcome; the 60 minutes up to 2026-11-21T14:06:43.000Z\n")
     assert ["payment", "reserve", "0.00", "2", "0", "1", "1"] in [
         line.split()[:7] for line in result.stdout.splitlines()
     ]
