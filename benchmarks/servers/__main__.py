@@ -18,7 +18,7 @@ from benchmarks.servers.messages import memory, messages, missing
 from benchmarks.servers.restart import restart
 from benchmarks.servers.sagas import chain, example
 from benchmarks.servers.sharing import sharing
-from tests.servers.jars import ServersMissing
+from saga.testing.servers.missing import ServersMissing
 
 FIGURES = Path("build/figures/bench-servers.jsonl")
 PARTS = (messages, latency, chain, example, restart, sharing, memory, missing)

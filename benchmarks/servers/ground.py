@@ -17,8 +17,8 @@ from saga.broker.kafka.adapter import KafkaOptions
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.store.couchbase.adapter import CouchbaseOptions
-from tests.servers.couchbase import BUCKET, CouchbaseMock
-from tests.servers.kafka import RUNS_FAST, KafkaServer
+from saga.testing.servers.couchbase import BUCKET, CouchbaseMock
+from saga.testing.servers.kafka import RUNS_FAST, KafkaServer
 
 P = ParamSpec("P")
 

@@ -26,7 +26,7 @@ from benchmarks.servers.ground import Ground, Work
 from saga.contracts.codec import HEADER_SIZE, MARKER
 from saga.contracts.library import binding_of
 from saga.contracts.schema import without_logical_types
-from tests.servers.couchbase import BUCKET
+from saga.testing.servers.couchbase import BUCKET
 
 AT_ONCE = 128
 """Inserts in flight of one batch; two batches are under way."""

@@ -21,7 +21,7 @@ from saga.messaging.transition_events import make_line, transitions_to_records
 from saga.monitor.read_model import ReadModel
 from saga.monitor.reader import TransitionReader
 from saga.support.clock import SystemClock
-from tests.servers.server import free_ports
+from saga.testing.servers.server import free_ports
 
 SAGAS = 4000
 TRANSITIONS_OF_EACH = 10

@@ -53,6 +53,7 @@ from saga.service import Service
 from saga.store.port import Document, Store
 from saga.support.clock import SystemClock
 from saga.support.settings import OPEN_S_MAX
+from saga.testing.broken_fakes import MISTAKES, describe_mistake
 from saga.testing.invariants.rerun import RerunComplete, RerunStore
 from saga.testing.trials import TrialClock, make_arriving_event, make_timer, retry_at_once, trial_ports
 from saga.testing.world import NO_DOCUMENTS, check_fakes
@@ -416,7 +417,7 @@ async def _check_script(runs: "_ScriptRuns", script: Script) -> str | None:
         return "it waits for an event of this service that no other handler here emits"
     await runs.run(script)
     if not any(e.handler == name and _has_run(e) for e in runs.entries()):
-        return _explain_no_run(script, runs.entries())
+        return "; ".join([*runs.mistakes, _explain_no_run(script, runs.entries())])
     mine = [number for number, write in enumerate(runs.writes) if write.made.handler == name]
     for count, number in enumerate(mine, 1):
         await runs.rerun(script, number, f"after its process died before write {count} of {len(mine)} of its run")
@@ -589,6 +590,8 @@ class _ScriptRuns:
         """Messages that arrived, in order, each with the time of its arrival. They are events, and timers of suspended
         runs and deadlines.
         """
+        self.mistakes: dict[str, None] = {}
+        """Descriptions of the exceptions with which fakes made handlers fail, see `describe_mistake`."""
         self._events: list[int] = []
         """Index of each event of the script in `_arrivals`."""
 
@@ -685,7 +688,14 @@ class _ScriptRuns:
         self._outside.arguments[key] = arguments | dict(step.kwargs)
         if store.ends and store.made is not None:
             raise RerunComplete
-        return self._outside.answer(key, step.make, self._prepared.expected_errors[step.handler])
+        return self._outside.answer(key, lambda: self._make(step), self._prepared.expected_errors[step.handler])
+
+    async def _make(self, step: ExternalCall) -> object:
+        try:
+            return await step.make()
+        except MISTAKES as why:
+            self.mistakes[describe_mistake(step, why)] = None
+            raise
 
     def _copy_resources(self) -> Mapping[str, object]:
         return {type(given).__name__: copy_for_comparison(given) for given in self._resources.values()}

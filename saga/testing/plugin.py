@@ -1,4 +1,4 @@
-"""The pytest plugin: it provides the fixtures `world` and `choreography`, and runs tests in many worlds.
+"""The pytest plugin: the fixtures `world`, `choreography` and `saga_servers`, and runs of tests in many worlds.
 
 pytest loads it wherever the package is installed.
 
@@ -9,6 +9,7 @@ without faults; the decorators `simulate`, `crash_everywhere` and `replay` of `s
 the invariants of the kit are checked.
 """
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,12 @@ import pytest
 
 if TYPE_CHECKING:
     from saga.choreography.check.accepted import CheckResult
+    from saga.testing.processes.servers import ServerAddresses
     from saga.testing.world import World
+
+
+MISSING = "servers are missing"
+"""Beginning of the reason of tests that are skipped: the value of `saga.testing.servers.missing.MISSING`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,7 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--saga-servers",
         metavar="MODULE:FUNCTION",
         default=None,
-        help="who gives the servers for --saga-world=servers: see saga.testing.processes.servers",
+        help="function that provides the servers: see saga.testing.processes.servers (default: addresses in variables, "
+        "Docker, or Java and Maven)",
     )
     group.addoption("--saga-save", action="store_true", help="write the small run of each failure as a test beside it")
 
@@ -42,14 +49,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Add the marker, and check the options.
 
-    Raises `UsageError` for a number of seeds with which nothing would run, and if only one of `--saga-world=servers`
-    and `--saga-servers` is given.
+    Raises `UsageError` for a number of seeds with which nothing would run.
     """
     seeds: int | None = config.getoption("--saga-seeds")
     if seeds is not None and seeds < 1:
         raise pytest.UsageError(f"--saga-seeds={seeds}: at least one")
-    if (config.getoption("--saga-world") == "servers") != bool(config.getoption("--saga-servers")):
-        raise pytest.UsageError("--saga-world=servers and --saga-servers=MODULE:FUNCTION belong together: give both")
     config.addinivalue_line("markers", "saga_world: a test that runs in worlds of saga.testing")
 
 
@@ -73,6 +77,19 @@ def choreography(request: pytest.FixtureRequest) -> "CheckResult":
     return check_folder(manifest_folder(find_library(request.config.rootpath)))
 
 
+@pytest.fixture(scope="session")
+def saga_servers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> "Iterator[ServerAddresses]":
+    """Provide a Kafka and a Couchbase for all tests of this process: `saga_servers.kafka`, `.couchbase`, `.bucket`, and
+    `.settings` with the variables that the commands read. Tests are skipped where there are no servers.
+    """
+    from saga.testing.pytest_runs import run_servers
+
+    with run_servers(request.config, tmp_path_factory.mktemp("saga-servers")) as addresses:
+        yield addresses
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Add the marker to tests that use a world."""
     for item in items:
@@ -86,6 +103,15 @@ def _takes_our_world(item: pytest.Function) -> bool:
     return bool(definitions) and definitions[-1].func.__module__ == __name__
 
 
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Explain which events and fields differ, if both sides of `==` are events or lists of events."""
+    if op != "==" or "saga.messages" not in sys.modules:  # without that module there are no events
+        return None
+    from saga.testing.event_differences import explain_difference
+
+    return explain_difference(left, right)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a test that uses a world, in as many worlds as its decorator asks for."""
@@ -97,7 +123,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print one line for each test that used a world: how often it ran, and with which faults."""
+    """Print one line for each test that used a world: how often it ran, and with which faults.
+
+    Also print how many tests were skipped because servers are missing, and what to install.
+    """
+    _summarize_skipped(terminalreporter)
     lines = [
         f"{report.nodeid}: {line}"
         for reports in terminalreporter.stats.values()
@@ -110,3 +140,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("runs of worlds")
         for line in sorted(set(lines)):
             terminalreporter.write_line(line)
+
+
+def _summarize_skipped(terminalreporter: pytest.TerminalReporter) -> None:
+    reasons = [
+        str(report.longrepr[2]).partition(f"{MISSING}: ")[2]
+        for report in terminalreporter.stats.get("skipped", ())
+        if isinstance(report.longrepr, tuple)
+    ]
+    if not any(reasons):
+        return
+    terminalreporter.section(f"skipped: {MISSING}", yellow=True)
+    for why in sorted(set(filter(None, reasons))):
+        terminalreporter.write_line(f"{reasons.count(why)} skipped: {why}")
+    terminalreporter.write_line("With SAGA_SERVERS=required in the environment they fail instead.")

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,9 +23,11 @@ from saga.testing.simulation.simulated_world import SimulatedWorld
 from saga.testing.world import World
 
 if TYPE_CHECKING:
-    from saga.testing.processes.servers import ServerProvider
+    from saga.testing.processes.servers import ServerAddresses, ServerProvider
 
 OPTIONS = RunOptions(failures=(*FAILURES, pytest.fail.Exception))
+PROVIDER = "saga.testing.servers.provider:servers"
+"""Provider of servers unless `--saga-servers` names another one."""
 REPORTED = "saga"
 """Name of the pytest user property with the line about the runs of a test that `plugin` prints to the terminal."""
 SEEDS_MAX = 2
@@ -55,8 +58,28 @@ def first_world(request: pytest.FixtureRequest) -> Iterator[World]:
     if mode_of(request.function) is not None:  # the test itself runs in other worlds, so start no servers for this one
         yield processes
         return
-    with processes as world:
+    with _skipping(), processes as world:
         yield world
+
+
+@contextmanager
+def run_servers(config: pytest.Config, folder: Path) -> "Iterator[ServerAddresses]":
+    """Run the servers of the configured provider, for tests that use them without a world."""
+    from saga.testing.processes.servers import load_provider
+
+    with _skipping(), load_provider(config.getoption("--saga-servers") or PROVIDER)(folder) as servers:
+        yield servers.aside
+
+
+@contextmanager
+def _skipping() -> Iterator[None]:
+    """Skip the test if the block raises `ServersMissing`."""
+    from saga.testing.servers.missing import ServersMissing, skip_without_servers
+
+    try:
+        yield
+    except ServersMissing as why:
+        skip_without_servers(why)
 
 
 def run_test(item: pytest.Function) -> bool | None:
@@ -123,6 +146,8 @@ def _run_once(item: pytest.Function, given: dict[str, Any], world: World) -> boo
         raise
     if not _is_simulated(item.config):
         _report_processes(item, world)
+    elif isinstance(world, SimulatedWorld) and world.workers.mistakes:
+        item.user_properties.append((REPORTED, "; ".join(world.workers.mistakes)))
     return True
 
 
@@ -161,7 +186,7 @@ def _run_processes(item: pytest.Function, scenario: Callable[[World], None], mod
     missing, world = dict[str, None](), None
     for seed in seeds:
         try:
-            with ProcessWorld(seed, kinds, servers=provider) as world:
+            with _skipping(), ProcessWorld(seed, kinds, servers=provider) as world:
                 missing |= dict.fromkeys(kind for kind in kinds if world.left_out([kind]))
                 scenario(world)
                 world.verify()
@@ -182,7 +207,7 @@ def _report_processes(item: pytest.Function, world: World | None, runs: int = 1,
     from saga.testing.processes.process_world import ProcessWorld
 
     assert isinstance(world, ProcessWorld)
-    on_servers = " on servers" if item.config.getoption("--saga-servers") else ""
+    on_servers = " on servers" if item.config.getoption("--saga-world") == "servers" else ""
     parts = [
         f"{count_noun(runs, 'run')} as real processes{on_servers}",
         *([f"left out there: {', '.join(missing)}"] if missing else []),
@@ -192,11 +217,12 @@ def _report_processes(item: pytest.Function, world: World | None, runs: int = 1,
 
 
 def _server_provider(config: pytest.Config) -> "ServerProvider | None":
-    """Load the function that provides servers, if one is configured. Raises `SagaError` if it cannot be loaded."""
+    """Load the function that provides servers, if worlds run on servers. Raises `SagaError` if it cannot be loaded."""
     from saga.testing.processes.servers import load_provider
 
-    name: str | None = config.getoption("--saga-servers")
-    return None if name is None else load_provider(name)
+    if config.getoption("--saga-world") != "servers":
+        return None
+    return load_provider(config.getoption("--saga-servers") or PROVIDER)
 
 
 def _format_options(config: pytest.Config) -> str:

@@ -8,13 +8,13 @@ import pytest
 
 from saga.broker.kafka.adapter import KafkaSettings
 from saga.errors import BrokerError, ConfigurationError
+from saga.testing.servers.kafka import KafkaServer
+from saga.testing.servers.server import free_ports
 from tests.broker.test_kafka_connecting import everything_works, refusal
 from tests.cli.conftest import Call, embedded_pottery, folder, saga
 from tests.cli.pottery_service import Pottery
 from tests.cli.test_missing_topics import refused
 from tests.servers.certificates import Authority, Certificate
-from tests.servers.kafka import KafkaServer
-from tests.servers.server import free_ports
 
 __all__ = ["embedded_pottery", "folder", "saga"]
 

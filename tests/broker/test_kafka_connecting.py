@@ -26,10 +26,10 @@ from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError, Saga
 from saga.messages import Topic
 from saga.support.clock import SystemClock
 from saga.testing.conformance.broker_suite import RecordingListener, event, values
+from saga.testing.servers.kafka import KafkaServer
+from saga.testing.servers.server import free_ports
 from tests.broker.retrying import put
 from tests.broker.waiting import until
-from tests.servers.kafka import KafkaServer
-from tests.servers.server import free_ports
 
 CLOCK = SystemClock()
 USER, PASSWORD = "saga", "open sesame"

@@ -20,8 +20,8 @@ from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, Topic
 from saga.support.clock import SystemClock
 from saga.testing.conformance.broker_suite import RecordingListener, event, values
+from saga.testing.servers.kafka import KafkaServer
 from tests.broker.retrying import Reader, put
-from tests.servers.kafka import KafkaServer
 from tests.servers.plain_clients import recreate_topic
 
 CLOCK = SystemClock()

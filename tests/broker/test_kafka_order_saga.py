@@ -23,6 +23,7 @@ from saga.messaging import envelope
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from saga.telemetry.events import DeadLettered, Escalated, TelemetryEvent
+from saga.testing.servers.kafka import KafkaServer
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order
@@ -31,7 +32,6 @@ from services.payment import payment
 from services.payment.bank import Bank
 from services.shipping import shipping
 from services.shipping.carrier import Carrier
-from tests.servers.kafka import KafkaServer
 
 SERVICES = tuple(service.declared for service in (order, payment, inventory, shipping))
 ORDERS, LEFT = 60, 100

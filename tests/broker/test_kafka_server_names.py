@@ -5,7 +5,7 @@ from string import ascii_letters, digits
 
 import pytest
 
-from tests.servers.kafka import _name
+from saga.testing.servers.kafka import assign_node
 
 
 @pytest.mark.parametrize("first", f"{ascii_letters}{digits}-_")
@@ -13,7 +13,7 @@ def test_no_two_nodes_have_one_directory_id(tmp_path: Path, first: str) -> None:
     made, ids = f"node.id=1\ndirectory.id={first}sFaGfZ8QK2dBGq2Gm6n7A\n", set()
     for node in range(1, 6):
         (tmp_path / "meta.properties").write_text(made)
-        _name(tmp_path, node)
+        assign_node(tmp_path, node)
         told = dict(line.split("=", 1) for line in (tmp_path / "meta.properties").read_text().split())
         assert told["node.id"] == str(node)
         ids.add(told["directory.id"])

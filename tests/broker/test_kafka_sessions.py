@@ -11,9 +11,9 @@ from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.port import Subscription
 from saga.messages import Topic
 from saga.testing.conformance.broker_suite import RecordingListener, event
+from saga.testing.servers.kafka import KafkaServer
+from saga.testing.servers.server import free_ports
 from tests.broker.waiting import CLOCK, until
-from tests.servers.kafka import KafkaServer
-from tests.servers.server import free_ports
 
 USER, PASSWORD = "saga", "open sesame"
 SESSION_S = 2.0

@@ -28,11 +28,11 @@ from saga.progress.document import decode_progress, decode_transition, progress_
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import iso
 from saga.telemetry.events import Handled, TelemetryEvent
+from saga.testing.servers.kafka import KafkaServer
 from services.order.events import OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.broker.waiting import CLOCK, until
 from tests.engine.real_worker import ROOT, an_order, message_of, watched
-from tests.servers.kafka import KafkaServer
 
 SLOW_S = float(os.environ.get("SAGA_TEST_SLOW_HANDLERS_S", "0"))
 """Seconds that a slow handler takes; 0: until the test lets it go on."""

@@ -25,12 +25,12 @@ from saga.store.couchbase.adapter import COUCHBASE, CouchbaseOptions
 from saga.store.sqlite.store import SqliteStore
 from saga.support.settings import Finding, Severity
 from saga.testing.conformance.broker_suite import RecordingListener
+from saga.testing.servers.couchbase import BUCKET, CouchbaseMock
+from saga.testing.servers.kafka import KafkaServer
+from saga.testing.servers.server import free_ports
 from tests.broker.waiting import until
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, the_broker
-from tests.servers.couchbase import BUCKET, CouchbaseMock
-from tests.servers.kafka import KafkaServer
-from tests.servers.server import free_ports
 
 PLAIN = """
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},PLAIN://127.0.0.1:%(plain)d

@@ -25,12 +25,12 @@ from saga.ops.sources import ServiceStore
 from saga.progress.history import verify_history
 from saga.store.port import Store
 from saga.support.clock import iso
+from saga.testing.servers.couchbase import BUCKET, CouchbaseMock
 from tests import waiting
 from tests.cli.conftest import Call
 from tests.cli.dying import AT, DEATHS
 from tests.cli.pottery_service import CLOCK, Pottery, the_broker
 from tests.cli.test_parked import publish
-from tests.servers.couchbase import BUCKET, CouchbaseMock
 
 EACH = int(os.environ.get("SAGA_TEST_EACH_BOUNDARY", "29"))
 """Boundaries between two deaths, counted from the start of each process. At every one:

@@ -16,12 +16,12 @@ from saga.ops.histories import SagaHistory, read_history
 from saga.ops.sources import ServiceStore
 from saga.progress.history import verify_history
 from saga.progress.overflow import BOUNDS, is_claim, is_segment
+from saga.testing.servers.couchbase import CouchbaseMock
 from tests.cli.conftest import Call
 from tests.cli.dying import SIZES
 from tests.cli.pottery_service import Pottery, the_broker
 from tests.cli.test_each_boundary import LIFE_S_MAX, NEVER, deaths, life, on_couchbase, the_store, until
 from tests.cli.test_parked import publish
-from tests.servers.couchbase import CouchbaseMock
 
 SEED, CUP = 5, "cup-1"
 COVERED, LEFT = 20, 2

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from saga.testing.servers.couchbase import CouchbaseMock
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery
 from tests.cli.test_dead import SAID, letters, until
 from tests.cli.test_dead_resolve import SOURCE
 from tests.cli.test_each_boundary import on_couchbase
 from tests.cli.test_missing_topics import Running, running
-from tests.servers.couchbase import CouchbaseMock
 
 DIES = "@potter.handler(retry=Retry(attempts_max=1))"
 PARKS = "@potter.handler(retry=Retry(attempts_max=99, delay_s_first=3600, in_place_s=0, never=(RuntimeError,)))"

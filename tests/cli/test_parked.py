@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from saga.testing.servers.kafka import KafkaServer
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery
 from tests.cli.test_dead import mend, until
 from tests.cli.test_missing_topics import running
-from tests.servers.kafka import KafkaServer
 
 SEED = 11
 SOURCE = """

@@ -15,6 +15,7 @@ from saga.encryption.sensitive_fields import find_key_names
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
 from saga.progress.overflow import claim_key
+from saga.testing.servers.couchbase import CouchbaseMock
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, the_broker
 from tests.cli.test_dead import until
@@ -23,7 +24,6 @@ from tests.cli.test_keys import WHO
 from tests.cli.test_missing_topics import running
 from tests.cli.test_rebuild import handled_for_good
 from tests.encryption.readable import can_be_read
-from tests.servers.couchbase import CouchbaseMock
 
 LARGE = 200_000
 """Characters of a result that does not go into the progress."""

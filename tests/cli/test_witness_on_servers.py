@@ -14,10 +14,10 @@ from saga.ops.history_verifier import BrokenHistory, VerificationReport, read_pu
 from saga.ops.sources import ServiceStore
 from saga.progress.document import decode_progress, progress_key
 from saga.store.port import Document, Store
+from saga.testing.servers.couchbase import CouchbaseMock
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery
 from tests.cli.test_each_boundary import on_couchbase, the_store
-from tests.servers.couchbase import CouchbaseMock
 
 LIFE_S_MAX = 60.0
 """Bound of each wait: nothing is measured here."""

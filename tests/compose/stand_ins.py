@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
+from saga.testing.servers.jars import jars
+from saga.testing.servers.missing import ServersMissing
 from tests.compose.engine import INSTALL, CommandFailed, Engine, NoEngine, run
-from tests.servers.jars import ServersMissing, jars
 
 ROOT = Path(__file__).parents[2]
 FILES = Path(__file__).with_name("images")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from saga.testing.servers.kafka import KafkaServer
+from saga.testing.servers.server import free_ports
 from tests.docs.markdown import ROOT, blocks
 from tests.docs.test_smallest_service import PAUSE, SHOWS_WITHIN_S, call, commands, environment
-from tests.servers.kafka import KafkaServer
-from tests.servers.server import free_ports
 
 __all__ = ["environment"]
 

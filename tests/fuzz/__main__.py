@@ -8,10 +8,11 @@ from pathlib import Path
 
 import click
 
+from saga.testing.servers.jars import jars
+from saga.testing.servers.missing import ServersMissing
 from tests.fuzz.logs import BehindRegistry, FuzzedLog, InMemory, embedded, kafka
 from tests.fuzz.records import records
 from tests.fuzz.run import Figures, run
-from tests.servers.jars import ServersMissing, jars
 
 
 @asynccontextmanager

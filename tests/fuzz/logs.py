@@ -21,9 +21,9 @@ from saga.messaging.names import command_topic, dead_letter_topic
 from saga.messaging.timers import tiers_of
 from saga.registry.edge import RegistryBroker
 from saga.support.clock import SystemClock
+from saga.testing.servers.kafka import KafkaServer
 from tests.fuzz.records import SCHEMAS, TOPIC, Written
 from tests.registry.fake_registry import FakeRegistry
-from tests.servers.kafka import KafkaServer
 from tests.servers.plain_clients import start_client
 
 CLOCK = SystemClock()

@@ -7,7 +7,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.servers.jars import FETCH_S, FOLDER, ServersMissing, fetched
+from saga.testing.servers.jars import FETCH_S, cache_folder, fetched
+from saga.testing.servers.missing import ServersMissing
 
 HERE = Path(__file__).parent
 RUN_S = 90
@@ -34,8 +35,8 @@ def go_program() -> Path:
     if shutil.which("go") is None:
         raise ServersMissing("no go on this machine: https://go.dev/doc/install")
     sources = [HERE / "go" / name for name in ("go.mod", "go.sum", "main.go")]
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    made = FOLDER / f"interop-go-{_digest(*sources)}"
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    made = cache_folder() / f"interop-go-{_digest(*sources)}"
     if not made.exists():
         making = made.with_name(f"{made.name}.{os.getpid()}")
         _built(["go", "build", "-mod=readonly", "-o", str(making), "."], HERE / "go")

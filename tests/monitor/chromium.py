@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 
 from saga.support.clock import SystemClock
-from tests.servers.jars import ServersMissing
+from saga.testing.servers.missing import ServersMissing
 from tests.servers.npm import fetched_by_npm
 
 CLOCK = SystemClock()

@@ -28,10 +28,10 @@ from saga.monitor.shared.partitions import POSITION
 from saga.monitor.shared.worker import changelog_topic
 from saga.ops.sources import open_administration
 from saga.support.clock import SystemClock
+from saga.testing.servers.server import free_ports
 from tests.cli.conftest import Call
 from tests.monitor.transition_events import MINUTE, S, make_transition
 from tests.servers.plain_clients import recreate_topic
-from tests.servers.server import free_ports
 
 CLOCK = SystemClock()
 WITHIN_S = 90.0

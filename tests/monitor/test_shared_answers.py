@@ -21,10 +21,10 @@ from saga.monitor.shared.server import (
 )
 from saga.monitor.shared.worker import MonitorWorker
 from saga.support.clock import SystemClock
+from saga.testing.servers.server import free_ports
 from tests.cli.conftest import Call
 from tests.monitor.test_shared_parts import record
 from tests.monitor.transition_events import S, make_transition
-from tests.servers.server import free_ports
 
 CLOCK = SystemClock()
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.jars import FOLDER
-from tests.servers.kafka import archived
+from saga.testing.servers.kafka import archived
 
 ROOT = Path(__file__).parents[2]
 SHORT = {
@@ -111,11 +110,6 @@ def test_a_target_runs_in_a_fresh_clone(clone: Path, target: str) -> None:
 @pytest.mark.parametrize("target", [target for target in RUN if target in ON_SERVERS])
 def test_a_target_that_starts_servers_runs_in_a_fresh_clone(clone: Path, target: str, server_jars: Path) -> None:
     archived()
-    servers = clone / "build" / "servers"
-    servers.mkdir(parents=True, exist_ok=True)
-    for name in ("libs", "libs.complete"):  # all that is fetched; what is made of it is made anew
-        if not (servers / name).exists():
-            (servers / name).symlink_to((FOLDER / name).resolve())
     done = make(clone, target, *SHORT[target])
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 

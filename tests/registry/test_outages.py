@@ -23,11 +23,11 @@ from saga.registry import http
 from saga.registry.http import HttpRegistry
 from saga.registry.port import RegistryOptions
 from saga.telemetry.events import DeadLettered, GoesOn, StandsStill, Unavailable
+from saga.testing.servers.proxy import Proxy
+from saga.testing.servers.server import free_ports
 from tests.engine.real_worker import Workplace, at_work
 from tests.registry.shop import Edge, Shop, as_they_lie
-from tests.servers.proxy import Proxy
 from tests.servers.registry import CONFLUENT, RegistryServer
-from tests.servers.server import free_ports
 
 EACH = 30
 WAYS = ("cut off", "killed") if os.environ.get("SAGA_TEST_REGISTRY_KILLED") else ("cut off",)

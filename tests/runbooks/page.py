@@ -18,9 +18,9 @@ from pathlib import Path
 from textwrap import dedent
 from urllib.request import urlopen
 
+from saga.testing.servers.server import free_ports
 from tests import waiting
 from tests.docs.markdown import ROOT
-from tests.servers.server import free_ports
 
 PAGES = ROOT / "docs" / "runbooks"
 SHOWS_WITHIN_S, CALL_S_MAX = 75.0, 60.0

@@ -1,7 +1,5 @@
-"""Real servers for tests and benchmarks, started from the jars that Maven has: Kafka, Couchbase's own test server, a
-schema registry.
+"""Servers that only this project's tests and benchmarks need; those that users get too are in `saga.testing.servers`.
 
-Reading order: `jars` (fetching them), `leash` (a server never outlives whoever started it), `server` (one JVM),
-`kafka`, `cluster` (three of them), `couchbase`, `registry`, `shared_servers` (one of each for all processes of a test
-run), `fixtures` (what tests take).
+Reading order: `cluster` (three Kafka brokers), `connections` (of a mock), `registry`, `shared_servers` (one of each for
+all processes of a test run), `fixtures` (what tests take).
 """

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.servers.kafka import STARTS_FAST, KafkaServer
-from tests.servers.server import free_ports
+from saga.testing.servers.kafka import STARTS_FAST, KafkaServer
+from saga.testing.servers.server import free_ports
 
 NODES = (1, 2, 3)
 JVM = (*STARTS_FAST[:-1], "-Xmx256m")

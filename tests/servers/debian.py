@@ -5,7 +5,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.servers.jars import FETCH_S, ServersMissing, filled
+from saga.testing.servers.jars import FETCH_S, filled
+from saga.testing.servers.missing import ServersMissing
 
 
 def program(package: str, name: str) -> Path:

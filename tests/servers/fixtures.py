@@ -1,4 +1,5 @@
-"""Fixtures of tests: the servers of this test run. Where none can be started, these tests are left out, and it is said.
+"""Fixtures of tests: the servers of this test run. Where none can be started, these tests are left out, and the plugin
+says so.
 
 `SAGA_SERVERS=required` has them fail instead. Tests keep apart by names: topics, groups and keys of their own.
 """
@@ -12,14 +13,12 @@ from pathlib import Path
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.servers.couchbase import CouchbaseMock
+from saga.testing.servers.couchbase import CouchbaseMock
+from saga.testing.servers.jars import jars
+from saga.testing.servers.missing import ServersMissing, skip_without_servers
 from tests.servers.debian import program
-from tests.servers.jars import ServersMissing, jars
 from tests.servers.registry import RegistryServer, registry_files
 from tests.servers.shared_servers import shared_couchbase, shared_kafka, shared_registry
-
-LEFT_OUT = "real servers are missing"
-REQUIRED = "SAGA_SERVERS"
 
 
 @pytest.fixture(scope="session")
@@ -33,9 +32,7 @@ def or_left_out(fetched: Callable[[], Path]) -> Path:
     try:
         return fetched()
     except ServersMissing as why:
-        if os.environ.get(REQUIRED) == "required":
-            pytest.fail(f"{LEFT_OUT}: {why}", pytrace=False)
-        pytest.skip(f"{LEFT_OUT}: {why}")
+        skip_without_servers(why)
 
 
 @pytest.fixture(scope="session")
@@ -153,18 +150,6 @@ def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByModule | None:
     """Scheduler that hands tests to workers, unless the command line says otherwise."""
     return ByModule(config, log) if config.getvalue("dist") == "load" else None
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many tests were left out, and how to have them run."""
-    skipped = terminalreporter.stats.get("skipped", [])
-    left_out = [report for report in skipped if LEFT_OUT in str(report.longrepr)]
-    if left_out:
-        terminalreporter.section("left out: tests on real servers", yellow=True)
-        terminalreporter.line(f"{len(left_out)} tests need Java 17 and Maven, which fetches the servers:")
-        for why in sorted({report.longrepr[2].partition(LEFT_OUT)[2].removeprefix(": ") for report in left_out}):
-            terminalreporter.line(f"  {why.strip()}")
-        terminalreporter.line(f"With {REQUIRED}=required they fail instead.")
 
 
 def _of_this_run(factory: pytest.TempPathFactory) -> Path:

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.servers.jars import ServersMissing
+from saga.testing.servers.missing import ServersMissing
 
 FETCH_S = 300
 

@@ -5,8 +5,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from tests.servers.jars import fetched
-from tests.servers.server import Server, free_ports
+from saga.testing.servers.jars import fetched
+from saga.testing.servers.server import Server, free_ports
 
 POM = Path(__file__).with_name("registry.pom.xml")
 JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx400m")

@@ -13,9 +13,9 @@ from aiokafka.protocol.types import Array, Int8, Int16, Int32, Schema, String
 
 from saga.broker.kafka.client import Topics
 from saga.support.clock import SystemClock
-from tests.servers.kafka import KafkaServer
+from saga.testing.servers.kafka import KafkaServer
+from saga.testing.servers.server import free_ports
 from tests.servers.plain_clients import start_client
-from tests.servers.server import free_ports
 
 CLOCK = SystemClock()
 USER, PASSWORD = "potter", "sesame"

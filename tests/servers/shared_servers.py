@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from tests.servers.couchbase import CouchbaseMock, mock_answers
-from tests.servers.kafka import KafkaServer, kafka_answers
+from saga.testing.servers.couchbase import CouchbaseMock, mock_answers
+from saga.testing.servers.kafka import KafkaServer, kafka_answers
 from tests.servers.registry import RegistryServer, registry_answers
 
 T = TypeVar("T")

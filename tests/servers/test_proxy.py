@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from saga.support.clock import SystemClock
-from tests.servers.proxy import Proxy
-from tests.servers.server import free_ports
+from saga.testing.servers.proxy import Proxy
+from saga.testing.servers.server import free_ports
 
 CLOCK = SystemClock()
 WITHIN_S = 10.0

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.couchbase import CouchbaseMock
-from tests.servers.kafka import KafkaServer, archived, kafka_answers
-from tests.servers.server import Server, ServerFailed
+from saga.testing.servers.couchbase import CouchbaseMock
+from saga.testing.servers.kafka import KafkaServer, archived, kafka_answers
+from saga.testing.servers.server import Server, ServerFailed
+from tests.servers.connections import count_connections, wait_until_left
 
 ROOT = Path(__file__).parents[2]
 USER = textwrap.dedent("""
@@ -27,7 +28,7 @@ USER = textwrap.dedent("""
 OWNER = textwrap.dedent("""
     import sys
     from pathlib import Path
-    from tests.servers.couchbase import CouchbaseMock
+    from saga.testing.servers.couchbase import CouchbaseMock
 
     mock = CouchbaseMock.start(Path(sys.argv[1]))
     print(mock.http, mock.pid, flush=True)
@@ -123,14 +124,14 @@ def test_the_mock_fails_on_request_and_lists_its_operations(server_jars: Path, t
 def test_the_mock_has_a_connection_open_until_it_has_handled_what_came_by_it(server_jars: Path, tmp_path: Path) -> None:
     mock = CouchbaseMock.start(tmp_path)
     try:
-        mock.wait_until_left(10)
+        wait_until_left(mock, 10)
         with socket.create_connection(("127.0.0.1", int(mock.address.rpartition(":")[2]))):
             with pytest.raises(AssertionError, match="1 connection"):
-                mock.wait_until_left(0.1)
+                wait_until_left(mock, 0.1)
             mock.pause()
-        assert mock.connections() == 1, "its client is gone, which it does not know yet"
+        assert count_connections(mock) == 1, "its client is gone, which it does not know yet"
         mock.resume()
-        mock.wait_until_left(10)
+        wait_until_left(mock, 10)
     finally:
         mock.stop()
 

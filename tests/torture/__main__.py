@@ -8,13 +8,13 @@ from pathlib import Path
 import click
 
 from saga.errors import SagaError
+from saga.testing.servers.missing import ServersMissing
+from saga.testing.servers.server import ServerFailed
 from services.demo.fleet import Fallen
-from tests.servers.jars import ROOT, ServersMissing
-from tests.servers.server import ServerFailed
 from tests.torture.customers import NotRecovered
 from tests.torture.story import Plan, Torture
 
-FOLDER = ROOT / "build" / "torture"
+FOLDER = Path(__file__).parents[2] / "build" / "torture"
 
 
 @click.command()

@@ -14,9 +14,9 @@ from aiokafka import AIOKafkaProducer
 from saga.clients.events import to_record
 from saga.messages import Outgoing, Record
 from saga.support.clock import Clock
+from saga.testing.servers.kafka import KafkaServer
 from services.order.events import OrderPlaced
 from tests.servers.damage import WAYS, spoil
-from tests.servers.kafka import KafkaServer
 from tests.servers.plain_clients import recreate_topic, start_client
 from tests.torture.customers import orders
 

@@ -18,9 +18,9 @@ from typing import Literal, get_args
 
 from saga.broker.kafka.adapter import KafkaSettings
 from saga.support.clock import Clock
+from saga.testing.servers.couchbase import CouchbaseMock
+from saga.testing.servers.kafka import KafkaServer
 from services.audit.books import SERVICES
-from tests.servers.couchbase import CouchbaseMock
-from tests.servers.kafka import KafkaServer
 from tests.torture.aborted_transactions import Foreigners
 from tests.torture.customers import Customers, NotRecovered, Recovery
 from tests.torture.operators import Operators

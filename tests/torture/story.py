@@ -16,11 +16,11 @@ from saga.engine.prepared_service import topics_of
 from saga.messaging.transition_events import TOPIC
 from saga.store.port import Store
 from saga.support.clock import Clock, SystemClock
+from saga.testing.servers.couchbase import BUCKET, JVM, CouchbaseMock
+from saga.testing.servers.kafka import KafkaServer
 from services.audit.__main__ import report, table
 from services.audit.checks import Check, audit, outcomes
 from services.demo.fleet import ROOT
-from tests.servers.couchbase import BUCKET, JVM, CouchbaseMock
-from tests.servers.kafka import KafkaServer
 from tests.torture.accidents import AccidentKind, Accidents
 from tests.torture.books import READ, Readings, Shelves, log
 from tests.torture.customers import Customers, NotRecovered

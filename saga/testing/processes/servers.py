@@ -1,7 +1,8 @@
 """Real servers for a world of processes: their addresses, their possible faults, and the function that starts them.
 
-The author of a test provides the servers: a function `module:function` that takes a folder and returns a context
-manager with new, empty servers. Services and topics keep their names, so each world needs servers of its own.
+A provider is a function that takes a folder and returns a context manager with servers. Services and topics keep their
+names, so each world needs empty servers: either new ones, or servers that outlive it, from which it removes what it has
+created. The plugin uses `saga.testing.servers.provider:servers`, or the one that `--saga-servers` names.
 """
 
 import importlib
@@ -23,6 +24,7 @@ from saga.progress.history import archive_key, decode_archive
 from saga.progress.overflow import list_segments, segment_key
 from saga.store.port import Document, Store
 from saga.support.clock import Clock
+from saga.testing.processes.deleted_topics import delete_topics
 from saga.testing.processes.shared_files import GroupState, ServiceWrite, SharedFiles, StoredDocuments
 
 if TYPE_CHECKING:
@@ -49,6 +51,23 @@ class ServerAddresses(Struct, frozen=True, kw_only=True):
     bucket: str
     username: str = "saga"
     password: str = "secret"
+    outlives_world: bool = False
+    """Whether the servers run on after the world. Then the world uses no topic and no saga that existed before, and
+    deletes at its end what it has created.
+    """
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Environment variables with which `saga run` and the other commands use these servers."""
+        return {
+            "SAGA_BROKER": f"kafka://{self.kafka}",
+            "SAGA_KAFKA_REPLICATION": "1",
+            "SAGA_KAFKA_MIN_INSYNC": "1",
+            "SAGA_STORE": f"{self.couchbase}/{self.bucket}",
+            "SAGA_STORE_DURABILITY": "none",
+            "SAGA_COUCHBASE_USERNAME": self.username,
+            "SAGA_COUCHBASE_PASSWORD": self.password,
+        }
 
     def broker(self, clock: Clock) -> "KafkaAdministration":
         """Return a Kafka adapter with administration, not open yet."""
@@ -145,6 +164,12 @@ class SharedServers(SharedFiles):
         self._servers = servers
         self._reads: dict[str, frozenset[str]] = {}
         """Topics that each service reads."""
+        self._services: list[Declared] = []
+        self._created: set[str] = set()
+        """Topics that this world has created, on servers that outlive it."""
+        self._inserted: list[tuple[str, str]] = []
+        """Collection and key of each document that the test gave."""
+        self._sagas: set[str] = set()
         super().__init__(folder, clock)
 
     def _make(self) -> None:
@@ -154,25 +179,73 @@ class SharedServers(SharedFiles):
     async def _open(self) -> None:
         await self._stack.enter_async_context(self._administration)
         await self._stack.enter_async_context(self._store)
+        if self._servers.aside.outlives_world:
+            self._stack.push_async_callback(self._remove_all)
 
     # ---------------------------------------------------------------- writing
 
     async def _prepare(self, declared: Declared, documents: "Mapping[str, DataclassInstance]") -> None:
-        await self._broker.ensure_topics(topics_of(declared))
+        await self._create_topics(topics_of(declared))
         self._reads[declared.name] = reads_of(declared)
+        self._services.append(declared)
         collections = {document.kind: document.collection for document in declared.documents}
         for key, document in documents.items():
             if type(document) in collections:
                 await self._store.insert(collections[type(document)], key, msgspec.json.encode(document))
+                self._inserted.append((collections[type(document)], key))
 
     async def _publish(self, said: Sequence[Outgoing | ServiceWrite], topics: Sequence[Topic]) -> None:
         while True:
             try:
+                await self._create_topics(topics)
+                await self._check_sagas_are_new(said)
                 await super()._publish(said, topics)
             except BrokerUnavailable:
                 await self._clock.sleep(AGAIN_S)
             else:
                 return
+
+    async def _create_topics(self, topics: Sequence[Topic]) -> None:
+        """Create topics. Raises `SagaError` if the servers outlive this world and a topic existed before it."""
+        names = {topic.name for topic in topics} - self._created
+        if self._servers.aside.outlives_world and names:
+            found = sorted(names.intersection(await self._administration.list_topics()))
+            if found:
+                raise SagaError(
+                    f"Kafka at {self._servers.aside.kafka} has {', '.join(found)} already: a world needs topics of its "
+                    "own, and deletes only those that it has created. Use another server, or delete these topics"
+                )
+            self._created |= names
+        await self._broker.ensure_topics(topics)
+
+    async def _check_sagas_are_new(self, said: Sequence[Outgoing | ServiceWrite]) -> None:
+        """Raise `SagaError` if the servers outlive this world and a service knows one of these sagas from before it."""
+        if not self._servers.aside.outlives_world:
+            return
+        keys = {each.key.decode() for each in said if isinstance(each, Outgoing) and each.key} - self._sagas
+        for key in sorted(keys):
+            for service in self._reads:
+                if await self._store.get(PROGRESS, progress_key(service, key)) is not None:
+                    raise SagaError(
+                        f"Couchbase at {self._servers.aside.couchbase} has a progress of saga {key!r} in {service!r} "
+                        "already, and a world deletes only what it has created: use an empty bucket, or other saga ids"
+                    )
+        self._sagas |= keys
+
+    async def _remove_all(self) -> None:
+        """Delete the documents and topics of this world. Positions of groups go with the topics.
+
+        Documents are found as in `_read_documents`, so those that no progress names stay.
+        """
+        log = [record for topic in sorted(self._created) async for record in self._broker.scan(topic)]
+        documents = set(self._inserted)
+        for declared in self._services:
+            documents |= set(await self._read_documents(declared, log))
+        for collection, key in sorted(documents):
+            document = await self._store.get(collection, key)
+            if document is not None:
+                await self._store.remove(collection, key, cas=document.cas)
+        await delete_topics(self._servers.aside.kafka, self._created)
 
     # ---------------------------------------------------------------- reading
 

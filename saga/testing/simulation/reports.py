@@ -53,6 +53,7 @@ def report(failed: FailedScenario, name: str) -> str:
     if counts:
         lines.append(f"shrunk {' and '.join(counts)} in {count_noun(failed.shrunk.runs, 'run')}")
     sagas = _find_sagas(small)
+    lines += small.world.workers.mistakes
     lines += [
         *(["faults:"] if small.schedule.planted else ["no fault is needed"]),
         *(f"    {planted}" for planted in small.schedule.planted),
@@ -66,7 +67,7 @@ def report(failed: FailedScenario, name: str) -> str:
 
 def summary(tally: Tally) -> str:
     """Return one line about all runs."""
-    parts = [count_noun(tally.runs, "run")]
+    parts = [*tally.mistakes, count_noun(tally.runs, "run")]
     if tally.events or not tally.documents:
         parts.append(f"{count_noun(tally.events, 'event')} published")
     if tally.documents:

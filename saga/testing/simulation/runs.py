@@ -289,8 +289,12 @@ class Tally:
     ended: bool = False
     """True if any saga has reached an outcome, or if no service emits outcomes."""
 
+    mistakes: dict[str, None] = field(default_factory=dict)
+    """Descriptions of the exceptions with which fakes made handlers fail, see `describe_mistake`."""
+
     def add(self, done: Run) -> None:
         self.runs += 1
+        self.mistakes |= done.world.workers.mistakes
         self.ended = self.ended or not done.world.emits_outcomes or any(map(done.world.outcome, done.world.sagas()))
         published = [each for n, each in enumerate(done.world.published) if n not in done.schedule.without]
         written = sum(isinstance(each, DocumentWrite) for each in published)
@@ -336,9 +340,10 @@ def run_all(
             return FailedScenario(done, shrink(scenario, done, watched))
     if tally.dead and not tally.ended:
         [(why, _)] = tally.dead.most_common(1)
+        mistakes = "".join(f"; {mistake}" for mistake in tally.mistakes)
         raise SagaError(
             f"no saga ended in {tally.runs:,} runs: each stands still because of a dead letter, so nothing was tested; "
-            f"most of them: {why}"
+            f"most of them: {why}{mistakes}"
         )
     return None
 

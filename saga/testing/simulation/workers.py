@@ -23,6 +23,7 @@ from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
 from saga.progress.overflow import parse_saga
 from saga.telemetry.events import Assigned, Handled, Revoked, Started, StepDone, Stopped, TelemetryEvent
+from saga.testing.broken_fakes import MISTAKES, describe_mistake
 from saga.testing.fault_plans import Chance, OperationKind
 from saga.testing.invariants.evidence import Evidence, ServiceEvidence
 from saga.testing.simulation.broker import SimulatedBroker
@@ -101,6 +102,8 @@ class Workers(Disruptions):
         """Connectors by the names of their processes."""
         self._loop, self._network, self._cluster, self._chance = loop, network, cluster, chance
         self._failed = failed
+        self.mistakes: dict[str, None] = {}
+        """Descriptions of the exceptions with which fakes made handlers fail, see `describe_mistake`."""
         self.releases: dict[str, list[DeployedRelease]] = {}
         """All releases of each service that were deployed in this world."""
         self.newest: dict[str, DeployedRelease] = {}
@@ -262,7 +265,11 @@ class Workers(Disruptions):
         """Make the call of a step. The call continues even if the calling process dies."""
 
         async def made() -> Any:
-            return await step.make()
+            try:
+                return await step.make()
+            except MISTAKES as why:
+                self.mistakes[describe_mistake(step, why)] = None
+                raise
 
         name = f"{process.service}.{step.handler}"
         return self._network.ask(

@@ -17,7 +17,8 @@ import pytest
 
 from saga.store.couchbase.adapter import CouchbaseSettings
 from saga.store.couchbase.store import CouchbaseStore
-from tests.servers.couchbase import BUCKET, CouchbaseMock
+from saga.testing.servers.couchbase import BUCKET, CouchbaseMock
+from tests.servers.connections import wait_until_left
 from tests.store.conftest import SettableClock
 
 Stores: TypeAlias = Callable[[], CouchbaseStore]
@@ -74,7 +75,7 @@ def settings(mock: CouchbaseMock) -> CouchbaseSettings:
     A write that earlier tests gave up waiting for, such as while it was frozen, may still be under way: the mock reads
     24 bytes of each connection at a time, and empties itself in another thread.
     """
-    mock.wait_until_left(LEFT_S)
+    wait_until_left(mock, LEFT_S)
     asked(mock.http, f"/pools/default/buckets/{BUCKET}/controller/doFlush", method="POST")
     return settings_for(mock)
 

@@ -9,7 +9,7 @@ from saga.store.couchbase.adapter import CouchbaseSettings
 from saga.store.couchbase.store import CouchbaseStore
 from saga.store.port import Document
 from saga.testing.conformance.store import DAY_S, OpenStore, PassTime, StoreConformance
-from tests.servers.couchbase import CouchbaseMock
+from saga.testing.servers.couchbase import CouchbaseMock
 from tests.store.couchbase.conftest import Stores
 
 

@@ -16,7 +16,7 @@ from saga.store.couchbase.adapter import CouchbaseSettings
 from saga.store.couchbase.store import CouchbaseStore
 from saga.store.port import Document
 from saga.support.clock import SystemClock
-from tests.servers.couchbase import CouchbaseMock
+from saga.testing.servers.couchbase import CouchbaseMock
 from tests.store.conftest import SettableClock
 from tests.store.couchbase.conftest import Stores, settings_for
 

@@ -15,7 +15,7 @@ from saga.store.couchbase import driver
 from saga.store.couchbase.adapter import CouchbaseSettings
 from saga.store.couchbase.store import CouchbaseStore
 from saga.support.settings import UNCLOSED
-from tests.servers.couchbase import CouchbaseMock
+from saga.testing.servers.couchbase import CouchbaseMock
 from tests.store.conftest import SettableClock
 from tests.store.couchbase.conftest import Stores
 

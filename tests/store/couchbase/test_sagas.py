@@ -16,6 +16,7 @@ from saga.engine.prepared_service import topics_of
 from saga.store.couchbase.store import CouchbaseStore
 from saga.support.clock import SystemClock
 from saga.telemetry.events import DeadLettered, Stuck, TelemetryEvent
+from saga.testing.servers.couchbase import CouchbaseMock
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order
@@ -24,7 +25,6 @@ from services.payment import payment
 from services.payment.bank import Bank
 from services.shipping import shipping
 from services.shipping.carrier import Carrier
-from tests.servers.couchbase import CouchbaseMock
 from tests.store.couchbase.conftest import Stores
 
 ORDERS, DECLINED, LEFT = 120, 12, 1000

@@ -46,10 +46,3 @@ def test_fails(world: World) -> None:
             "SKIPPED*a schedule is one of the simulated world*",
         ]
     )
-
-
-@pytest.mark.parametrize("options", [["--saga-world=servers"], ["--saga-servers=a:b"]])
-def test_servers_are_asked_for_together_with_who_gives_them(runs: Runs, options: list[str]) -> None:
-    result = runs("def test_it() -> None: ...", *options)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*belong together*"])

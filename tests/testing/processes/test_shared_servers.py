@@ -14,7 +14,7 @@ from saga.testing.processes import ProcessWorld
 from saga.testing.processes.faults import ProcessFaults
 from saga.testing.processes.servers import ServerFault, load_provider
 from saga.testing.processes.worker_processes import WorkerPool, WorkerSetup
-from tests.servers.world_servers import servers
+from saga.testing.servers.world_servers import start_servers
 from tests.testing.processes.noted_crew import HandClock, Hands
 from tests.testing.processes.test_process_world import orders_are_paid_once_or_not_at_all
 
@@ -22,13 +22,13 @@ A_CUT_AND_A_ZOMBIE = {"partition": 0.01, "late answer": 0.01, "lost answer": 0.0
 AN_EVENT = Outgoing("orders", b"order-1", b"1", ())
 CUT_S = 1.0
 CLOCK = SystemClock()
-GIVER = "tests.servers.world_servers:servers"
+GIVER = "saga.testing.servers.world_servers:start_servers"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_orders_are_paid_once_though_servers_are_cut_off_and_workers_freeze(server_jars: Path) -> None:
-    with ProcessWorld(3, A_CUT_AND_A_ZOMBIE, servers=servers) as world:
+    with ProcessWorld(3, A_CUT_AND_A_ZOMBIE, servers=start_servers) as world:
         orders_are_paid_once_or_not_at_all(world)
         world.verify()
         assert len(world.happened) == 4
@@ -39,7 +39,7 @@ def test_orders_are_paid_once_though_servers_are_cut_off_and_workers_freeze(serv
 async def test_workers_reach_both_servers_only_by_what_can_be_cut_and_the_world_past_it(
     server_jars: Path, tmp_path: Path
 ) -> None:
-    with servers(tmp_path) as given:
+    with start_servers(tmp_path) as given:
         cut_broker, cut_store, _ = given.troubles["partition"]
         async with given.place.store(CLOCK) as store, given.aside.store(CLOCK) as aside:
             await store.insert("stock", "tea", b"{}")
@@ -106,10 +106,12 @@ def test_a_worker_that_cannot_start_is_started_again_so_many_times(tmp_path: Pat
 
 
 def test_the_provider_of_servers_is_named_by_module_and_function() -> None:
-    assert load_provider(GIVER) is servers
+    assert load_provider(GIVER) is start_servers
 
 
-@pytest.mark.parametrize("name", ["servers", "tests.servers.world_servers:nobody", "tests.nowhere:servers", ":servers"])
+@pytest.mark.parametrize(
+    "name", ["servers", "saga.testing.servers.world_servers:nobody", "tests.nowhere:servers", ":servers"]
+)
 def test_a_name_that_gives_no_servers_is_reported_with_what_would(name: str) -> None:
     with pytest.raises(SagaError, match="write module:function"):
         load_provider(name)

@@ -1,4 +1,4 @@
-"""A proxy for one server on this machine: what goes through can be held up, slowed down, or cut off."""
+"""A TCP proxy before a server of this machine: it can hold back, delay and cut connections."""
 
 import asyncio
 import threading
@@ -15,11 +15,15 @@ READY_S_MAX = 10.0
 
 
 class Proxy:
-    """Listens on `port` of this machine, and passes on to `target`; on a thread of its own, until the block is left."""
+    """A proxy from `port` to `target`. It runs in a thread of its own within the `with` block."""
 
     def __init__(self, port: int, target: int, *, instead: Mapping[bytes, bytes] = NOTHING) -> None:
-        """`instead`: what the server says of itself, and what is said in its place, of the same length: for servers
-        that tell their clients where to connect."""
+        """Prepare the proxy.
+
+        Args:
+            instead: replacements in the answers of the server, each of the same length as the original, for servers
+                that tell their clients where to connect.
+        """
         assert all(len(theirs) == len(ours) for theirs, ours in instead.items())
         self.port, self.target, self._instead = port, target, instead
         self._clock = SystemClock()
@@ -38,22 +42,22 @@ class Proxy:
         self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join(READY_S_MAX)
 
-    # ---------------------------------------------------------------- what is done to it, from any thread
+    # ---------------------------------------------------------------- faults, from any thread
 
     def hold(self) -> None:
-        """From now on nothing gets through, in either direction; connections stay, and new ones are not answered."""
+        """Hold back everything, in both directions. Connections stay open, and new ones get no answer."""
         self._loop.call_soon_threadsafe(self._open.clear)
 
     def let_go(self) -> None:
-        """Let go of what was held: it arrives, and all goes on."""
+        """Deliver what was held back, and continue."""
         self._loop.call_soon_threadsafe(self._open.set)
 
     def slow(self, seconds: float) -> None:
-        """So much later comes whatever goes through, in each direction."""
+        """Delay everything by this time, in each direction."""
         self._slow_s = seconds
 
     def cut(self) -> None:
-        """End all connections now, whatever is on its way in them. New ones are welcome."""
+        """Abort all connections, with the data in transit. New connections are accepted."""
         self._loop.call_soon_threadsafe(self._cut)
 
     # ---------------------------------------------------------------- on the thread
@@ -68,7 +72,7 @@ class Proxy:
         finally:
             server.close()
             self._open.set()
-            while self._tasks:  # as long as one that has just come in goes on
+            while self._tasks:  # a connection may have been accepted just now
                 self._cut()
                 await asyncio.wait(self._tasks)
 
@@ -83,7 +87,7 @@ class Proxy:
         self._connections.add(writer)
         try:
             await self._open.wait()
-            with suppress(OSError):  # the server is away: so the client finds nobody either
+            with suppress(OSError):  # the server does not run, so the client gets no connection either
                 server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self.target)
                 self._connections.add(server_writer)
                 try:

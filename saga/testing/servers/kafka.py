@@ -1,4 +1,4 @@
-"""Apache Kafka: one node, the real broker, on free ports of this machine. Several of them are in `cluster`."""
+"""Apache Kafka: one node on free ports of this machine, started from the jars."""
 
 import hashlib
 import re
@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.servers.jars import FOLDER, jars, locked
-from tests.servers.server import Server, ServerFailed, free_ports
+from saga.testing.servers.jars import jars, locked
+from saga.testing.servers.server import Server, ServerFailed, free_ports
 
 CLUSTER = "c2FnYS10ZXN0LXNlcnZlcg"
 PROPERTIES = """
@@ -41,10 +41,12 @@ API_VERSIONS = 18
 STARTS_FAST = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")
 RUNS_FAST = ("-XX:+UseG1GC", "-Xmx1g")
 ARCHIVED_WITHIN_S = 60.0
+ARCHIVES_CLASSES = "-XX:ArchiveClassesAtExit="
+"""Option of Java: write the archive of classes to this file when the broker stops."""
 
 
 class KafkaServer:
-    """One broker with its data; `start` gives a running one."""
+    """A Kafka broker with its data; `start` returns a running one."""
 
     def __init__(
         self,
@@ -55,26 +57,27 @@ class KafkaServer:
         extra: str,
         users: Mapping[str, str] | None,
         node: int = 1,
-        archives: Path | None = None,
     ) -> None:
-        """Prepare as `start` does, but nothing runs yet. `node`: its id, where there are several. `archives`: file to
-        which it writes its classes when it stops."""
+        """Prepare a broker without starting it. `node` is its id in a cluster; the other arguments are those of
+        `start`.
+        """
         self.port = port
         self.address = f"127.0.0.1:{port}"
         folder.mkdir(parents=True, exist_ok=True)
         self.properties = folder / "server.properties"
-        """Properties that `restart` reads again."""
+        """File with the properties; `restart` reads it again."""
         self.data = data = folder / "data"
-        """Folder in which it has its logs: a folder for each partition."""
+        """Folder of its logs, with one folder per partition."""
         (controller,) = free_ports(1)
         self.properties.write_text((PROPERTIES + extra).format(port=port, controller=controller, data=data))
         if not data.exists() and users:
             _format(self.properties, users)
         elif not data.exists():
             shutil.copytree(_formatted(), data)
-            _name(data, node)
-        classes = f"-XX:ArchiveClassesAtExit={archives}" if archives else f"-XX:SharedArchiveFile={archived()}"
-        command = ["java", *jvm, classes, "-Xlog:disable", "-cp", _classpath(), "kafka.Kafka", str(self.properties)]
+            assign_node(data, node)
+        makes_archive = any(option.startswith(ARCHIVES_CLASSES) for option in jvm)
+        classes = () if makes_archive else (f"-XX:SharedArchiveFile={archived()}",)
+        command = ["java", *jvm, *classes, "-Xlog:disable", "-cp", _classpath(), "kafka.Kafka", str(self.properties)]
         ports = _listening(self.properties.read_text())
         self.server = Server(
             "kafka", command, folder, is_ready=lambda: kafka_answers(self.address) and all(map(_is_open, ports))
@@ -91,8 +94,14 @@ class KafkaServer:
         extra: str = "",
         users: Mapping[str, str] | None = None,
     ) -> "KafkaServer":
-        """A running one with its data in `folder`. `extra`: lines of its properties, which win, with `{port}` and
-        `{controller}` where these ports are meant. `users`: who has which password, for SCRAM."""
+        """Start a broker with its data in `folder`, and return when it answers.
+
+        Args:
+            port: a free one if it is 0.
+            while_locked: see `Server.start`.
+            extra: lines of properties that override the defaults; `{port}` and `{controller}` stand for the ports.
+            users: passwords by user name, for SCRAM.
+        """
         kafka = cls(folder, port or free_ports(1)[0], jvm=jvm, extra=extra, users=users)
         kafka.server.start(while_locked=while_locked)
         return kafka
@@ -102,26 +111,28 @@ class KafkaServer:
         return self.server.pid
 
     def stop(self) -> None:
-        """Let it close its files."""
+        """Stop it in order, so that it closes its files."""
         self.server.stop()
 
     def kill(self) -> None:
-        """Kill it, as a power failure of the process would."""
+        """Kill it with SIGKILL."""
         self.server.kill()
 
     def restart(self) -> None:
-        """Start it again after `kill` or `stop`, with the same data and port; return once it answers."""
+        """Start it again after `kill` or `stop`, with the same data and port; return when it answers."""
         self.server.start()
 
     def pause(self) -> None:
+        """Freeze it."""
         self.server.pause()
 
     def resume(self) -> None:
+        """Let it continue."""
         self.server.resume()
 
 
 def kafka_answers(address: str) -> bool:
-    """True if it says which requests it knows."""
+    """Return whether a broker at this address answers a request for its API versions."""
     host, _, port = address.rpartition(":")
     request = struct.pack(">hhih", API_VERSIONS, 0, 1, -1)
     try:
@@ -135,7 +146,7 @@ def kafka_answers(address: str) -> bool:
 
 
 def _listening(properties: str) -> list[int]:
-    """The ports of all its listeners: it opens one after another."""
+    """Return the ports of all listeners. The broker opens them one after another."""
     *_, wins = re.findall(r"^listeners=(.*)$", properties.replace("\\\n", ""), re.MULTILINE)
     return [int(port) for port in re.findall(r":(\d+)", wins)]
 
@@ -155,14 +166,14 @@ def _classpath() -> str:
 
 
 def _formatted() -> Path:
-    """An empty data folder, made once: formatting takes a JVM of its own."""
-    template = FOLDER / "kafka-formatted"
+    """Return an empty formatted data folder to copy. It is made once, because formatting starts a JVM."""
+    template = jars() / "kafka-formatted"
     with locked("kafka-formatted"):
         if template.exists():
             return template
-        making = FOLDER / "kafka-formatting"
+        making = jars() / "kafka-formatting"
         shutil.rmtree(making, ignore_errors=True)
-        properties = FOLDER / "kafka-formatting.properties"
+        properties = jars() / "kafka-formatting.properties"
         properties.write_text(PROPERTIES.format(port=1, controller=2, data=making))
         _format(properties, {})
         making.rename(template)
@@ -170,44 +181,47 @@ def _formatted() -> Path:
 
 
 def archived() -> Path:
-    """Archive of the classes that Kafka loads, made once for this Java and these jars: with it a start takes half the
-    time of a core.
+    """Return the archive of the classes that Kafka loads, made once for this Java and these jars.
 
-    Empty where Java cannot make one; then servers start without.
+    It halves the CPU time of a start.
+
+    The file is empty if Java cannot make an archive; servers then start without it.
     """
     java = Path(shutil.which("java") or "java").resolve()
     meant_for = hashlib.sha256(f"{java} {java.stat().st_mtime_ns} {_classpath()}".encode()).hexdigest()[:16]
     archive = jars().resolve() / f"kafka-{meant_for}.jsa"
     with locked("kafka-archiving"):
         if not archive.exists():
-            folder, making = FOLDER / "kafka-archiving", archive.with_suffix(".new")
+            folder, making = jars() / "kafka-archiving", archive.with_suffix(".new")
             shutil.rmtree(folder, ignore_errors=True)
             for others in archive.parent.glob("kafka-*.jsa"):
                 others.unlink()
             making.touch()
-            kafka = KafkaServer(folder, free_ports(1)[0], jvm=STARTS_FAST, extra="", users=None, archives=making)
+            kafka = KafkaServer(
+                folder, free_ports(1)[0], jvm=(*STARTS_FAST, f"{ARCHIVES_CLASSES}{making}"), extra="", users=None
+            )
             kafka.server.start()
             kafka.server.stop(ARCHIVED_WITHIN_S)
             making.rename(archive)
     return archive
 
 
-def _name(data: Path, node: int) -> None:
-    """Have the data folder be that of this node."""
+def assign_node(data: Path, node: int) -> None:
+    """Make the copied data folder that of this node: its id and its directory id."""
     if node == 1:
         return
     path = data / "meta.properties"
-    told = re.sub("(?m)^node.id=.*$", f"node.id={node}", path.read_text())
-    path.write_text(re.sub("(?m)^(directory.id=.)(.)", lambda of: of[1] + _another(of[2], node), told))
+    changed = re.sub("(?m)^node.id=.*$", f"node.id={node}", path.read_text())
+    path.write_text(re.sub("(?m)^(directory.id=.)(.)", lambda of: of[1] + _other_character(of[2], node), changed))
 
 
-def _another(character: str, node: int) -> str:
-    """Character of a directory's id that no other node has: node 1 keeps the one that is there."""
+def _other_character(character: str, node: int) -> str:
+    """Return a character for the directory id that no other node gets; node 1 keeps its own."""
     return [each for each in "ABCDEFGH" if each != character][node - 2]
 
 
 def _format(properties: Path, users: Mapping[str, str]) -> None:
-    """Make the data folder. Raises `ServerFailed`."""
+    """Format the data folder. Raises `ServerFailed`."""
     command = ["java", *STARTS_FAST, "-cp", _classpath(), "kafka.tools.StorageTool", "format", "-t", CLUSTER]
     for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
         for name, password in users.items():

@@ -1,7 +1,4 @@
-"""Servers for worlds of processes: new ones for each, with a proxy between each of them and the workers.
-
-`pytest --saga-world=servers --saga-servers=tests.servers.world_servers:servers`
-"""
+"""Kafka and CouchbaseMock as processes of this machine, with a proxy between each of them and the workers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -9,28 +6,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from saga.testing.processes.servers import ServerAddresses, ServerFault
-from tests.servers.couchbase import BUCKET, CouchbaseMock
-from tests.servers.kafka import KafkaServer
-from tests.servers.proxy import Proxy
-from tests.servers.server import free_ports
+from saga.testing.servers.couchbase import BUCKET, CouchbaseMock
+from saga.testing.servers.kafka import KafkaServer
+from saga.testing.servers.proxy import Proxy
+from saga.testing.servers.server import free_ports
 
 MOMENT, SHORT_S, LONG_S = (0.0, 0.0), (0.5, 2.0), (3.0, 5.0)
-"""`LONG_S`: longer than the 2.5 s that an operation of the store may take."""
+"""Durations of faults. `LONG_S` is longer than the 2.5 s that an operation of the store may take."""
 SLOW_S = 0.1
 REFUSED = 30
-"""Operations in a row that the store refuses."""
+"""Number of consecutive operations that the store refuses."""
 LISTENERS = """
 listeners=PLAINTEXT://127.0.0.1:{{port}},ASIDE://127.0.0.1:{aside},CONTROLLER://127.0.0.1:{{controller}}
 advertised.listeners=PLAINTEXT://127.0.0.1:{proxy},ASIDE://127.0.0.1:{aside}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,ASIDE:PLAINTEXT,CONTROLLER:PLAINTEXT
 inter.broker.listener.name=ASIDE
 """
-"""Each client is told the address that it came by."""
+"""Properties of Kafka: each client is told the address by which it connected."""
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """One Kafka and one CouchbaseMock. The mock forgets everything when it is killed, so it is frozen at most."""
+class LocalServers:
+    """A Kafka and a CouchbaseMock. No fault kills the mock, because it would lose all its data."""
 
     place: ServerAddresses
     aside: ServerAddresses
@@ -38,8 +35,8 @@ class Given:
 
 
 @contextmanager
-def servers(folder: Path) -> Iterator[Given]:
-    """Both, running and empty; they end with the block."""
+def start_servers(folder: Path) -> Iterator[LocalServers]:
+    """Start both, new and empty; they end with the block. Raises `ServersMissing` and `ServerFailed`."""
     with ExitStack() as stack:
         to_kafka, aside, to_store = free_ports(3)
         kafka = KafkaServer.start(folder / "kafka", extra=LISTENERS.format(proxy=to_kafka, aside=aside))
@@ -49,7 +46,7 @@ def servers(folder: Path) -> Iterator[Given]:
         port = int(mock.address.rpartition(":")[2])
         broker = stack.enter_context(Proxy(to_kafka, kafka.port))
         store = stack.enter_context(Proxy(to_store, port, instead=_instead(port, to_store)))
-        yield Given(
+        yield LocalServers(
             place=ServerAddresses(
                 kafka=f"127.0.0.1:{to_kafka}", couchbase=f"couchbase://127.0.0.1:{to_store}", bucket=BUCKET
             ),
@@ -59,15 +56,17 @@ def servers(folder: Path) -> Iterator[Given]:
 
 
 def _instead(port: int, proxy: int) -> Mapping[bytes, bytes]:
-    """The SDK connects to where the server says it is, in each of these three words. Both ports have five digits."""
-    said = (b'"kv":%d', b'"direct":%d', b"$HOST:%d")
-    return {each % port: each % proxy for each in said}
+    """Return the replacements of the proxy: the SDK connects to the ports in these three texts. Both ports have five
+    digits.
+    """
+    texts = (b'"kv":%d', b'"direct":%d', b"$HOST:%d")
+    return {each % port: each % proxy for each in texts}
 
 
 def _troubles(
     kafka: KafkaServer, mock: CouchbaseMock, broker: Proxy, store: Proxy
 ) -> Mapping[str, Sequence[ServerFault]]:
-    """By kind. Nothing is killed but the broker, which keeps its log on the disk."""
+    """Return the faults by kind. Only the broker is killed, because it has its log on disk."""
 
     def refuse(count: int) -> None:
         mock.opfail(count=count)
@@ -90,4 +89,4 @@ def _troubles(
 
 
 def _nothing() -> None:
-    """It is over by itself."""
+    """Do nothing: the fault is over at once."""

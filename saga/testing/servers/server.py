@@ -1,4 +1,4 @@
-"""One server in a JVM of its own: started, waited for, frozen, killed."""
+"""One server in a process of its own: start it, wait until it answers, freeze it, kill it."""
 
 import os
 import signal
@@ -10,41 +10,51 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from saga.errors import SagaError
+
 LEASH = Path(__file__).with_name("leash.py")
 READY_S = 120.0
 LOOK_S = 0.05
 PORTS = range(17_000, 31_000)
-"""Below those that the system gives to connections: a server that comes back finds its port free."""
+"""Ports below those that the system gives to outgoing connections, so that a restarted server finds its port free."""
 
 
-class ServerFailed(Exception):
-    """The server did not start; its message ends with what the server said."""
+class ServerFailed(SagaError):
+    """Error for a server that did not start. The message ends with the server's last output."""
 
 
 class Server:
-    """A JVM that ends with the process that started it, at the latest."""
+    """A server process, usually a JVM. It ends at the latest with the process that started it."""
 
     def __init__(self, name: str, command: Sequence[str], folder: Path, *, is_ready: Callable[[], bool]) -> None:
-        """`is_ready`: whether it answers; asked again and again while it starts."""
+        """Prepare a server; `start` starts it. `is_ready` returns whether it answers; it is polled during the start."""
         self.name = name
         self.log = folder / f"{name}.log"
         self._command, self._is_ready = list(command), is_ready
         self._leash: subprocess.Popen[bytes] | None = None
         self.pid = 0
-        """Process id of the JVM; 0 while there is none."""
+        """Process id of the server; 0 while it does not run."""
 
     def start(self, *, while_locked: Path | None = None) -> None:
-        """Return once it answers. `while_locked`: it lives as long as somebody holds a lock on that file, instead of as
-        long as this process. One that ends before it answers is started once more, as whoever runs it would do: a
-        broker gives up when its controller does not take it in for a while. Raises `ServerFailed`."""
+        """Start the server, and return when it answers.
+
+        A server that ends before it answers is started once more, as a supervisor would: a broker gives up if its
+        controller does not register it for a while.
+
+        Args:
+            while_locked: file whose locks keep the server alive, instead of this process.
+
+        Raises:
+            ServerFailed: it ended twice, or did not answer in time.
+        """
         owner = ["--while-locked", str(while_locked)] if while_locked else []
         self._spawn(owner)
-        if not self._comes_up():
+        if not self._wait_until_ready():
             self._spawn(owner)
-            if not self._comes_up():
+            if not self._wait_until_ready():
                 raise self._failed()
         if while_locked and self._leash is not None:
-            self._leash.returncode = 0  # it may outlive us, and is not ours to wait for: else it warns that nobody has
+            self._leash.returncode = 0  # it may outlive this process: a `Popen` without a code warns when it is freed
             self._leash = None
 
     def _spawn(self, owner: Sequence[str]) -> None:
@@ -56,14 +66,14 @@ class Server:
                 stderr=log,
                 start_new_session=True,
             )
-        assert leash.stdout is not None  # it is a pipe
+        assert leash.stdout is not None, "it is a pipe"
         self.pid = int(leash.stdout.readline() or 0)
         leash.stdout.close()
         self._leash = leash
 
-    def _comes_up(self) -> bool:
-        """True once it answers; false if it has ended before. Raises `ServerFailed` if it does neither for long."""
-        assert self._leash is not None  # only called once it is there
+    def _wait_until_ready(self) -> bool:
+        """Return True when the server answers, and False if it has ended. Raises `ServerFailed` after `READY_S`."""
+        assert self._leash is not None, "the process has been spawned"
         deadline_s = time.monotonic() + READY_S
         while not self._is_ready():
             with suppress(subprocess.TimeoutExpired):
@@ -80,14 +90,14 @@ class Server:
         return ServerFailed(f"{self.name} did not start: {self.log.read_text(errors='replace')[-3000:]}")
 
     def kill(self) -> None:
-        """End it without a word, and return when it has ended."""
+        """Kill the server with SIGKILL, and return when it has ended."""
         if self.pid:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
-        self._forget()
+        self._release_leash()
 
     def stop(self, within_s: float = 10) -> None:
-        """Ask it to end, and kill it if it does not in that time."""
+        """Stop the server with SIGTERM, and kill it if it has not ended within this time."""
         if self.pid and self._leash is not None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGCONT)
@@ -96,7 +106,7 @@ class Server:
                 self._leash.wait(within_s)
         self.kill()
 
-    def _forget(self) -> None:
+    def _release_leash(self) -> None:
         self.pid = 0
         if self._leash is not None:
             if self._leash.stdin is not None:
@@ -105,23 +115,24 @@ class Server:
             self._leash = None
 
     def pause(self) -> None:
-        """Freeze it, and return when it is frozen, as a signal needs a moment to reach all threads: it keeps its
-        connections and answers nothing."""
+        """Freeze the server with SIGSTOP: it keeps its connections and answers nothing. Return when all its threads are
+        frozen, because the signal needs a moment to reach them.
+        """
         os.kill(self.pid, signal.SIGSTOP)
         while not self._is_frozen():
-            time.sleep(0.001)  # noqa: TID251 - the system's own time: nobody else may run meanwhile
+            time.sleep(0.001)  # noqa: TID251 - the test must not continue before the server is frozen
 
     def _is_frozen(self) -> bool:
         states = [stat.read_text().rpartition(")")[2] for stat in Path(f"/proc/{self.pid}/task").glob("*/stat")]
         return all(state.split()[0] == "T" for state in states)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Let a frozen server continue."""
         os.kill(self.pid, signal.SIGCONT)
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on which nobody listens now; other processes of a test run look elsewhere."""
+    """Return ports on which no process listens now. Processes that run at the same time search from different ports."""
     found: list[int] = []
     at = os.getpid() * 101 + time.monotonic_ns() // 1000
     while len(found) < count:

@@ -1,7 +1,8 @@
-"""Runs a command that never outlives its owner: `leash.py [--while-locked FILE] COMMAND...`
+"""Run a command that never outlives its owner: `leash.py [--while-locked FILE] COMMAND...`.
 
-The command is killed when its owner ends in any way. The owner is whoever holds the other end of our standard input;
-or, with `--while-locked`, all processes that hold a shared lock on FILE. Prints the command's process id at first.
+The command is killed when its owner ends in any way. The owner is the process at the other end of the standard input,
+or, with `--while-locked`, all processes with a shared lock on FILE. The first line of output is the command's process
+id.
 """
 
 import fcntl
@@ -13,10 +14,11 @@ import threading
 
 
 def main(arguments: list[str]) -> int:
+    """Run the command until it or its owner ends. Return its exit code."""
     locked = ""
     if arguments[0] == "--while-locked":
         locked, arguments = arguments[1], arguments[2:]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the owner says when it is over
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the owner decides when the server ends
     process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL)
     os.write(1, b"%d\n" % process.pid)
     threading.Thread(target=_end_with, args=(process,), daemon=True).start()
@@ -25,7 +27,7 @@ def main(arguments: list[str]) -> int:
             with open(locked, "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 process.kill()
-                process.wait()  # before the lock goes: who has it next finds no server that is about to end
+                process.wait()  # before the lock is released: its next holder must find no dying server
         else:
             sys.stdin.buffer.read()
     finally:

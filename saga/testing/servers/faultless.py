@@ -1,0 +1,20 @@
+"""Servers of which a world knows nothing but their addresses, so that it causes no faults of theirs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from saga.testing.processes.servers import ServerAddresses, ServerFault
+
+
+@dataclass(frozen=True, slots=True)
+class FaultlessServers:
+    """Servers that workers and the world reach by the same addresses."""
+
+    place: ServerAddresses
+    troubles: Mapping[str, Sequence[ServerFault]] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def aside(self) -> ServerAddresses:
+        """Addresses that the world itself uses: the same."""
+        return self.place

@@ -1,0 +1,86 @@
+"""The jars of the servers: Maven fetches them once into a folder of the user's cache, for all projects."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from saga.testing.servers.missing import ServersMissing
+
+POM = Path(__file__).with_name("pom.xml")
+INSTALL = "apt-get install -y openjdk-17-jre-headless maven"
+FETCH_S = 600
+
+
+def cache_folder() -> Path:
+    """Return the folder for everything that is fetched: `saga/servers` in the user's cache (`XDG_CACHE_HOME`, or
+    `~/.cache`).
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "saga" / "servers"
+
+
+def jars() -> Path:
+    """Return the folder with the jars of Kafka and CouchbaseMock.
+
+    Its name contains the hash of the list of jars, so that two versions of this package can use the cache at the same
+    time. Raises `ServersMissing`.
+    """
+    goal = ("dependency:copy-dependencies", "-DoutputDirectory={folder}", "-DincludeScope=runtime")
+    return fetched(f"libs-{_hash(POM)[:12]}", POM, *goal)
+
+
+def fetched(name: str, pom: Path, *goal: str) -> Path:
+    """Return the folder `name` of the cache, which Maven fills as the POM says. A changed POM fills it again.
+
+    Args:
+        goal: goal of Maven and its options; `{folder}` stands for the folder.
+
+    Raises:
+        ServersMissing: Java or Maven is not installed, or Maven failed.
+    """
+    for program in ("java", "mvn"):
+        if shutil.which(program) is None:
+            raise ServersMissing(f"no {program} on this machine: {INSTALL}")
+    return filled(name, _hash(pom), lambda folder: _fetch(pom, [word.format(folder=folder) for word in goal]))
+
+
+def _hash(pom: Path) -> str:
+    return hashlib.sha256(pom.read_bytes()).hexdigest()
+
+
+def filled(name: str, wanted: str, fill: Callable[[Path], None]) -> Path:
+    """Return the folder `name` of the cache. One process fills it for all; it is filled again when `wanted` is another
+    text than last time.
+    """
+    folder, complete = cache_folder() / name, cache_folder() / f"{name}.complete"
+    with locked(name):
+        if complete.exists() and complete.read_text() == wanted:
+            return folder
+        complete.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        fill(folder)
+        complete.write_text(wanted)
+    return folder
+
+
+@contextmanager
+def locked(name: str) -> Iterator[None]:
+    """Hold the lock `name`, which all processes that write to the cache share. Create the cache if it is missing."""
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with (cache_folder() / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(pom: Path, goal: Sequence[str]) -> None:
+    command = ["mvn", "-q", "-B", "-f", str(pom), *goal]
+    try:
+        subprocess.run(command, check=True, timeout=FETCH_S, capture_output=True, text=True)
+    except subprocess.CalledProcessError as why:
+        raise ServersMissing(f"Maven could not fetch the servers: {why.stdout[-2000:]}{why.stderr[-2000:]}") from why
+    except subprocess.TimeoutExpired as why:
+        raise ServersMissing(f"Maven did not fetch the servers within {FETCH_S} s") from why
