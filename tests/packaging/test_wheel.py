@@ -33,7 +33,7 @@ def test_the_wheel_is_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> No
     folders = ("choreography/templates", "scaffold/templates", "monitor/web/templates", "monitor/web/assets")
     there = [path for folder in folders for path in (ROOT / "saga" / folder).rglob("*") if path.is_file()]
     templates = {path.relative_to(ROOT).as_posix() for path in there}
-    assert files == {*modules, *templates, "saga/py.typed"}
+    assert files == {*modules, *templates, "saga/py.typed", "saga/testing/servers/pom.xml"}
 
 
 def test_the_wheel_brings_its_licence_whole(wheel: zipfile.ZipFile, metadata: Message) -> None:
