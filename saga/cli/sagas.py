@@ -234,7 +234,10 @@ def show(saga_id: str, details: ShowOptions, deployment: Deployment, as_json: bo
     seen = asyncio.run(read_saga(saga_id, deployment, details.service))
     if not seen.histories:
         where = f"{details.service} does not know" if details.service else "no service knows"
-        print_lines(f"{where} saga {saga_id}; `saga sagas list` shows the known ones", err=True)
+        print_lines(
+            f"{where} saga {saga_id}, or its first event is not handled yet; `saga sagas list` shows the known ones",
+            err=True,
+        )
         sys.exit(1)
     if details.transition is not None:
         _print_transition(_get_only_history(seen), details.transition, as_json, details.steps)

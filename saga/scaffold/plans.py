@@ -186,7 +186,7 @@ def plan_service(name: str, root: Path, hears: str | None = None) -> Mapping[str
 
 def _service(part: NewService, library: Library, cause: Contract) -> Mapping[str, str]:
     failures = sorted(c.name for c in library.contracts.values() if c.outcome == "failure" and c.key == cause.key)
-    failure = library.contracts[failures[0]] if failures and cause.name not in failures else None
+    failure = library.contracts[failures[0]] if failures and cause.outcome is None else None
     own = {part.done: f"{part.title} has done its part."}
     if failure is not None:
         own[part.back] = f"{part.title} has taken back what it did."

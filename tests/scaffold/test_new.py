@@ -113,6 +113,16 @@ def test_the_first_saga_of_a_template_is_started_as_its_readme_says(
         until(lambda: "ended with OrderConfirmed" in saga("sagas", "show", "order-1").output, RUN_S_MAX)
 
 
+def test_a_service_that_reacts_to_an_outcome_has_nothing_to_undo(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert saga("new", "project", "shop").exit_code == 0
+    monkeypatch.chdir(folder / "shop")
+    for name, outcome in (("parcel", "OrderConfirmed"), ("complaints", "OrderCancelled")):
+        assert saga("new", "service", name, "--hears", outcome).exit_code == 0
+        assert "compensation" not in Path(f"services/{name}/__init__.py").read_text()
+    monkeypatch.setenv("PYTHONPATH", ".")
+    called(Path(), sys.executable, "-m", "saga.cli.main", "check", *(f"services.{n}" for n in ("order", "parcel")))
+
+
 def of_all_types() -> dict[str, Any]:
     uuid, day = {"type": "string", "logicalType": "uuid"}, {"type": "int", "logicalType": "date"}
     moment = {"type": "long", "logicalType": "timestamp-millis"}
