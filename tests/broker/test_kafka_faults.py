@@ -320,6 +320,7 @@ async def test_a_member_that_slept_for_too_long_is_fenced_and_loses_what_it_had(
 # -------------------------------------------------------------------- topics that are created again
 
 
+@pytest.mark.slow
 async def test_a_member_that_slept_while_its_topic_was_created_again_reads_all_of_the_new_one(
     kafka: KafkaServer, settings: KafkaSettings, topic: str
 ) -> None:

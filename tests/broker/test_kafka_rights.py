@@ -54,16 +54,16 @@ def settings_with_all_rights(guarded: Guarded) -> KafkaSettings:
 
 
 @pytest.fixture
-def settings(guarded: Guarded, anybody: KafkaSettings) -> KafkaSettings:
+def settings(guarded: Guarded, settings_with_all_rights: KafkaSettings) -> KafkaSettings:
     """Settings of the user who may do what was allowed."""
     shown = {"sasl": "PLAIN", "username": USER, "password": lambda: PASSWORD}
-    return replace(anybody, servers=(guarded.address,), **shown)  # type: ignore[arg-type]  # the names of its fields
+    return replace(settings_with_all_rights, servers=(guarded.address,), **shown)  # type: ignore[arg-type]  # the names of its fields
 
 
 @pytest.fixture
-async def other(anybody: KafkaSettings, kafka_name: str) -> AsyncIterator[Broker]:
+async def other(settings_with_all_rights: KafkaSettings, kafka_name: str) -> AsyncIterator[Broker]:
     """The same broker for a user with all rights; the test's topics are there."""
-    async with KafkaBroker(anybody, clock=CLOCK) as broker:
+    async with KafkaBroker(settings_with_all_rights, clock=CLOCK) as broker:
         await broker.ensure_topics([Topic(kafka_name, 1), Topic(f"{kafka_name}.free", 1)])
         yield broker
 

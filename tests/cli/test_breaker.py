@@ -74,6 +74,7 @@ def asked() -> list[str]:
     return Path("asked").read_text().split()
 
 
+@pytest.mark.slow
 def test_a_kiln_that_is_cold_for_longer_than_all_attempts_take_is_asked_seldom_and_costs_no_cup(
     kiln: str, saga: Call, pottery_on: Pottery
 ) -> None:

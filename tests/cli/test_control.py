@@ -49,6 +49,7 @@ def test_flags_are_set_and_the_audit_names_who_did_it(pottery_on: Pottery, kiln:
     assert [entry["switch"]["flag"] for entry in entries] == ["blue", "blue", "bleu"]
 
 
+@pytest.mark.slow
 def test_a_paused_handler_begins_nothing_even_after_a_crash_and_then_runs_once(
     pottery_on: Pottery, kiln: str, saga: Call
 ) -> None:

@@ -247,6 +247,7 @@ def test_a_log_that_is_lost_beside_its_store_is_seen_and_a_repair_publishes_all_
         kiln.ends(saga)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["created again", "removed"])
 def test_timers_that_are_lost_while_no_worker_runs_are_published_again_by_the_service_itself(
     kafka_pottery: Pottery, saga: Call, kafka_address: str, lost: str
@@ -269,6 +270,7 @@ def test_timers_that_are_lost_while_no_worker_runs_are_published_again_by_the_se
     assert "its timers are lost" not in saga("doctor", kiln.module).stdout
 
 
+@pytest.mark.slow
 def test_events_of_a_topic_that_was_created_again_are_reported_and_published_again_by_a_repair(
     kafka_pottery: Pottery, saga: Call, kafka_address: str
 ) -> None:

@@ -182,6 +182,7 @@ def test_a_client_that_may_not_write_gets_that_error_and_publishes_nothing(guard
     assert f"--operation Write --topic {pottery.topic}" in said
 
 
+@pytest.mark.slow
 def test_a_service_whose_rights_are_revoked_waits_and_continues_when_it_has_them_again(
     guarded: Guarded, pottery: Pottery, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -265,6 +265,7 @@ def test_formatter_linter_and_type_checker_find_nothing_to_change(tmp_path: Path
     tools_find_nothing(module.__file__)
 
 
+@pytest.mark.slow
 def test_nor_do_they_in_modules_of_any_schemas(tmp_path: Path) -> None:
     numbers = itertools.count()
 

@@ -85,6 +85,7 @@ async def shown(tab: Tab, url: str, path: str) -> None:
     await tab.until("document.querySelector('[data-coming]') === null")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(FETCH_S + 120)  # the first one fetches axe-core
 async def test_every_page_is_accessible_and_loads_nothing_from_other_hosts(shop: Path, script: str) -> None:
     views = FixedViews("order-", count=10_000, services=25)
@@ -183,6 +184,7 @@ CUT_WORDS = """[...document.querySelectorAll('td')].filter(cell => {
 """Cells in which a word of usual length stands on several lines."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(FETCH_S + 120)  # the first one fetches axe-core
 async def test_no_word_is_cut_and_no_page_is_wider_than_the_screen(shop: Path, script: str) -> None:
     views = FixedViews("")

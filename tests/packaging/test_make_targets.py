@@ -33,7 +33,20 @@ SHORT = {
 }
 """Target -> the variables with which it takes seconds."""
 ON_SERVERS = {"bench-servers", "fuzz", "torture"}
-SLOW = {"bench", "bench-servers", "coverage", "demo", "explore", "fuzz", "loan", "test-slow", "torture", "travel"}
+SLOW = {
+    "bench",
+    "bench-servers",
+    "coverage",
+    "demo",
+    "docs",
+    "explore",
+    "fuzz",
+    "loan",
+    "reference",
+    "test-slow",
+    "torture",
+    "travel",
+}
 """Targets that take up to a minute even so: `make explore` runs them, `make test` reads them, and has what they run
 among its tests."""
 IN_FULL = "SAGA_TEST_EACH_TARGET" in os.environ

@@ -159,6 +159,7 @@ def test_escalation(place: Place) -> None:
     )
 
 
+@pytest.mark.slow
 def test_nobody_works(place: Place) -> None:
     def stopped() -> None:
         place.start()

@@ -161,6 +161,7 @@ def test_a_breaker_spares_the_resource_and_all_are_through_two_minutes_after_it_
         assert {world.outcome(f"order-{number}") for number in range(ORDERS)} == {OrderConfirmed}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_never_more_calls_are_under_way_than_each_worker_may_make(seed: int) -> None:
     with simulated(seed) as world:
@@ -192,6 +193,7 @@ def test_calls_that_have_no_turn_in_time_are_no_attempts_and_come_again() -> Non
         assert max(map(len, told)) > 1, "some had to come again"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_calls_begin_as_often_as_the_rate_allows(seed: int) -> None:
     with simulated(seed) as world:

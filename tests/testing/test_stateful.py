@@ -118,6 +118,7 @@ def test_a_bank_that_forgets_its_keys_is_found_with_few_faults_and_few_steps(
     assert "money is held for ever" in str(failure)
 
 
+@pytest.mark.slow
 def test_a_failure_has_its_timeline_with_the_fault_marked(careless: tuple[Exception, list[str], list[str]]) -> None:
     _, _, notes = careless
     assert any(line.startswith("timeline") for line in notes)
@@ -125,6 +126,7 @@ def test_a_failure_has_its_timeline_with_the_fault_marked(careless: tuple[Except
     assert sum("calls reserve by payment.reserve of o-1" in line for line in notes) >= 2
 
 
+@pytest.mark.slow
 def test_the_printed_example_fails_in_the_same_way_when_it_is_run(
     careless: tuple[Exception, list[str], list[str]],
 ) -> None:

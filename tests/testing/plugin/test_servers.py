@@ -113,6 +113,7 @@ def use(monkeypatch: pytest.MonkeyPatch, given: dict[str, str]) -> None:
         monkeypatch.setenv(name, value)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_worlds_run_one_after_the_other_on_given_servers_and_leave_nothing(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
@@ -123,6 +124,7 @@ def test_worlds_run_one_after_the_other_on_given_servers_and_leave_nothing(
     result.stdout.fnmatch_lines(["test_it.py::test_in_a_world: 1 run as real processes on servers; *"])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_a_world_refuses_given_servers_that_have_its_topics_or_its_sagas(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
