@@ -15,7 +15,7 @@ from saga.declarations.values import Declared
 from saga.engine.prepared_service import PreparedService, prepare
 from saga.errors import BrokerError, ConfigurationError, DeclarationError, SagaError
 from saga.ops.histories import decode_progress, read_documents
-from saga.ops.offsets import ServiceOffsets, read_service_offsets
+from saga.ops.offsets import ServiceOffsets, read_offsets_of
 from saga.ops.selection import Deployment
 from saga.ops.sources import missing_broker_file, open_administration
 from saga.progress.document import PendingMessage, SagaProgress, decode_transition
@@ -130,7 +130,8 @@ async def _find_abandoned_topics(
         if missing_broker_file(deployment.broker_settings) is not None:
             return
         async with open_administration(deployment.broker_settings, deployment.clock) as broker:
-            offsets = {each.name: await read_service_offsets(each.name, broker) for each in services}
+            found = await read_offsets_of([each.name for each in services], broker)
+            offsets = {each.service: each for each in found}
     except (BrokerError, ConfigurationError) as why:
         deployment.warn(f"the backlog is not compared: {why}")
         return

@@ -247,7 +247,7 @@ async def read_offsets(services: Sequence[str], settings: Settings, clock: Clock
     """
     _check_broker_exists(settings)
     async with open_administration(settings, clock) as broker:
-        return [await read_service_offsets(service, broker) for service in services]
+        return await read_offsets_of(services, broker)
 
 
 async def delete_group(service: str, settings: Settings, clock: Clock) -> tuple[ServiceOffsets, str | None]:
@@ -279,16 +279,31 @@ async def read_offsets_of_every_service(settings: Settings, clock: Clock) -> lis
     """Read the offsets and members of each service that was ever started with this broker. Raises `SagaError`."""
     async with open_administration(settings, clock) as broker:
         names = sorted(filter(None, map(service_of_commands, await broker.list_topics())))
-        return [await read_service_offsets(service, broker) for service in names]
+        return await read_offsets_of(names, broker)
 
 
 async def read_service_offsets(service: str, broker: Administration) -> ServiceOffsets:
-    """Read the offsets of a service. In partitions that it reads without a committed offset, all records count as
+    """Read the offsets of a service, as `read_offsets_of` does."""
+    [found] = await read_offsets_of([service], broker)
+    return found
+
+
+async def read_offsets_of(services: Iterable[str], broker: Administration) -> list[ServiceOffsets]:
+    """Read the offsets of services. In partitions that a service reads without a committed offset, all records count as
     unhandled.
+
+    The ends of all topics are read at once, because a broker may have hundreds of services.
     """
-    group = await broker.describe_group(service)
-    bounds = await broker.fetch_bounds(sorted({partition.topic for partition in group.positions} | group.reads))
-    return ServiceOffsets(service, group.members, list_partition_states(group, bounds))
+    groups = {service: await broker.describe_group(service) for service in services}
+    reads = {name: {each.topic for each in group.positions} | group.reads for name, group in groups.items()}
+    by_topic: dict[str, dict[Partition, OffsetBounds]] = {topic: {} for topics in reads.values() for topic in topics}
+    for partition, bounds in (await broker.fetch_bounds(sorted(by_topic))).items():
+        by_topic[partition.topic][partition] = bounds
+    found = []
+    for name, group in groups.items():
+        own = {partition: each for topic in reads[name] for partition, each in by_topic[topic].items()}
+        found.append(ServiceOffsets(name, group.members, list_partition_states(group, own)))
+    return found
 
 
 async def reset_offsets(wish: OffsetReset, settings: Settings, clock: Clock) -> OffsetResult:

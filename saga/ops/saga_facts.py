@@ -15,7 +15,7 @@ from saga.contracts.library import find_library
 from saga.errors import NoStore, SagaError
 from saga.messaging.controls import ActiveControls, read_controls
 from saga.ops.attention import find_blocking
-from saga.ops.offsets import ServiceOffsets, read_service_offsets
+from saga.ops.offsets import ServiceOffsets, read_offsets_of
 from saga.ops.operator_commands import find_control_log
 from saga.ops.saga_situation import NO_REPORTS, SagaFacts, SagaReports
 from saga.ops.sagas import SagaDetails, add_reasons, read_saga
@@ -123,4 +123,4 @@ async def read_offsets_of_all(
 
 async def _read_each_offset(services: Collection[str], deployment: Deployment) -> dict[str, ServiceOffsets]:
     async with open_administration(deployment.broker_settings, deployment.clock) as broker:
-        return {service: await read_service_offsets(service, broker) for service in sorted(services)}
+        return {each.service: each for each in await read_offsets_of(sorted(services), broker)}

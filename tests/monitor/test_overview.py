@@ -223,7 +223,7 @@ async def test_a_service_that_runs_and_one_that_stopped_are_told_apart_by_the_br
     dead.terminate()
     await asyncio.to_thread(dead.wait, 60)
     async with browsing(Settings.from_environment(), FixedViews("order-", count=0)) as browser:
-        await shown(browser, "/overview", f"{pottery_on.service} : no process of it runs")
+        await shown(browser, "/overview", f"{pottery_on.service} not running")
 
 
 async def test_that_the_broker_cannot_be_asked_is_shown(folder: Path) -> None:

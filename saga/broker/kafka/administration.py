@@ -69,6 +69,8 @@ from saga.messages import Partition, Record, StalledPartition, Topic
 from saga.messaging.names import PROBED
 from saga.support.clock import Clock
 
+TOPICS_NAMED_MAX = 10
+"""Maximum number of topics that an error names."""
 T = TypeVar("T")
 ASK_S = 10.0
 """Timeout of each operation, with all its requests."""
@@ -193,11 +195,12 @@ class KafkaAdministration(KafkaBroker):
         return found
 
     async def fetch_bounds(self, topics: Collection[str]) -> Mapping[Partition, OffsetBounds]:
-        doing = f"asking where {', '.join(topics)} begin and end"
+        doing = f"asking where {', '.join([*topics][:TOPICS_NAMED_MAX])} begin and end"
         return await self._retry(lambda: self._fetch_bounds(topics), doing)
 
     async def _fetch_bounds(self, topics: Collection[str]) -> Mapping[Partition, OffsetBounds]:
-        there = [topic for topic in topics if topic in await self._fetch_topic_names()]
+        known = await self._fetch_topic_names()
+        there = [topic for topic in topics if topic in known]
         async with self._open_consumer() as consumer:
             places = [place for topic in there for place in await self._list_partitions(consumer, topic)]
             return {
