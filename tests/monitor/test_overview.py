@@ -215,6 +215,7 @@ async def test_the_page_shows_which_services_run_and_how_far_they_are(
             Settings.from_environment(monitor_runbooks=wrong)
 
 
+@pytest.mark.parametrize("pottery_on", ["embedded"], indirect=True)  # the Kafka of all tests has hundreds of services
 async def test_a_service_that_runs_and_one_that_stopped_are_told_apart_by_the_broker(
     dead: Running, pottery_on: Pottery
 ) -> None:
