@@ -42,7 +42,7 @@ class Change(Generic[D_co]):
     Change[OrderDocument]`.
 
     Its class says what happened: `Insert`, `Update`, `Delete` or `Expiry`. A plain `Change` only contains the current
-    document. Use `match` or `isinstance` to tell them apart.
+    document. Use `match` or `isinstance` to distinguish them.
 
     Promises: changes of one document come in order, each once, from a stored position. If a document changes several
     times quickly, only the last change may arrive, so the first change that a service sees of a document may be an

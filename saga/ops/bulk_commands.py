@@ -89,7 +89,7 @@ class BulkProgress:
         return self.ended_ms is not None
 
     @property
-    def settled(self) -> int:
+    def settled_count(self) -> int:
         """Number of letters about which nothing more will be done."""
         return self.done + self.failed + self.unanswered + self.left_out
 
@@ -134,7 +134,7 @@ class BulkCommand:
             progress.state, progress.reason = "failed", "it could not be continued; the log of this process says why"
             raise
         else:
-            progress.state = "stopped" if self._is_stopped and progress.settled < progress.total else "finished"
+            progress.state = "stopped" if self._is_stopped and progress.settled_count < progress.total else "finished"
         finally:
             progress.ended_ms = clock.now_ms()
 
@@ -155,7 +155,7 @@ class BulkCommand:
             self.progress.sent += len(sent)
             async for answer in wait_for_answers(sent, self._deployment, self.request.command.operator.wait_s):
                 self._count(answer)
-        while self.progress.settled < self.progress.total and not self._is_stopped:
+        while self.progress.settled_count < self.progress.total and not self._is_stopped:
             left_s = next_s - clock.monotonic_s()
             if left_s <= 0:
                 return

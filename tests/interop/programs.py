@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from saga.testing.servers.jars import FETCH_S, cache_folder, fetched
+from saga.testing.servers.jars import FETCH_S, cache_folder, fetch_folder
 from saga.testing.servers.missing import ServersMissing
 
 HERE = Path(__file__).parent
@@ -18,7 +18,7 @@ def java_program() -> Path:
     """Folder with the classes of `Interop.java` and all that they need. Raises `ServersMissing`."""
     pom = HERE / "java" / "pom.xml"
     goal = ("dependency:copy-dependencies", "-DoutputDirectory={folder}", "-DincludeScope=runtime")
-    folder = fetched("interop-java", pom, *goal)
+    folder = fetch_folder("interop-java", pom, *goal)
     if shutil.which("javac") is None:
         raise ServersMissing("no javac on this machine: apt-get install -y openjdk-17-jdk-headless")
     source = HERE / "java" / "Interop.java"

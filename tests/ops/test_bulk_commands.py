@@ -82,7 +82,7 @@ async def test_commands_are_sent_at_the_rate_each_checked_just_before(shop: Shop
     assert [selection.services for selection in shop.selections] == [("payment",)] * 3
     assert [len(selection.sagas) for selection in shop.selections] == [5, 5, 2]
     progress = bulk.progress
-    assert (progress.state, progress.done, progress.sent, progress.settled) == ("finished", 12, 12, 12)
+    assert (progress.state, progress.done, progress.sent, progress.settled_count) == ("finished", 12, 12, 12)
     assert progress.ended_ms is not None
     assert progress.reason == ""
 
@@ -114,7 +114,7 @@ async def test_a_stopped_bulk_command_reports_what_remains(shop: Shop) -> None:
     await bulk.run()
     assert len(shop.batches) == 2
     assert (bulk.progress.state, bulk.progress.reason) == ("stopped", "ada stopped it")
-    assert (bulk.progress.settled, bulk.progress.total) == (20, 1000)
+    assert (bulk.progress.settled_count, bulk.progress.total) == (20, 1000)
 
 
 class StoppingClock(TrialClock):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.testing.servers.kafka import archived
+from saga.testing.servers.kafka import make_class_archive
 
 ROOT = Path(__file__).parents[2]
 SHORT = {
@@ -122,7 +122,7 @@ def test_a_target_runs_in_a_fresh_clone(clone: Path, target: str) -> None:
 @pytest.mark.timeout(RUN_S_MAX)
 @pytest.mark.parametrize("target", [target for target in RUN if target in ON_SERVERS])
 def test_a_target_that_starts_servers_runs_in_a_fresh_clone(clone: Path, target: str, server_jars: Path) -> None:
-    archived()
+    make_class_archive()
     done = make(clone, target, *SHORT[target])
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 

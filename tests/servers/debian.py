@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from saga.testing.servers.jars import FETCH_S, filled
+from saga.testing.servers.jars import FETCH_S, fill_folder
 from saga.testing.servers.missing import ServersMissing
 
 
@@ -16,7 +16,7 @@ def program(package: str, name: str) -> Path:
         return Path(installed)
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         raise ServersMissing(f"no {name} on this machine, and no apt-get: install what Debian calls {package}")
-    return filled(f"debian-{package}", package, lambda folder: _unpack(package, folder)) / "usr" / "bin" / name
+    return fill_folder(f"debian-{package}", package, lambda folder: _unpack(package, folder)) / "usr" / "bin" / name
 
 
 def _unpack(package: str, folder: Path) -> None:

@@ -5,7 +5,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from saga.testing.servers.jars import fetched
+from saga.testing.servers.jars import fetch_folder
 from saga.testing.servers.server import Server, free_ports
 
 POM = Path(__file__).with_name("registry.pom.xml")
@@ -17,7 +17,7 @@ ANSWER_S = 10
 
 def registry_files() -> Path:
     """Folder with the program. Raises `ServersMissing`."""
-    return fetched("registry", POM, "dependency:unpack", "-Dunpacked={folder}")
+    return fetch_folder("registry", POM, "dependency:unpack", "-Dunpacked={folder}")
 
 
 class RegistryServer:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from saga.testing.servers.couchbase import CouchbaseMock
-from saga.testing.servers.kafka import KafkaServer, archived, kafka_answers
+from saga.testing.servers.kafka import KafkaServer, kafka_answers, make_class_archive
 from saga.testing.servers.server import Server, ServerFailed
 from tests.servers.connections import count_connections, wait_until_left
 
@@ -98,8 +98,8 @@ def test_kafka_comes_back_on_its_port(server_jars: Path, tmp_path: Path) -> None
     kafka = KafkaServer.start(tmp_path)
     try:
         assert kafka_answers(kafka.address)
-        if (maps := Path(f"/proc/{kafka.pid}/maps")).exists() and archived().stat().st_size:
-            assert archived().name in maps.read_text(), "its classes come from the archive"
+        if (maps := Path(f"/proc/{kafka.pid}/maps")).exists() and make_class_archive().stat().st_size:
+            assert make_class_archive().name in maps.read_text(), "its classes come from the archive"
         kafka.kill()
         assert not kafka_answers(kafka.address)
         kafka.restart()

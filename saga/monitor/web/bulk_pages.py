@@ -108,7 +108,7 @@ async def progress(request: Request) -> Response:
     site = get_site(request)
     bulk = _get_bulk(site, parse_number(request.query_params, "number", 1_000_000))
     now = replace(bulk.command.progress)
-    left_s = (now.total - now.settled) / bulk.command.request.rate_per_s
+    left_s = (now.total - now.settled_count) / bulk.command.request.rate_per_s
     renewal = read_renewal(request)
     return site.render(
         request,

@@ -30,10 +30,10 @@ def jars() -> Path:
     time. Raises `ServersMissing`.
     """
     goal = ("dependency:copy-dependencies", "-DoutputDirectory={folder}", "-DincludeScope=runtime")
-    return fetched(f"libs-{_hash(POM)[:12]}", POM, *goal)
+    return fetch_folder(f"libs-{_hash(POM)[:12]}", POM, *goal)
 
 
-def fetched(name: str, pom: Path, *goal: str) -> Path:
+def fetch_folder(name: str, pom: Path, *goal: str) -> Path:
     """Return the folder `name` of the cache, which Maven fills as the POM says. A changed POM fills it again.
 
     Args:
@@ -45,19 +45,19 @@ def fetched(name: str, pom: Path, *goal: str) -> Path:
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
             raise ServersMissing(f"no {program} on this machine: {INSTALL}")
-    return filled(name, _hash(pom), lambda folder: _fetch(pom, [word.format(folder=folder) for word in goal]))
+    return fill_folder(name, _hash(pom), lambda folder: _fetch(pom, [word.format(folder=folder) for word in goal]))
 
 
 def _hash(pom: Path) -> str:
     return hashlib.sha256(pom.read_bytes()).hexdigest()
 
 
-def filled(name: str, wanted: str, fill: Callable[[Path], None]) -> Path:
+def fill_folder(name: str, wanted: str, fill: Callable[[Path], None]) -> Path:
     """Return the folder `name` of the cache. One process fills it for all; it is filled again when `wanted` is another
     text than last time.
     """
     folder, complete = cache_folder() / name, cache_folder() / f"{name}.complete"
-    with locked(name):
+    with hold_lock(name):
         if complete.exists() and complete.read_text() == wanted:
             return folder
         complete.unlink(missing_ok=True)
@@ -68,7 +68,7 @@ def filled(name: str, wanted: str, fill: Callable[[Path], None]) -> Path:
 
 
 @contextmanager
-def locked(name: str) -> Iterator[None]:
+def hold_lock(name: str) -> Iterator[None]:
     """Hold the lock `name`, which all processes that write to the cache share. Create the cache if it is missing."""
     cache_folder().mkdir(parents=True, exist_ok=True)
     with (cache_folder() / f"{name}.lock").open("w") as lock:

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from saga.testing.servers.jars import jars, locked
+from saga.testing.servers.jars import hold_lock, jars
 from saga.testing.servers.server import Server, ServerFailed, free_ports
 
 CLUSTER = "c2FnYS10ZXN0LXNlcnZlcg"
@@ -73,10 +73,10 @@ class KafkaServer:
         if not data.exists() and users:
             _format(self.properties, users)
         elif not data.exists():
-            shutil.copytree(_formatted(), data)
+            shutil.copytree(_make_formatted_folder(), data)
             assign_node(data, node)
         makes_archive = any(option.startswith(ARCHIVES_CLASSES) for option in jvm)
-        classes = () if makes_archive else (f"-XX:SharedArchiveFile={archived()}",)
+        classes = () if makes_archive else (f"-XX:SharedArchiveFile={make_class_archive()}",)
         command = ["java", *jvm, *classes, "-Xlog:disable", "-cp", _classpath(), "kafka.Kafka", str(self.properties)]
         ports = _listening(self.properties.read_text())
         self.server = Server(
@@ -165,10 +165,10 @@ def _classpath() -> str:
     )
 
 
-def _formatted() -> Path:
+def _make_formatted_folder() -> Path:
     """Return an empty formatted data folder to copy. It is made once, because formatting starts a JVM."""
     template = jars() / "kafka-formatted"
-    with locked("kafka-formatted"):
+    with hold_lock("kafka-formatted"):
         if template.exists():
             return template
         making = jars() / "kafka-formatting"
@@ -180,7 +180,7 @@ def _formatted() -> Path:
     return template
 
 
-def archived() -> Path:
+def make_class_archive() -> Path:
     """Return the archive of the classes that Kafka loads, made once for this Java and these jars.
 
     It halves the CPU time of a start.
@@ -190,7 +190,7 @@ def archived() -> Path:
     java = Path(shutil.which("java") or "java").resolve()
     meant_for = hashlib.sha256(f"{java} {java.stat().st_mtime_ns} {_classpath()}".encode()).hexdigest()[:16]
     archive = jars().resolve() / f"kafka-{meant_for}.jsa"
-    with locked("kafka-archiving"):
+    with hold_lock("kafka-archiving"):
         if not archive.exists():
             folder, making = jars() / "kafka-archiving", archive.with_suffix(".new")
             shutil.rmtree(folder, ignore_errors=True)

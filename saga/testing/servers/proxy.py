@@ -65,7 +65,7 @@ class Proxy:
     async def _live(self) -> None:
         self._loop, self._over, self._open = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
         self._open.set()
-        server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+        server = await asyncio.start_server(self._on_connection, "127.0.0.1", self.port)
         self._ready.set()
         try:
             await self._over.wait()
@@ -80,7 +80,7 @@ class Proxy:
         for writer in self._connections:
             writer.transport.abort()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None, "the server calls this in a task"
         self._tasks.add(task)

@@ -52,7 +52,7 @@ class Server:
         if not self._wait_until_ready():
             self._spawn(owner)
             if not self._wait_until_ready():
-                raise self._failed()
+                raise self._make_error()
         if while_locked and self._leash is not None:
             self._leash.returncode = 0  # it may outlive this process: a `Popen` without a code warns when it is freed
             self._leash = None
@@ -83,10 +83,10 @@ class Server:
                 return False
             if time.monotonic() > deadline_s:
                 self.kill()
-                raise self._failed()
+                raise self._make_error()
         return True
 
-    def _failed(self) -> ServerFailed:
+    def _make_error(self) -> ServerFailed:
         return ServerFailed(f"{self.name} did not start: {self.log.read_text(errors='replace')[-3000:]}")
 
     def kill(self) -> None:
