@@ -12,8 +12,9 @@ from typing import Literal, NamedTuple, TypeAlias
 from saga.messaging.names import PROBED, TRANSITIONS, command_topic, dead_letter_topic
 
 Role: TypeAlias = Literal["service", "client", "operator", "administrator", "doctor"]
-"""Role of a Kafka user: run a service; publish and subscribe as a client; inspect sagas and resolve dead letters
-(operator); create topics and move positions (administrator); run `saga doctor` as the user of a service."""
+"""What a Kafka user may do. `service`: run a service. `client`: publish and subscribe. `operator`: inspect sagas and
+resolve dead letters. `administrator`: create topics and move positions. `doctor`: run `saga doctor` as the user of a
+service."""
 
 COMMAND = "kafka-acls.sh"
 SOMEBODY = "User:..."
@@ -78,8 +79,8 @@ def _of_client(needs: BrokerUse) -> Iterable[AclRight]:
 def _of_operator(needs: BrokerUse) -> Iterable[AclRight]:
     """Yield an operator's permissions.
 
-    Operators read dead letters and transitions, and write operator commands, which `saga audit` reads again. `saga
-    offsets show` describes groups and topics.
+    Operators read dead letters and transitions. They write operator commands, and `saga audit` reads these commands.
+    `saga offsets show` describes groups and topics.
     """
     for service in needs.groups:
         yield AclRight("Read", "topic", dead_letter_topic(service))
@@ -93,9 +94,9 @@ def _of_operator(needs: BrokerUse) -> Iterable[AclRight]:
 def _of_administrator(needs: BrokerUse) -> Iterable[AclRight]:
     """Yield an administrator's permissions.
 
-    Topics are changed only while no group uses them, so the permissions allow to describe all groups. Positions are
-    moved only for an empty group, and the move is recorded among its dead letters. Unreadable records are searched for
-    in the topics.
+    The right to describe every group is needed to check that no group uses a topic before it is changed. A move of
+    positions needs an empty group, and writes a record to the service's dead-letter topic. The search for unreadable
+    records reads the topics.
     """
     for topic in needs.topics:
         yield from (AclRight(operation, "topic", topic) for operation in ("Create", "Alter", "AlterConfigs"))

@@ -35,8 +35,8 @@ class BrokerAdapter(Adapter, Protocol):
         driver is not installed."""
 
     def missing_file(self, settings: ChosenSettings) -> Path | None:
-        """Return the missing file that the first service will create, and that a tool must not create; `None` if no
-        file is missing."""
+        """Return the path of the broker's file if it is missing, else `None`. The first service creates the file; a
+        tool must not create it."""
 
     def required_replicas(self, settings: ChosenSettings) -> Copies:
         """Return the replicas that the settings require for each topic."""

@@ -22,10 +22,10 @@ from saga.messages import Partition, Record, StalledPartition
 
 DAY_MS = 86_400_000
 NO_IDS: Mapping[str, str] = MappingProxyType({})
-"""Default of `Administration.open_reader`: no log id is known yet."""
+"""Default for `log_ids` of `Administration.open_reader`: no log id is known."""
 DATED_BY, BY_LOG = "message.timestamp.type", "LogAppendTime"
-"""Setting that says who assigns the timestamps of a topic's records, and the value that means the log. The log is also
-assumed if the setting is unknown."""
+"""Topic setting for who assigns the timestamps of records, and its value if the log does. If the setting is unknown,
+the log is assumed."""
 
 
 class TopicDescription(NamedTuple):
@@ -41,13 +41,13 @@ class TopicDescription(NamedTuple):
     settings: Mapping[str, str] = {}
     """Settings of the topic, under the broker's names."""
     may: frozenset[str] | None = None
-    """Rights that this user has, `read` and `write`; `None` on a broker without users."""
+    """Which of the rights `read` and `write` this user has on the topic; `None` on a broker without users."""
     hidden: bool = False
     """True if this user may not see the settings. Then `settings` is empty and `retention_ms` has no meaning."""
 
     @property
     def is_dated_by_log(self) -> bool:
-        """Return whether, as far as known, the log assigns the timestamps of the records."""
+        """Return whether the log assigns the timestamps of the records; true if this is unknown."""
         return self.settings.get(DATED_BY, BY_LOG) == BY_LOG
 
 
@@ -64,8 +64,8 @@ class GroupDescription(NamedTuple):
     members: tuple[str, ...] = ()
     """Members of the group. Each is described by its identity and the host on which it runs."""
     positions: Mapping[Partition, int] = {}
-    """Committed positions. The group begins at the oldest record in a partition without a position, and in a partition
-    whose topic was deleted and created again since the commit."""
+    """Committed positions. The group begins at the oldest record of a partition without a position. The same is true if
+    the topic was deleted and created again since the commit."""
     reads: frozenset[str] = frozenset()
     """Topics that the members read at present, including those without a committed position."""
     identities: frozenset[MemberIdentity] = frozenset()
@@ -95,19 +95,21 @@ class PartitionReader(Protocol):
         be called concurrently. Raises `BrokerError`."""
 
     def positions(self) -> Mapping[Partition, int]:
-        """Return the next offset to read of each partition. Each earlier offset belongs to a record that was returned
-        or removed, or to no record."""
+        """Return, for each partition, the next offset to read. Every record below it was returned or has been
+        removed."""
 
     def log_ids(self) -> Mapping[str, str]:
-        """Return the ids, by topic, of the logs to which `positions` belong, if the broker has log ids. A new id means
-        that the topic was deleted and created again, and is read from its beginning."""
+        """Return, by topic, the ids of the logs to which `positions` refer; empty if the broker has no log ids.
+
+        A new id means that the topic was deleted and created again. Then it is read from its beginning.
+        """
 
     def stalled_partitions(self) -> Sequence[StalledPartition]:
         """Return the partitions that cannot be read at present. Reading them is retried."""
 
 
 class InactiveGroup(NamedTuple):
-    """A group without members, on a broker that keeps groups until they are forgotten explicitly."""
+    """A group without members, on a broker that keeps groups until `Administration.forget_group` removes them."""
 
     group: str
     away_ms: int
@@ -171,8 +173,8 @@ class Administration(Broker, Protocol):
         """Set the group's committed positions. Raises `BrokerError` while the group has members."""
 
     async def list_inactive_groups(self) -> Sequence[InactiveGroup]:
-        """Return the groups without members for which retention keeps records, or has kept them; none on servers that
-        expire groups by themselves."""
+        """Return the groups without members whose uncommitted records retention keeps, or has kept for as long as
+        allowed. Return none on servers that expire groups by themselves."""
 
     async def forget_group(self, group: str) -> None:
         """Remove a group and its positions. If the group returns, it begins at the oldest record. Raises `BrokerError`

@@ -43,11 +43,11 @@ from saga.support.printable import quote_text
 RECORD_BYTES_MAX = 1_000_000
 """Default of the largest size of a record, in bytes: what a Kafka topic accepts by default."""
 RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT = 100_000, 1 << 24
-"""Smallest and largest accepted value of that setting. A smaller one leaves no room for a dead letter's headers; larger
-records would delay all others."""
+"""Smallest and largest value to which the largest size of a record can be set. A smaller size leaves no room for a dead
+letter's headers; larger records would delay all others."""
 BESIDE_BYTES = 1 << 15
-"""Bytes reserved in a record beside an event's value: for its key and headers, and for the headers of a dead letter.
-Each of these has a limit of its own."""
+"""Bytes reserved in a record for everything except the event's value: its key, its headers, and the headers of a dead
+letter. Each of these has a limit of its own."""
 FRAME_BYTES = 100
 """Largest number of bytes that a log adds to a record: the frame of the record, and of a batch that contains only this
 record."""
@@ -78,7 +78,7 @@ def value_bytes_max(record_bytes_max: int) -> int:
 
 
 TEXT_MAX = 200
-"""Longest text accepted in the identity of another member, in characters."""
+"""Longest text accepted in another member's identity, in characters."""
 
 
 class MemberIdentity(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -88,7 +88,7 @@ class MemberIdentity(Struct, frozen=True, kw_only=True, omit_defaults=True):
     store: str
     """Random id of the store, created when the service first wrote to it."""
     worker: str = ""
-    """Host and process id, for people."""
+    """Host and process id, as readable text."""
 
     def agrees_with(self, other: "MemberIdentity") -> bool:
         """Return whether both belong to the same service with the same store."""
@@ -117,9 +117,9 @@ def decode_identity(content: bytes | None) -> MemberIdentity | None:
 
 
 def find_disagreeing(ours: MemberIdentity | None, members: Iterable[MemberIdentity | None]) -> tuple[str, ...]:
-    """Return a line for each member whose identity disagrees with that of this member.
+    """Return a line for each member whose identity disagrees with this one.
 
-    A member without an identity does not disagree: it may be a client of an earlier release.
+    A member without an identity does not disagree, because it may be a client of an earlier release.
     """
     if ours is None:
         return ()
@@ -145,8 +145,7 @@ class Subscription(NamedTuple):
     group: str
     topics: Sequence[str]
     identity: MemberIdentity | None = None
-    """Identity of the member, which is compared with the identities of the other members; `None` if it is not to be
-    compared."""
+    """Identity of this member, to compare with the identities of the other members; `None` for no comparison."""
     starts: Mapping[str, int] = FROM_THE_OLDEST
     """Times at which a group without a position begins, by topic, in milliseconds since 1970. The group begins at the
     first record that was appended at this time or later. With 0, or without an entry, it begins at the oldest record.
@@ -168,12 +167,15 @@ class Listener(Protocol):
         """
 
     def on_lost(self, partitions: Collection[Partition]) -> None:
-        """Forget these partitions: another member gets them after `on_revoked`, or this member was taken for dead.
-        Commits would be refused."""
+        """Forget these partitions. Another member gets them after `on_revoked`, or the group considered this member
+        dead. Commits would be refused."""
 
     def on_expired(self, partition: Partition, first: int, after: int) -> None:
-        """React to records that retention or an operator removed before this group received them: the offsets from
-        `first` up to, but not including, `after`, where reading continues. These records will not be delivered."""
+        """React to records that retention or an operator removed before this group received them.
+
+        The removed offsets go from `first` up to, but not including, `after`, where reading continues. These records
+        will not be delivered.
+        """
 
     def on_replaced(self, partition: Partition, position: int) -> None:
         """React to a partition whose topic was deleted and created again. Records of the old log from `position` on are
@@ -189,10 +191,10 @@ class Membership(Protocol):
     """A member of a group, from joining to leaving."""
 
     async def poll(self, partitions: Collection[Partition], *, records_max: int, timeout_s: float) -> Sequence[Record]:
-        """Return the next records of those of these partitions that are assigned to this member; none if there are no
-        new ones within `timeout_s`.
+        """Return the next records of the given partitions that are assigned to this member; none if there are no new
+        ones within `timeout_s`.
 
-        A partition that is not passed is paused, and none of its records is lost. Must not be called concurrently.
+        A partition that is not given is paused, and none of its records is lost. Must not be called concurrently.
         Raises `BrokerUnavailable`.
         """
 
@@ -200,30 +202,34 @@ class Membership(Protocol):
         """Make the current poll return at once, or the next one if none is running."""
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit these offsets: all records below them are processed. Raises `Fenced`, `BrokerUnavailable`."""
+        """Commit these offsets, which means that all records below them are processed. Raises `Fenced`,
+        `BrokerUnavailable`."""
 
     async def mark_in_progress(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
-        """Commit these offsets and mark their partitions as in progress.
+        """Commit these offsets and mark their partitions as in progress. Return the partitions that were already
+        marked.
 
-        Return the partitions that were already marked: their previous owner did not call `clear_in_progress`, so it may
-        have died while it processed a message. Raises the same errors as `commit`. A `commit` does not change the
-        marks.
+        The previous owner of such a partition did not call `clear_in_progress`, so it may have died while it processed
+        a message. A `commit` does not change the marks. Raises the same errors as `commit`.
         """
 
     async def clear_in_progress(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit these offsets and remove the marks of their partitions: none of their messages is in progress. Raises
-        as `commit`."""
+        """Commit these offsets and remove the marks of their partitions, because no message is in progress there.
+        Raises the same errors as `commit`."""
 
     def log_id(self, partition: Partition) -> str:
         """Return the id of the partition's log; empty if the broker has no log ids. The id is known from `on_assigned`
         on, and does not change until the next `on_assigned`."""
 
     def lag(self) -> Mapping[Partition, int] | None:
-        """Return, for each partition of this member, how many records `poll` has not returned yet, as last known: no
-        request is made. A partition with unknown lag is left out. Return `None` if nothing has been assigned yet."""
+        """Return, for each partition of this member, how many records `poll` has not returned yet, as last known. No
+        request is made.
+
+        A partition with unknown lag is left out. Return `None` if nothing has been assigned yet.
+        """
 
     def disagreeing_members(self) -> Sequence[str]:
-        """Return a line for each member whose identity disagrees with that of this member, as last seen."""
+        """Return a line for each member whose identity disagrees with this member's identity, as last seen."""
 
     def polled_offsets(self) -> Mapping[Partition, int]:
         """Return, for each partition of this member, the offset below which `poll` has returned every record. Ends of
@@ -270,20 +276,27 @@ class Broker(Protocol):
         `BrokerError`."""
 
     async def fetch_log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
-        """Return the log ids of those of these topics that exist, if the broker has log ids. A topic that is deleted
-        and created again gets a new id; ids are never reused. Raises `BrokerError`."""
+        """Return the log ids of the given topics, if the broker has log ids. Missing topics are left out.
+
+        A topic that is deleted and created again gets a new id; ids are never reused. Raises `BrokerError`.
+        """
 
     async def find_missing_rights(
         self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()
     ) -> Sequence[str]:
         """Return a line for each right that this user lacks to read and write these topics and to join these groups,
-        with what to allow. None are returned on a broker without users, or by one that cannot check rights beforehand;
-        missing topics are left out. Raises `BrokerError`."""
+        with what to allow.
+
+        The result is empty on a broker without users, or if the broker cannot check rights beforehand. Missing topics
+        are left out. Raises `BrokerError`.
+        """
 
     def publish(self, messages: Sequence[Outgoing]) -> Coroutine[Any, Any, None]:
-        """Append the messages. Messages with the same key keep their order. Raises `BrokerUnavailable` if they may have
-        been appended or not. Raises `BrokerError`, with nothing appended, for a missing topic or a record that is too
-        large."""
+        """Append the messages. Messages with the same key keep their order.
+
+        Raises `BrokerUnavailable` if it is unknown whether they were appended. Raises `BrokerError`, with nothing
+        appended, for a missing topic or a record that is too large.
+        """
 
     def join(self, subscription: Subscription, listener: Listener) -> AbstractAsyncContextManager[Membership]:
         """Join a group for the duration of the block; leaving the block revokes the member's partitions. Raises
@@ -343,8 +356,8 @@ _HASH_SEED = 0x9747B28C
 _HASH_FACTOR = 0x5BD1E995
 _UINT32_MASK = 0xFFFFFFFF
 CACHED_KEYS_MAX = 16_384
-"""Largest number of keys whose hash is cached. The cache pays, because hashing takes microseconds and a saga's key
-occurs in each of its messages."""
+"""Largest number of keys whose hash is cached. The cache saves time, because hashing takes microseconds and every
+message of a saga has the same key."""
 
 
 @lru_cache(maxsize=CACHED_KEYS_MAX)

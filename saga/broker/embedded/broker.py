@@ -46,8 +46,8 @@ from saga.support.clock import Clock
 RECORDS_MAX = 2000
 """Largest number of records in one transaction."""
 LOOK_S_FIRST, LOOK_S_MAX = 0.002, 0.02
-"""Pause between checks for writes of other processes, in seconds: the shortest one is used at first and after such a
-write, the longest one while nothing happens."""
+"""Shortest and longest pause between checks for writes of other processes, in seconds. The shortest one is used first,
+and again after such a write. While nothing happens, the pause grows."""
 LOOK_GROWTH = 1.1
 NAMES_EVERY_S = 0.25
 """Pause between checks that the path still leads to the open file, in seconds."""
@@ -488,8 +488,11 @@ class EmbeddedAdministration(EmbeddedBroker):
         return kept[topic]
 
     def _list_live_members(self, group: str) -> tuple[str, ...]:
-        """Return the members that may be alive. The process of such a member holds its lock file, even if it is frozen;
-        the members of dead processes do not prevent any change."""
+        """Return the members that may be alive.
+
+        A live process holds the lock file of its member, even if the process is frozen. Members of dead processes do
+        not block changes of the group.
+        """
         return tuple(fellow.seat for fellow in self._find_live_members(group))
 
     def _read_identities(self, group: str) -> frozenset[MemberIdentity]:

@@ -1,9 +1,9 @@
 """Consumer groups and the assignment of partitions. Each step is one transaction on tables that all members share.
 
-There is no coordinator. A change of membership begins a new generation, in which every log (the records of one
-partition) has a target member. A member releases the logs of which it is no longer the target, and takes the logs of
-which it is the target. So each log has at most one owner in the file. A commit is refused unless it comes from that
-owner, in the generation in which the owner took the log.
+There is no coordinator. A change of membership begins a new generation. In it every log (the records of one partition)
+has a target member. A member releases its logs that have another target, and takes the logs that have it as their
+target. So each log has at most one owner in the file. A commit is accepted only from this owner, and only in the
+generation in which it took the log.
 
 File locks and heartbeats show which members are alive: see the end of this module.
 """
@@ -69,7 +69,7 @@ class Newcomer(NamedTuple):
     topics: Sequence[str]
     identity: MemberIdentity | None = None
     starts: Mapping[str, int] = FROM_THE_OLDEST
-    """Times at which the group begins in a topic without a committed position, in milliseconds since 1970."""
+    """Start time for each topic in which the group has no committed position, in milliseconds since 1970."""
 
 
 class Grant(NamedTuple):
@@ -116,8 +116,11 @@ def assign_ranges(
 
 
 LOOK_MS_MAX = 120_000
-"""Longest time between two checks of a group that is counted as absence. Longer times are ignored, so that a clock that
-was wrong for a moment, or a time in which no process ran, does not make retention give up a group."""
+"""Longest time between two checks of a group that counts as absence of the group, in milliseconds.
+
+Longer times are ignored, because the clock may have been wrong for a moment, or no process may have run. Neither is a
+reason for retention to give up a group.
+"""
 
 
 class Groups:
@@ -379,13 +382,12 @@ TRIES_MAX = 100
 
 
 class MemberLock:
-    """Lock that a member holds as long as its process lives. It is a lock on a file of its own, in the folder of the
-    broker's file.
+    """Lock that a member holds as long as its process lives: a lock on its own file in the folder of the broker's file.
 
-    The name of the file is never reused. If it contained only the process id, a new process could get the name of a
-    dead member. The dead member would then seem alive, or the new process would lose its file when that of the dead
-    member is removed. A child process made by `fork` without `exec` inherits the lock; in that case the death is
-    noticed by missing heartbeats.
+    The name of the file is never reused. If the name were only the process id, a new process could get the name of a
+    dead member. Then the dead member would seem alive, or removing its file would remove the file of the new process.
+
+    A child process made by `fork` without `exec` inherits the lock. In that case missing heartbeats reveal the death.
     """
 
     def __init__(self, broker: Path) -> None:
@@ -461,7 +463,7 @@ def remove_dead_locks(broker: Path) -> None:
 
 
 def _is_same_file(file: int, path: Path) -> bool:
-    """Return whether the path still leads to the open file: it may have been removed after it was opened."""
+    """Return whether the path still leads to the open file. Someone may have removed the file after it was opened."""
     try:
         there = path.stat()
     except FileNotFoundError:
@@ -478,11 +480,12 @@ class SilentMember(NamedTuple):
 
 
 class Liveness:
-    """Knowledge of one member about the others. A member without a lock is dead; a member without heartbeats for too
-    long is a zombie.
+    """What one member knows about the others. A member without a lock is dead; a member without heartbeats for too long
+    is a zombie.
 
-    Time without heartbeats is measured by this process's monotonic clock, and only while it checks regularly. If this
-    process was frozen, or waited for a frozen one, it does not know whether others sent heartbeats meanwhile.
+    Time without heartbeats is measured by this process's monotonic clock, and only while this process checks regularly.
+    If it was frozen, or waited for a frozen process, it does not know whether others sent heartbeats meanwhile. Then it
+    starts to measure again.
     """
 
     def __init__(self, folder: Path, clock: Clock, silence_s: float) -> None:
@@ -490,11 +493,11 @@ class Liveness:
         self._folder, self._clock, self._silence_s = folder, clock, silence_s
         self._looked_s = self._clock.monotonic_s()
         self._seen: dict[int, tuple[int, float]] = {}
-        """For each member the number of its heartbeats, and the time since which it has not changed."""
+        """Number of heartbeats of each member, and the time when this number last changed."""
 
     def find_silent(self, fellows: Sequence[MemberRow], *, but: int) -> list[SilentMember]:
-        """Record the members' heartbeats. Return the members that are to be considered dead, but never the member
-        `but`, which is the caller."""
+        """Record the members' heartbeats, and return the members that count as dead. The member `but`, which is the
+        caller, is never returned."""
         now_s = self._clock.monotonic_s()
         seen = self._seen if now_s - self._looked_s <= self._silence_s / 2 else {}
         self._looked_s, self._seen = now_s, {}
@@ -512,5 +515,5 @@ class Liveness:
         return gone
 
     def filter_silent(self, gone: Sequence[SilentMember]) -> list[MemberRow]:
-        """Return those of these members that have sent no heartbeat since they were noticed."""
+        """Return the members in `gone` that have sent no heartbeat since they were noticed."""
         return [each.member for each in gone if read_heartbeat(self._folder / each.member.seat) in (None, each.beats)]

@@ -39,7 +39,7 @@ Entry: TypeAlias = tuple[int, bytes, bytes | None, bytes | None]
 """Entry to append: log, key, value, packed headers."""
 Ints: TypeAlias = Sequence[int]
 Nulls: TypeAlias = Sequence[bytes | None]
-"""Columns of rows: integers, and bytes that may be null."""
+"""Column of nullable bytes from many rows. `Ints` is a column of integers."""
 
 
 class TopicExtent(NamedTuple):
@@ -59,8 +59,11 @@ _AS_WRITTEN = (
     "offset, CAST(key AS BLOB), CAST(value AS BLOB), CAST(headers AS BLOB), CAST(time_ms AS INTEGER),"
     " CAST(sum AS INTEGER)"
 )
-"""Columns of a record. The casts are needed for damaged rows: one changed bit may turn bytes into text, and text that
-is not UTF-8 would make the whole query fail."""
+"""Columns of a record.
+
+The casts are needed for damaged rows: one changed bit may turn bytes into text, and text that is not UTF-8 would make
+the whole query fail.
+"""
 _IDENTITY = "CREATE TABLE IF NOT EXISTS log_identity (id TEXT NOT NULL, sum INTEGER NOT NULL)"
 """Table with the id of the file's logs. It is created when the file is opened, because files of earlier releases have
 none."""
@@ -74,7 +77,8 @@ def watch_nothing() -> Watched:
 
 
 class Undecodable(Exception):
-    """Error for a record that has not the format of this log: another program wrote it, or the file is damaged."""
+    """Error for a record that does not have the format of this log: another program wrote it, or the file is
+    damaged."""
 
     def __init__(self, offset: int, why: Exception) -> None:
         super().__init__(str(why))
@@ -110,12 +114,12 @@ class RecordLog:
         """Highest log number when the topics were last loaded."""
         self.topics: dict[str, TopicExtent] = {}
         self.heads: dict[int, int] = {}
-        """Committed ends of the logs that were read since another process last wrote to the file."""
+        """Cached committed ends of logs. The cache is emptied when another process has written to the file."""
         self.versions: dict[str, int] = {}
         """Version of each watched group."""
         self._moved: dict[int, int] = {}
         self._checked: dict[int, tuple[int, int]] = {}
-        """Ends of logs with the checksums with which they were last verified."""
+        """End and checksum of each log, as last verified."""
 
     def catch_up(self) -> bool:
         """Reload what other processes may have changed. Return whether another connection wrote to the file."""
@@ -389,9 +393,10 @@ def find_missing_write(connection: sqlite3.Connection, mark: bytes) -> str | Non
 def compute_checksums(
     offsets: Ints, keys: Sequence[bytes], values: Nulls, headers: Nulls, times_ms: Ints
 ) -> Iterable[int]:
-    """Compute the checksums of records with their offsets, from columns. SQLite itself has no checksums.
+    """Compute the checksums of records and their offsets. The arguments are columns, each with a value for every
+    record.
 
-    All loops run in C, because this is called twice for each record.
+    SQLite itself has no checksums. All loops run in C, because this is called twice for each record.
     """
     seeds = map(xor, map(add, offsets, offsets), times_ms)
     if None in values:  # null and empty bytes have different checksums
@@ -488,8 +493,8 @@ def create_log_table(log: int) -> str:
 
 
 def check_records(connection: sqlite3.Connection) -> None:
-    """Check that logs have no gaps, that positions are within the logs, and that the checksums of topics, logs and
-    positions match. Raises `Damage`."""
+    """Check the consistency of the file: logs have no gaps, positions lie within the logs, and the checksums of topics,
+    logs and positions match. Raises `Damage`."""
     for _ in (*verify_topics(connection.execute(TOPICS)), *verify_positions(connection.execute(POSITIONS))):
         pass
     for log, oldest, end in list(verify_logs(connection.execute(LOGS))):

@@ -18,7 +18,7 @@ from saga.store.sqlite.writer import GroupCommitter
 from saga.support.clock import Clock
 
 AGAIN_S = 0.1
-"""Pause before a step is repeated that failed because the file could not be used, in seconds."""
+"""Pause before retrying a step that failed because the file could not be used, in seconds."""
 UNDECODABLE_S = 1.0
 """Pause before another attempt to read an unreadable record, in seconds."""
 
@@ -28,13 +28,14 @@ class Timing:
     """Time limits for the members of a group."""
 
     silence_s: float = 10
-    """Time without heartbeats after which a member is considered a zombie and loses its partitions."""
+    """Time without heartbeats after which a member counts as a zombie and loses its partitions, in seconds."""
     drain_s: float = 5
-    """Longest time for which a partition waits for `Listener.on_revoked` of the member that loses it."""
+    """Longest time that `Listener.on_revoked` may take in the member that loses a partition, in seconds. Then the next
+    owner takes the partition anyway."""
     watch_s: float = 0.1
-    """Pause between checks whether other members are alive."""
+    """Pause between checks whether other members are alive, in seconds."""
     away_s_max: float = 30 * 86_400.0
-    """Longest time for which retention keeps records for a group without members."""
+    """Longest time for which retention keeps records for a group without members, in seconds."""
 
 
 @dataclass(slots=True)
@@ -94,9 +95,9 @@ class EmbeddedMember:
         self._woken = False
         self._strangers: tuple[str, ...] = ()
         self._placed = False
-        """True once the member has taken all logs that were free for it; there may have been none."""
+        """True once this member has taken all logs that it can take at first. There may be none."""
         self._obstacle: BrokerUnavailable | None = None
-        """Why partitions could not be taken or released at the last attempt; `None` if they could."""
+        """Error of the last attempt to take or release partitions; `None` if it succeeded."""
 
     # ---------------------------------------------------------------- the port
 
@@ -311,7 +312,7 @@ class EmbeddedMember:
             self.fail(why)
 
     def _wait_after(self, why: BrokerUnavailable) -> float:
-        """Let `poll` report why partitions cannot be taken or released, and return the seconds until the next try."""
+        """Let `poll` report why partitions cannot be taken or released. Return the seconds until the next attempt."""
         self._obstacle = why
         self._news.set()
         return AGAIN_S
@@ -402,8 +403,10 @@ class EmbeddedMember:
         return patience_s if wanted else None
 
     def _compare_identities(self, members: Collection[MemberIdentity | None]) -> None:
-        """Record the members whose identity disagrees with that of this member. They may have joined while this member
-        was considered dead, or may not have checked identities."""
+        """Record the members whose identity disagrees with the identity of this member.
+
+        They may have joined while this member was considered dead, or without a check of identities.
+        """
         strangers = find_disagreeing(self._subscription.identity, members)
         if strangers != self._strangers:
             self._strangers = strangers

@@ -134,8 +134,11 @@ class KafkaAccess(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
 
 
 def _context(settings: KafkaSettings) -> ssl.SSLContext:
-    """Make a TLS context. If authorities are configured, those of the system are not trusted, because any of them could
-    sign a certificate for a broker's host name."""
+    """Make a TLS context.
+
+    If certificate authorities are configured, the system's authorities are not trusted, because any of them could sign
+    a certificate for a broker's host name.
+    """
     return ssl.create_default_context() if settings.ca_file is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
@@ -143,7 +146,7 @@ def _context(settings: KafkaSettings) -> ssl.SSLContext:
 
 
 OF_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA")
-"""Words of TLS alerts that concern this process's certificate, or a missing one."""
+"""Words in TLS alerts that mean a problem with this process's certificate, or that the certificate is missing."""
 
 
 def explain_refusal(why: OSError | KafkaError, server: str, settings: KafkaSettings) -> BrokerError:
@@ -185,7 +188,7 @@ def explain_refusal(why: OSError | KafkaError, server: str, settings: KafkaSetti
 
 
 def _certificate(settings: KafkaSettings) -> str:
-    """Return advice about this process's certificate."""
+    """Return advice about this process's own certificate."""
     if settings.cert_file is None:
         return "give SAGA_KAFKA_CERT_FILE and SAGA_KAFKA_KEY_FILE"
     return (

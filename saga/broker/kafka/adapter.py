@@ -31,7 +31,7 @@ PORT = 9092
 EXTENSION = re.compile(r"[A-Za-z]+")
 """Form of the name of an extension of a token."""
 INSTANCE = re.compile(r"[A-Za-z0-9._-]{1,200}")
-"""Form of a group member's id that Kafka accepts, with room for the text that is appended to it."""
+"""Form of a group member's id that Kafka accepts. It leaves room for the suffix that the toolkit appends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +39,10 @@ class KafkaOptions:
     """Settings that only Kafka has."""
 
     kafka_tls: bool = False
-    """True for connections to Kafka by TLS."""
+    """True to connect to Kafka by TLS."""
     kafka_ca_file: str = ""
-    """File with the authorities that may have signed Kafka's certificates: no others are trusted then.
-    Without it those of the system."""
+    """File with the certificate authorities to trust for Kafka. No others are trusted then. If it is not given, the
+    system's authorities are trusted."""
     kafka_cert_file: str = ""
     """File with our certificate, if Kafka requires one."""
     kafka_key_file: str = ""
@@ -50,31 +50,32 @@ class KafkaOptions:
     kafka_key_password_file: str = ""
     """File with the password of that key, if it is encrypted."""
     kafka_sasl: Literal["none", "plain", "scram-sha-256", "scram-sha-512", "oauthbearer"] = "none"
-    """Mechanism of authentication at Kafka. `plain` and `oauthbearer` send password or token readable over the network:
-    they need TLS, or SAGA_KAFKA_CLEARTEXT."""
+    """Mechanism of authentication at Kafka. `plain` and `oauthbearer` send the password or token readable over the
+    network, so they need TLS or SAGA_KAFKA_CLEARTEXT."""
     kafka_cleartext: bool = False
     """Consent to send a password or token to Kafka without TLS, readable over the network."""
     kafka_username: str = ""
     """User name at Kafka."""
     kafka_password: str = field(default="", repr=False)
-    """Password at Kafka. Better in a file: everyone who may inspect the process can see variables."""
+    """Password at Kafka. A file is safer, because everyone who may inspect the process can see its environment
+    variables."""
     kafka_password_file: str = ""
     """File with the password at Kafka. It is read at each connect, so a new password needs no restart."""
     kafka_token: str = ""
     """Function that returns a token for `oauthbearer`. It is not async, and is called in a thread at each connect."""
     kafka_sasl_extensions: str = ""
-    """Extensions that are sent with the token, if the brokers require some."""
+    """Extensions to send with the token, if the brokers require some."""
     kafka_instance: str = ""
     """Id of this process, the same after a restart and different from that of every other process of the same services.
     With it the process keeps its partitions while it restarts. Without one they move at once when a process stops."""
     kafka_replication: int = 3
     """Replicas of each record, on different brokers, in topics that `saga topics apply` creates."""
     kafka_min_insync: int = 2
-    """In-sync replicas that a record needs before it counts as written."""
+    """Number of in-sync replicas that must have a record before it counts as written."""
 
 
 def check_hook(text: str) -> None:
-    """Check the name of a function of a module: `shop.tokens:kafka_token`. Raises `ValueError`."""
+    """Check the name of a function in a module, such as `shop.tokens:kafka_token`. Raises `ValueError`."""
     module, _, function = text.partition(":")
     if not function.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         raise ValueError("it must be module:function, as in shop.tokens:kafka_token")
@@ -106,15 +107,15 @@ Compression: TypeAlias = Literal["gzip", "snappy", "lz4", "zstd"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSettings:
-    """Settings of a `KafkaBroker`, already checked to fit together."""
+    """Settings of a `KafkaBroker`, already checked for consistency."""
 
     servers: tuple[str, ...]
     """Bootstrap servers, each as `host:port`."""
     client_id: str = "saga"
     tls: bool = False
     ca_file: Path | None = None
-    """File with the authorities that signed the brokers' certificates; no others are trusted then. `None`: the
-    authorities of the system are trusted."""
+    """File with the certificate authorities to trust for the brokers; no others are trusted. `None`: trust the system's
+    authorities."""
     cert_file: Path | None = None
     key_file: Path | None = None
     """Files of this process's certificate and its key, if the brokers require one. They are read again when they
@@ -167,8 +168,8 @@ class KafkaSettings:
     def instance_for(self, topics: Collection[str]) -> str | None:
         """Return the static id of a member that reads these topics; `None` without an instance.
 
-        The id depends on the topics: brokers give a known static member its previous partitions again, but none of a
-        topic that it did not read before. So a member with other topics must have another id.
+        Members with different topics must have different ids. Brokers give a known static member its previous
+        partitions again, but no partitions of topics that it did not read before.
         """
         return f"{self.instance}-{zlib.crc32(','.join(sorted(topics)).encode()):08x}" if self.instance else None
 

@@ -1,7 +1,7 @@
 """Kafka for tools: topics with their settings and rights, groups, positions, and the few changes that operators make.
 
-Requests go directly to a broker, because aiokafka's admin client hides some refusals: without the right to read a group
-it reports that the group has no positions.
+Requests go directly to a broker, because aiokafka's admin client hides some refusals. For example, if the right to read
+a group is missing, it reports that the group has no positions.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -81,7 +81,7 @@ SEARCH_S = 180.0
 HIDDEN = frozenset({TopicAuthorizationFailedError.errno, ClusterAuthorizationFailedError.errno})
 """Error codes of brokers that do not let this user see settings."""
 NOT_THERE = UnknownTopicOrPartitionError.errno
-"""Error code of a broker that does not know a topic."""
+"""Error code for a topic that the broker does not know."""
 LOOK_S, AGAIN_S = 0.1, 0.2
 PROBE = Topic(PROBED, partitions=1, retention_days=1)
 """Topic to which `append_probe` writes."""
@@ -225,8 +225,11 @@ class KafkaAdministration(KafkaBroker):
             yield KafkaReader(consumer, positions, log_ids, self._clock)
 
     async def find_unreadable(self, partition: Partition, offset: int) -> UnreadableRange | None:
-        """Return the unreadable range at an offset. Its end is found by trying later offsets with growing steps, and
-        then halving the range."""
+        """Return the unreadable range at an offset.
+
+        To find the end of the range, try later offsets with growing steps, then halve the remaining range until the end
+        is found.
+        """
         try:
             return await self._clock.within(SEARCH_S, self._find_unreadable(TopicPartition(*partition), offset))
         except FAILED as why:
@@ -441,7 +444,7 @@ class Probe:
 BOUNDS_S = 10.0
 """Longest wait for the bounds of a partition whose log does not contain the offset to read, in seconds."""
 SLICE_S = 0.5
-"""Pause between checks for such partitions, in seconds."""
+"""Pause between checks for partitions whose log does not contain the offset to read, in seconds."""
 
 
 class KafkaReader:
@@ -490,7 +493,7 @@ class KafkaReader:
         return self._fetching.stalled_partitions()
 
     async def _look_at_logs(self) -> None:
-        """Read topics that were deleted and created again from their beginning."""
+        """Start again at the beginning of topics that were deleted and created again."""
         topics = {partition.topic for partition in self._begun}
         replaced = await self._fetching.log_ids.learn(topics, self._consumer._client)
         places = [TopicPartition(*partition) for partition in self._begun if partition.topic in replaced]
@@ -499,8 +502,10 @@ class KafkaReader:
                 self._fetching.resume_at(place, begin)
 
     async def _go_on(self) -> None:
-        """Continue at the oldest record of a partition in which records expired, or whose log lost records that were
-        read."""
+        """Continue with partitions whose log does not contain the offset to read, at their oldest record.
+
+        Either records expired before they were read, or the log lost records that were read.
+        """
         for place, offset in list(self._fetching.out_of_range.items()):
             begin, end = (await self._clock.within(BOUNDS_S, fetch_bounds(self._consumer, [place])))[place]
             self._fetching.resume_at(place, offset if begin <= offset <= end else begin)

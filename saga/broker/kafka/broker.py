@@ -313,7 +313,7 @@ async def _read(
 
 
 GREET_AGAIN_S = 0.1
-"""Pause before a request is repeated to a server that knows no running broker."""
+"""Pause before another request to a server that knows no running broker, in seconds."""
 
 
 async def check_connection(settings: KafkaSettings, access: KafkaAccess, clock: Clock) -> None:

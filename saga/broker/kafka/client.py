@@ -58,7 +58,7 @@ END_S = 0.5
 SESSION_PART = 0.85
 """Fraction of a SASL session's lifetime after which no new request is sent on its connection."""
 ANSWERED_LOOK_S = 0.1
-"""Pause between checks whether all requests on such a connection are answered, in seconds."""
+"""Pause between checks whether all requests on an expiring connection are answered, in seconds."""
 FAILED = (KafkaError, OSError, TimeoutError, AssertionError, AttributeError)
 """Errors that aiokafka raises. It raises the last two if something is used after it was closed."""
 
@@ -158,10 +158,10 @@ aiokafka.client.create_conn = _connect
 
 
 class _Connections(dict[Any, _SessionConnection]):
-    """Connections of a client, closed when they are removed; aiokafka leaves some open when the peer hangs up.
+    """Connections of a client, closed when they are removed, because aiokafka leaves some open when the peer hangs up.
 
-    A connection whose session is about to end is set aside, so that the next request uses a new one. Otherwise the
-    broker would close it during a request, which looks like an outage.
+    When the session of a connection is about to end, new requests use another connection. Otherwise the broker would
+    close the connection during a request, which looks like an outage.
     """
 
     def __setitem__(self, name: object, connection: _SessionConnection) -> None:
@@ -326,7 +326,7 @@ def lacks_coordinator(consumer: AIOKafkaConsumer) -> bool:
 
 
 def is_unknown_to_group(consumer: AIOKafkaConsumer) -> bool:
-    """Return whether the group has removed the consumer. Other members may then already own its partitions."""
+    """Return whether the group has removed this consumer. Other members may already own its partitions."""
     return bool(consumer._coordinator.generation < 0)
 
 
@@ -354,7 +354,8 @@ def report_invisible_topics(topics: Iterable[str]) -> list[StalledPartition]:
 
 
 def find_refused_topics(why: BaseException) -> frozenset[str]:
-    """Return the topics for which a commit was refused for lack of permission; it took effect for all others."""
+    """Return the topics for which a commit was refused for lack of permission. The commit took effect for all other
+    topics."""
     cause = why.__cause__
     if cause is None or not isinstance(cause, TopicAuthorizationFailedError):
         return frozenset()
@@ -434,8 +435,8 @@ async def fetch_positions(
 ) -> Mapping[Partition, tuple[int, str]]:
     """Fetch the committed position and its metadata for each partition.
 
-    A partition without a commit starts at the time that `starts` gives for its topic, else at its oldest record.
-    Retries until the brokers answer.
+    A partition without a commit starts at the time that `starts` gives for its topic, or at its oldest record if there
+    is none. Retries until the brokers answer.
     """
     committed = await consumer._coordinator.fetch_committed_offsets(list(places)) if places else {}
     found = {place: (position.offset, position.metadata or "") for place, position in committed.items()}

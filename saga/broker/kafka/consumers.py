@@ -29,7 +29,7 @@ from saga.messages import Partition
 from saga.support.clock import Clock
 
 FETCH_BYTES = 1 << 23
-"""Maximum number of bytes in one response of a broker. Each partition has at most an eighth of it."""
+"""Maximum number of bytes in one response of a broker. At most an eighth of them are for one partition."""
 END_S = 2.0
 FOREVER_MS = (1 << 31) - 1
 
@@ -260,7 +260,7 @@ class OwnedPartition:
 
 
 IN_PROGRESS, CLEAN = "in hand", "clean"
-"""Notes that are committed with a position. The first: messages may be in progress. The second: the partition was
+"""Notes that are committed with a position. `IN_PROGRESS`: messages may be in progress. `CLEAN`: the partition was
 released cleanly."""
 
 
@@ -285,7 +285,7 @@ def from_metadata(metadata: str) -> tuple[str, str]:
 
 
 def is_of_another_log(metadata: str | None, log_id: str | None) -> bool:
-    """Return whether a position belongs to another log than this one; false if either id is unknown.
+    """Return whether a position belongs to another log than the log with this id; false if either id is unknown.
 
     >>> is_of_another_log("clean@old", "new"), is_of_another_log("clean@new", "new"), is_of_another_log("", "new")
     (True, False, False)

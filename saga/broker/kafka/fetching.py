@@ -188,7 +188,7 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
     def _handle_empty(
         self, assignment: Assignment, place: TopicPartition, offset: int, stable: int, *, alone: bool
     ) -> None:
-        """Handle a response without records for a partition that has some.
+        """Handle a response that has no records for a partition, although the partition has some.
 
         This happens to a healthy partition if other partitions fill the whole response. So the partition is paused only
         if the response had no records at all (`alone`).
@@ -201,7 +201,7 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         self._stall(assignment, place, FetchFailure(offset, reason, PATIENCE_S), rests=alone)
 
     def _stall(self, assignment: Assignment, place: TopicPartition, new: FetchFailure, *, rests: bool = True) -> None:
-        """Pause this one partition for a while."""
+        """Pause one partition for a while."""
         before, new.since_s = self._standstills.get(place), self._clock.monotonic_s()
         if before is not None and before.offset == new.offset:
             new.since_s, new.again_s = before.since_s, min(2 * before.again_s, AGAIN_S_MAX)
@@ -217,7 +217,7 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
             self._report_changes()
 
     def _report_changes(self) -> None:
-        """Report a change of the stalled partitions. A repeated failure of the same partition is no change."""
+        """Report a change of the stalled partitions. A repeated failure of the same partition is not a change."""
         now = self.stalled_partitions()
         if now != self._reported:
             self._reported = now
@@ -299,8 +299,10 @@ class Prefetch:
         self._set_standstills({})
 
     def resume_at(self, partition: Partition, offset: int) -> None:
-        """Read a partition from this offset on. A failed `getmany` then does not set the position back to records that
-        were removed."""
+        """Read a partition from this offset on.
+
+        After this, a failed `getmany` does not set the position back to records that were removed.
+        """
         self._buffer.pop(partition, None)
         self._ends[partition] = offset
 
@@ -322,8 +324,8 @@ class Prefetch:
         return partition in self._buffer
 
     def list_buffered(self, partitions: Collection[Partition]) -> list[Partition]:
-        """Return those of the partitions that have buffered records, ordered by how long the records have been
-        buffered, longest first."""
+        """Return the partitions that have buffered records. The partition whose records have been buffered longest
+        comes first."""
         return [partition for partition in self._buffer if partition in partitions]
 
     def take(self, partition: Partition, records_max: int) -> list[Record]:
@@ -424,12 +426,12 @@ CODECS: dict[int, Callable[[bytes], bytes]] = {1: gzip_decode, 2: snappy_decode,
 CODEC_MASK, APPEND_TIME = 0x07, 0x08
 
 OnEnd: TypeAlias = Callable[[int, Exception | None], None]
-"""Callback with the offset up to which the fetched bytes were read, and the error at that offset; `None` if they were
-read completely."""
+"""Callback that receives the offset up to which the fetched bytes were read, and the error at that offset. The error is
+`None` if all bytes were read."""
 
 
 class BatchRecord(NamedTuple):
-    """A record of a batch. The fields have the same names as in aiokafka's record."""
+    """A record of a batch, with the same field names as aiokafka's record."""
 
     offset: int
     timestamp: int
@@ -464,8 +466,8 @@ class RecordBatches:
             on_end: Called once, when no more records can be read.
         """
         self.next_fetch_offset = offset
-        """Offset below which all records have been read. Offsets below it that belong to no record are ends of
-        transactions, or were removed by compaction."""
+        """Offset below which all records have been read. Offsets below it without a record are ends of transactions, or
+        were removed by compaction."""
         self.log_id = ""
         """Id of the log that contains the records."""
         self._place, self._data, self._end, self._on_end = place, data, end, on_end
@@ -541,7 +543,7 @@ class RecordBatches:
                 raise CorruptRecordException(f"a batch of offsets {begin} to {after - 1} is in the place of {at}")
 
     def _find_next_offset(self, begin: int) -> int | None:
-        """Return the offset of the batch after the one that begins at `begin`, if that batch was fetched, too."""
+        """Return the offset of the batch after the one that begins at `begin`, if that next batch was fetched, too."""
         at, length = next((at, length) for at, offset, length in iterate_batches(self._data) if offset == begin)
         after = self._data[at + length : at + length + OFFSET_BYTES]
         return int.from_bytes(after, signed=True) if len(after) == OFFSET_BYTES else None
@@ -552,7 +554,7 @@ class RecordBatches:
 
 
 def iterate_batches(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield the position in `data`, the first offset and the size in bytes of each complete batch."""
+    """Yield each complete batch as its position in `data`, its first offset and its size in bytes."""
     at = 0
     while at + PLACE_BYTES <= len(data):
         offset, length = struct.unpack_from(">qi", data, at)

@@ -41,7 +41,7 @@ ALONE_S = 2.0
 """Time without a group coordinator after which the broker counts as unavailable, in seconds."""
 LEAVE_S = 5.0
 LET_GO_S_MAX = 2.0
-"""Longest wait for `Listener.on_revoked`, in seconds. All members of the group wait for it."""
+"""Longest wait for `Listener.on_revoked`, in seconds. Meanwhile all members of the group wait."""
 BOUNDS_S = 1.0
 """Longest wait for a broker's answer about the beginning and end of a partition, in seconds."""
 
@@ -76,8 +76,8 @@ class KafkaMember:
         self._changing = asyncio.Lock()
         """Lock that is held during changes of the assignment and calls of the listener."""
         self._assigned = self._was_in = False
-        """The first is true if there is an assignment, which may be empty. The second is true if there ever was one;
-        from then on the member waits for the end of every error that people can resolve."""
+        """`_assigned` is true while there is an assignment, which may be empty. `_was_in` is true if there ever was
+        one. From then on the member does not fail on an error that people can resolve, but waits until they do."""
         self._counts: dict[str, int] = {}  # number of partitions of each topic, as last seen
         self._unseen: list[str] = []  # topics that are missing or hidden; all others are read
         self._leaving = asyncio.Event()
@@ -87,7 +87,7 @@ class KafkaMember:
         self._outage: BrokerError | None = None
         """Error that `poll` raises until the outage is over."""
         self._assign_error: BaseException | None = None
-        """Error because of which the last assignment could not be processed."""
+        """Error that prevented the last assignment from being processed."""
 
     # ---------------------------------------------------------------- the port
 
@@ -358,7 +358,7 @@ class KafkaMember:
     async def _fetch_positions(
         self, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]
     ) -> tuple[dict[Partition, OwnedPartition], dict[Partition, int]]:
-        """Fetch the group's positions. Return them with those among them that are invalid.
+        """Fetch the group's positions. Return all of them, and separately the invalid ones.
 
         A position is invalid if it was committed for a log that has been replaced. Such a partition is read from its
         beginning.
@@ -469,9 +469,10 @@ class KafkaMember:
         consumer.subscribe(topics=self._topics, listener=Rebalances(consumer, self.revoke, self.assign))
 
     async def _refuse_disagreeing(self, consumer: AIOKafkaConsumer) -> None:
-        """Compare this member's identity with those of the group's members, before joining causes a rebalance.
+        """Compare this member's identity with those of the group's members. Raises `ConfigurationError` if one of them
+        disagrees.
 
-        Raises `ConfigurationError` if one of them disagrees.
+        This happens before joining, because joining causes a rebalance.
         """
         if self._identity is not None:
             request = client.fetch_identities(consumer._client, self._group, self._clock)
@@ -560,8 +561,8 @@ class KafkaMember:
 
 
 OFTEN = 3
-"""Number of removals within one session that is too large for another cause: missing heartbeats remove a member at most
-once in a session."""
+"""Number of removals of a member within one session that proves another process with the same id. Missing heartbeats
+remove a member at most once in a session."""
 log = logging.getLogger("saga.broker.kafka")
 
 

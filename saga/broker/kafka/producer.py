@@ -61,8 +61,8 @@ class Publisher:
         self._seen: set[str] = set()
         """Topics that existed at some time. If one of them is missing or hidden later, calls wait for it."""
         self._refused: dict[str, tuple[float, BrokerUnavailable]] = {}
-        """Topics without write permission, each with the time until which it is not tried again, and the error. The
-        pause is needed because each failed attempt makes a producer unusable."""
+        """Topics without write permission, each with the time of the next attempt and the error. The pause is needed
+        because each failed attempt makes a producer unusable."""
         self._trouble: BrokerError | None = None
         """Reason why there is no producer at present."""
         self._ready = asyncio.Event()
@@ -83,7 +83,7 @@ class Publisher:
         self._looking = asyncio.get_running_loop().create_task(self._watch_deadlines())
 
     async def close(self) -> None:
-        """Wait for all running calls, then stop the producer."""
+        """Wait for all running calls of `publish`, then stop the producer."""
         await self._idle.wait()  # each call has its own timeout
         ending = {*self._replacing, *self._asking, *(task for task in (self._looking,) if task is not None)}
         for task in ending:
