@@ -44,7 +44,8 @@ class StoreAdapter(Adapter, Protocol):
         `ServiceNeeded` if the services cannot be listed there, and `ValueError` as `check` does."""
 
     def missing_file(self, settings: ChosenSettings, service: str) -> Path | None:
-        """Return the missing file that the service will create when it starts; `None` if no file is missing."""
+        """Return the path of the store's file if it is missing, else `None`. The service creates the file when it
+        starts."""
 
     def report_probe(self, settings: ChosenSettings, about: str) -> Finding:
         """Return the finding about a store after a document was written to it and read back."""
@@ -59,7 +60,8 @@ class HasStoreUsers(Protocol):
     """A store that authenticates users and checks their roles. Tools that grant roles need its servers."""
 
     def servers(self, address: str) -> Sequence[str]:
-        """Return the servers in the form that those tools expect. Raises `ValueError`, as `check` does."""
+        """Return the servers in the form that the commands for granting roles expect. Raises `ValueError`, as `check`
+        does."""
 
     def keyspaces(self, address: str, service: str, collections: Collection[str]) -> Sequence[Keyspace]:
         """Return the keyspaces of these collections of a service. Raises `ValueError`, as `check` does."""
@@ -71,7 +73,7 @@ class HasStoreUsers(Protocol):
 
 
 Form: TypeAlias = Literal["cli", "sql"]
-"""Form of the commands: `couchbase-cli`, or statements of SQL++, which need the query service."""
+"""Form of the commands that grant roles: `couchbase-cli`, or statements of SQL++, which need the query service."""
 
 
 class CouchbaseRole(NamedTuple):

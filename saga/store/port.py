@@ -100,5 +100,5 @@ class KeysInOrder(Protocol):
     """A store that can find the next key without reading the keys before it."""
 
     async def next_key(self, collection: str, after: str) -> str | None:
-        """Return the smallest key greater than `after`, which may be that of an expired document; `None` if there is
-        none. For tools, not for handlers."""
+        """Return the smallest key greater than `after`; `None` if there is none. The key may belong to an expired
+        document. For tools, not for handlers."""

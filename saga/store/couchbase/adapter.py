@@ -37,16 +37,17 @@ class CouchbaseOptions:
     """Settings that only Couchbase has."""
 
     store_durability: Literal["majority", "majorityAndPersistActive", "persistToMajority", "none"] = "majority"
-    """Durability that a write to Couchbase needs before it counts. With `none` a failover may lose acknowledged
-    writes."""
+    """Durability that a write to Couchbase needs before it counts as written. With `none` a failover may lose
+    acknowledged writes."""
     couchbase_username: str = ""
     """User name at Couchbase."""
     couchbase_password: str = field(default="", repr=False)
-    """Password at Couchbase. Better in a file: everyone who may inspect the process can see variables."""
+    """Password at Couchbase. A file is safer, because everyone who may inspect the process can see its environment
+    variables."""
     couchbase_password_file: str = ""
     """File with the password at Couchbase. It is read at each connect."""
     couchbase_ca_file: str = ""
-    """File with the authorities that may have signed Couchbase's certificates; no others are trusted then."""
+    """File with the certificate authorities to trust for Couchbase. No others are trusted then."""
     couchbase_cert_file: str = ""
     """File with our certificate, used instead of user and password."""
     couchbase_key_file: str = ""
@@ -60,7 +61,7 @@ OPEN_S = 12.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CouchbaseSettings:
-    """Settings of a Couchbase store. `CouchbaseAdapter.problems` has checked that they fit together."""
+    """Settings of a Couchbase store. `CouchbaseAdapter.problems` has checked their consistency."""
 
     connection: str
     """Servers: `couchbase://host1,host2`, or `couchbases://` for TLS."""
@@ -69,17 +70,16 @@ class CouchbaseSettings:
     collection: str | None = None
     """Couchbase collection for all documents.
 
-    If it is `None` and there is a scope, each collection of the toolkit is a collection of the scope with the same
-    name. Otherwise all documents are in this collection, or else in the bucket's default collection, with the name of
-    the toolkit's collection before the key.
+    If it is `None` and there is a scope, each collection of the toolkit is a Couchbase collection with the same name in
+    this scope. If it is `None` and there is no scope, all documents are in the bucket's default collection. Where all
+    documents share a Couchbase collection, each key begins with the name of the toolkit's collection.
     """
     username: str | None = None
     password: Callable[[], str] | None = None
     """Function that returns the password. It is called at each connect, and again when the server refuses a connection,
     so that a changed file is noticed."""
     ca_file: Path | None = None
-    """File with the authorities that may have signed the server's certificate; `None` for the authorities that the SDK
-    knows."""
+    """File with the certificate authorities to trust for the server; `None` for the authorities that the SDK knows."""
     cert_file: Path | None = None
     key_file: Path | None = None
     """Files of a client certificate and its key, instead of user and password."""
@@ -90,8 +90,8 @@ class CouchbaseSettings:
     kv_s: float = 2.5
     """Longest time of a read, or of a write that is not durable, in seconds."""
     durable_s: float = 10.0
-    """Longest time of a durable write, in seconds. The SDK raises values below 1.5; above 70 the server's own limit, 16
-    bits of milliseconds, overflows."""
+    """Longest time of a durable write, in seconds. The SDK raises values below 1.5. Values above 70 overflow the
+    server's own limit, which has 16 bits of milliseconds."""
 
     @property
     def tls(self) -> bool:
@@ -114,8 +114,8 @@ class CouchbaseSettings:
     def password_now(self) -> str | None:
         """Return the current password.
 
-        Raises `StoreUnavailable` for any exception of the function, even `SystemExit`: the function may succeed later,
-        and must not end the process.
+        Raises `StoreUnavailable` for any exception of the function, even `SystemExit`, because the function may succeed
+        later and must not end the process.
         """
         if self.password is None:
             return None

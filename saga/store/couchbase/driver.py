@@ -36,14 +36,14 @@ from saga.support.settings import UNCLOSED
 
 __all__ = ["FAILURES", "CouchbaseCluster", "CouchbaseCollection"]
 BOOTSTRAP_S = 6.0
-"""Longest time for connecting, and also for opening the bucket, if the time for opening a store has its default. Both
-together fit into that default. If the time for opening is longer, this time grows in proportion."""
+"""Longest time for connecting, and also for opening the bucket, in seconds. It applies if the time for opening a store
+has its default, which has room for both. If that time is longer, this one grows in proportion."""
 BUCKET_S = 2.0
 """Longest wait for the bucket's settings, in seconds. Some networks block this request."""
 EXPTIME = "$document.exptime"
 """Virtual attribute with a document's expiry, in seconds since 1970; 0 for never."""
 SCAN_S = 30.0
-"""Longest time that a scan waits for the next answer of a node."""
+"""Longest time that a scan waits for the next answer of a node, in seconds."""
 LEVELS = {
     "majority": DurabilityLevel.MAJORITY,
     "majorityAndPersistActive": DurabilityLevel.MAJORITY_AND_PERSIST_TO_ACTIVE,
@@ -57,10 +57,10 @@ FAILURES = (CouchbaseException, RuntimeError)
 
 
 RELATIVE_S_MAX = 30 * 86_400
-"""Shortest expiry that is sent as a point in time. A shorter one is sent as a number of seconds from now. The limit is
-that of the SDK."""
+"""Shortest expiry that is sent as a point in time, in seconds. A shorter one is sent as a number of seconds from now.
+The SDK defines this limit."""
 AT_S_MAX = 2**32 - 1
-"""Last point in time that can be sent: 2106-02-07."""
+"""Last point in time that can be sent, in seconds since 1970: 2106-02-07."""
 MARGIN_S = 86_400
 """Seconds by which the server's clock may be ahead of ours before the longest expiry becomes too long."""
 SANE_S = range(1_420_070_400, AT_S_MAX)
@@ -121,9 +121,9 @@ class SharedCluster:
     """Lock that is held while a store is opened on this connection, because a request that the server does not know may
     break the connection for all other stores."""
     keeps_expiry: dict[str, bool] = field(default_factory=dict)
-    """For each bucket whether it can keep an expiry, once this is known."""
+    """Whether each bucket can keep an expiry, by bucket. A bucket is missing until this is known."""
     evicts: "dict[str, asyncio.Task[bool | None]]" = field(default_factory=dict)
-    """For each bucket the task that asks whether it evicts documents. It is started once."""
+    """Task that asks whether a bucket evicts documents, by bucket. Each task is started once."""
 
 
 _open: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, SharedCluster]]" = WeakKeyDictionary()

@@ -146,8 +146,7 @@ def meaning_of(why: Exception) -> CouchbaseErrorMeaning:
 
 
 def to_store_error(why: Exception, doing: StoreOperation, where: str, document: str) -> StoreError:
-    """Create the error for the caller, of the class that calls for the right reaction, with what happened and what to
-    do."""
+    """Create the error for the caller. Its class says how to react; its text says what happened and what to do."""
     code = code_of(why)
     if doing is StoreOperation.INSERT and code in (EXISTS, CAS_MISMATCH):
         return Exists(f"there is a document {document} in the store {where} already")

@@ -1,11 +1,11 @@
 """Checks before the first operation on Couchbase, so that a wrong setting is reported at the start, with its name.
 
-On connecting, a server does not report that it cannot write durably; a missing collection looks like a slow server; and
-a missing role only shows at the first write. So one document is written and removed.
+Connecting alone does not reveal that the server cannot write durably. A missing collection looks like a slow server,
+and a missing role shows only at the first write. So these checks write and remove one document.
 
-Durable writes and keeping an expiry use an extension of the protocol that CouchbaseMock does not have: it closes the
-connection. So without durable writes it is checked whether keeping an expiry works. If it does not, a `replace` with
-`keep_expiry` clears the expiry: documents stay longer than requested, and nothing is lost.
+Durable writes and keeping an expiry use an extension of the protocol. CouchbaseMock does not have it, and closes the
+connection. So if writes are not durable, another check finds out whether the server can keep an expiry. If it cannot, a
+`replace` with `keep_expiry` clears the expiry. Then documents stay longer than requested, and nothing is lost.
 """
 
 from contextlib import suppress
@@ -20,10 +20,10 @@ from saga.support.clock import Clock, patiently
 CLOSE_S_MAX = 1.0
 """Longest wait for closing a cluster connection that could not be opened, in seconds."""
 PROBE_S = 4.0
-"""Longest time of each of the two durable writes at the start."""
+"""Longest time of each of the two durable writes at the start, in seconds."""
 PROBE_EXPIRY_S = 60.0
 REFUSALS = frozenset({errors.AUTHENTICATION, errors.NO_BUCKET, errors.NO_SCOPE, errors.NO_COLLECTION})
-"""Errors that do not pass by waiting."""
+"""Errors that a person has to resolve, because waiting does not help."""
 
 
 async def open_cluster(
@@ -49,7 +49,7 @@ async def open_cluster(
 
 
 async def _let_go(calls: Calls, clock: Clock) -> None:
-    """Wait for the SDK to close, because its threads must not run while the process ends."""
+    """Wait until the SDK has closed, because its threads must not run while the process ends."""
     with suppress(TimeoutError):
         await clock.within(CLOSE_S_MAX, calls.wait_until_ended())
 

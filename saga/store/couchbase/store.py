@@ -1,9 +1,9 @@
 """Store on Couchbase. Each operation of the port is one key-value operation, with its version, durability and expiry.
 
 Where documents are stored: if the address has a scope and no collection, each collection of the toolkit (`saga`,
-`saga-archive`, those of business documents) is a collection of that scope with the same name, and must exist. Otherwise
-all documents are in one collection, with the name of the toolkit's collection and `::` before the key. For long keys
-see the middle of this module.
+`saga-archive`, and the collections of business documents) is a collection of that scope with the same name, and must
+exist. Otherwise all documents are in one collection, and each key begins with the name of the toolkit's collection and
+`::`. For long keys see the middle of this module.
 
 How the promises of `saga.store.port.Store` are kept:
 - `insert`, and `replace` with `cas`, are operations of Couchbase. Its `cas` is a clock of the node that never goes
@@ -15,11 +15,11 @@ How the promises of `saga.store.port.Store` are kept:
   expiry, `keep_expiry` clears it, too: see `saga.store.couchbase.opening`.
 - A call that was begun runs to its end (`saga.store.couchbase.driver`), so a write is never cancelled.
 - `scan` lists the keys by a range scan, in a separate process (`saga.store.couchbase.listing`). It needs Couchbase
-  Server 7.6, and may miss documents that were written just before and are not on disk yet.
+  Server 7.6. It may miss documents that were written just before and are not on disk yet.
+- No write is applied twice, because the SDK itself repeats only requests that the server had refused.
 
-No write is applied twice: the SDK itself repeats only requests that the server had refused. Passwords may change while
-the process runs: when the server no longer answers, the password is read again and used for new connections, while open
-connections keep the old one. Another user, or another certificate, needs a restart.
+Passwords may change while the process runs. When the server no longer answers, the password is read again and used for
+new connections; open connections keep the old one. Another user, or another certificate, needs a restart.
 """
 
 import asyncio
@@ -144,7 +144,7 @@ class CouchbaseStore:
     async def _list_documents(
         self, within: CouchbaseCollection, name: str, prefix: str
     ) -> AsyncIterator[tuple[str, str]]:
-        """Yield the keys that begin with `prefix`, each with the key under which it is stored."""
+        """Yield the keys that begin with `prefix`, each with its stored key."""
         async for stored in self._stored_keys(name, stored_prefix(prefix)):
             full = stored
             if is_shortened(stored):
@@ -350,7 +350,8 @@ def _beginning(key: str) -> bytes:
 
 
 SLACK_S = 120.0
-"""Largest difference between two clocks, in seconds, at which an expiry still counts as the requested one."""
+"""Number of seconds by which the server's expiry may be earlier than requested. It covers the difference between two
+clocks."""
 DAY_S = 86_400
 
 
@@ -412,8 +413,8 @@ async def _check_collection(
 async def _find_problems(
     collection: CouchbaseCollection, where: str, key: str, expiry_s: float, calls: Calls, clock: Clock
 ) -> list[str]:
-    """Write a document without an expiry and one with `expiry_s`, and return the problems of the expiry that the server
-    gave them. Both are removed again."""
+    """Write a document without an expiry, replace it by one with `expiry_s`, and return the problems of the expiries
+    that the server gave it. Remove the document again."""
     problems: list[str] = []
     cas = await calls.begin(collection.insert(key, b"{}", None))
     collection.time.learn(cas)
@@ -454,7 +455,8 @@ SHORTER = "choose a shorter retention= of the service"
 
 
 def _span(seconds: float) -> str:
-    """
+    """Return a length of time as readable text.
+
     >>> _span(86400), _span(400 * 86400), _span(20.4)
     ('1 days', '400 days', '20 seconds')
     """

@@ -94,7 +94,7 @@ def connect(
 
 
 def check_integrity(connection: sqlite3.Connection, purpose: StateFileSpec) -> None:
-    """Check that tables and indexes are consistent, and their content. Raises `Damage`."""
+    """Check that tables and indexes are consistent, and that the owner's own check finds no damage. Raises `Damage`."""
     (said,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if said != "ok":
         raise Damage(said)
@@ -149,8 +149,8 @@ def _close_on_error(connection: sqlite3.Connection) -> Iterator[None]:
 
 FORMAT_BITS = 8
 GENERATION_MAX = (1 << 31 - FORMAT_BITS) - 1
-"""Highest generation; the number does not grow beyond it. With four megabytes of log for each generation, thirty
-terabytes have been written until then."""
+"""Highest generation; the number does not grow beyond it. A generation has four megabytes of log, so this one is
+reached after writing thirty terabytes."""
 
 
 def format_of(user_version: int) -> int:
@@ -199,9 +199,9 @@ FREE_PAGES_MIN = 1024
 """Number of free pages (4 MB) that a file always keeps. They are reused, and keeping them costs less than growing the
 file again."""
 FREE_SHARE = 4
-"""Divisor for the part of a file that may be free before the file is shrunk: one of this many pages."""
+"""The file is shrunk if more than one in this many pages is free."""
 PAGES_MAX = 64
-"""Largest number of pages that one transaction frees: each may have to be moved first."""
+"""Largest number of pages that one transaction frees. It is bounded because each page may have to be moved first."""
 
 
 def shrink(connection: sqlite3.Connection) -> bool:
@@ -229,5 +229,5 @@ adapter each time, which takes longer than writing a short value."""
 
 
 def as_blobs(values: Sequence[Any]) -> Iterable[bytearray | None]:
-    """Return the values of a column as `as_blob` copies; values that are `None` stay so."""
+    """Return the values of a column as `as_blob` copies; a value that is `None` stays `None`."""
     return [None if value is None else as_blob(value) for value in values] if None in values else map(as_blob, values)

@@ -1,8 +1,8 @@
 """Documents in the file of the SQLite store: its tables, the writes inside a transaction, and purging of expired
 documents.
 
-Each row has a checksum of its key and content, because SQLite has none. So if a disk returns other bytes than were
-written, this is noticed, and no saga continues with them. Documents that other programs write have no checksum
+Each row has a checksum of its key and content, because SQLite has none. So the store notices if a disk returns other
+bytes than were written, and no saga continues with them. Documents that other programs write have no checksum
 (`UNSUMMED`).
 
 Versions: a replacement raises a document's `cas` by one. An insertion begins above every `cas` that was ever removed
@@ -68,7 +68,9 @@ _IS_UTF8 = """NOT EXISTS (
         SELECT 1 FROM places WHERE char(unicode(substr({text}, i, 1))) <> substr({text}, i, 1)
            AND hex(substr({text}, i, 1)) NOT IN ('EFBFBE', 'EFBFBF'))"""
 """Condition that a text, up to its first NUL, is valid UTF-8. It is needed because a driver may pass any bytes as text.
-The two listed characters are those that SQLite's `unicode` function does not return unchanged."""
+
+SQLite's `unicode` function returns all valid characters unchanged, except the two that are listed.
+"""
 _NAMED = f"""
     SELECT RAISE(ABORT, 'collection and key are texts that are not empty, and collection is none of the toolkit''s')
      WHERE coalesce(NEW.collection, '') = '' OR coalesce(NEW.key, '') = ''
@@ -205,8 +207,8 @@ def _to_change(row: tuple[Any, ...]) -> RecordedChange:
 
 
 HOUR_MS = 3_600_000
-"""Unit of time by which expired documents are found for purging. Whether a document has expired is decided to the
-millisecond."""
+"""Precision of the index of expiry times, in milliseconds: purging finds expired documents by the hour. Whether a
+document has expired is decided to the millisecond."""
 TABLES = (
     """CREATE TABLE documents (
         id INTEGER PRIMARY KEY,
@@ -269,8 +271,8 @@ def remove_rows(connection: sqlite3.Connection, rows: Iterable[tuple[int, int]])
 
 
 JUMP_MS = 60_000
-"""Largest difference between the time of day and the monotonic clock, from one reading to the next, that is not a
-jump."""
+"""Largest change of the difference between the time of day and the monotonic clock that does not count as a jump, in
+milliseconds."""
 BELIEVED_AFTER_S = 3600.0
 """Time for which a changed time of day must stay consistent until it is accepted, in seconds."""
 
@@ -283,8 +285,8 @@ class TimeBounds(NamedTuple):
 
 
 class SteadyTime:
-    """Time by a clock that people may set. After a jump of the clock, the old and the new time are both considered
-    possible for a while."""
+    """Time by a clock that people may set. After a jump of the clock, the old and the new time both count as possible
+    for a while."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -378,7 +380,7 @@ class DocumentWriter:
         """Do nothing, because no state is kept between transactions."""
 
     def announce(self) -> None:
-        """Do nothing: no task waits for new documents."""
+        """Do nothing, because no task waits for new documents."""
 
     # ---------------------------------------------------------------- writes
 
@@ -453,7 +455,7 @@ class DocumentWriter:
 def find_missing_write(connection: sqlite3.Connection, mark: bytes) -> str | None:
     """Describe the acknowledged write that is missing from the file; return `None` if none is missing.
 
-    Versions only grow, and versions of removed documents are recorded, so it is enough to know the last write.
+    It is enough to check the last write, because versions only grow and versions of removed documents are recorded.
     """
     version, removed, where = mark.decode().split(" ", 2)
     collection, _, key = where.partition("\0")

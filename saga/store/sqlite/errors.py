@@ -35,8 +35,8 @@ class OwnerErrors:
     """Error for an invalid statement, or for tables that another program has changed."""
     too_large: Callable[[str], SagaError]
     unfit: Callable[[str], SagaError]
-    """Error for one of the owner's own files that cannot be used: another version of saga wrote its format, or its file
-    system does not support the WAL mode of SQLite."""
+    """Error for a file of the owner that cannot be used. Either another version of saga wrote its format, or its file
+    system does not support SQLite's WAL mode."""
     foreign: Callable[[str], SagaError]
     """Error for a file that another program created."""
     closed_to_us: Callable[[str], SagaError]
@@ -142,8 +142,8 @@ class Damage(sqlite3.DatabaseError):
 
 
 def to_owner_error(error: sqlite3.Error, doing: FileOperation, path: Path, purpose: StateFileSpec) -> SagaError:
-    """Create the error for the owner's callers, of the class that calls for the right reaction, with what happened and
-    what to do."""
+    """Create the error for the owner's callers. Its class says how to react; its text says what happened and what to
+    do."""
     code, errors = primary_code(error), purpose.errors
     known = MEANINGS.get(code, _FAILS)
     said = f"the {purpose.name} {path} {known.what} ({getattr(error, 'sqlite_errorname', 'sqlite3')}: {error})"

@@ -102,7 +102,7 @@ class FileGuard:
         (tables,) = connection.execute("PRAGMA schema_version").fetchone()
         self._state = TamperDetector(path, lock, tables_max=tables if purpose.tables_are_all else None)
         self.broken: str | None = None
-        """Reason why the file is no longer used; `None` while it is in use."""
+        """Reason why the file is no longer used; `None` while it is used."""
         self._is_new = False
         """True from the end of a connection until the first check of the next one."""
         self._last: bytes | None = None
@@ -364,7 +364,7 @@ class TamperDetector:
     # ---------------------------------------------------------------- notes in the lock file
 
     def last_acknowledged(self) -> bytes | None:
-        """Return the mark of the last acknowledged write to this file, by any process; `None` if unknown. Raises
+        """Return the mark of the last acknowledged write to this file by any process; `None` if unknown. Raises
         `OSError`."""
         return self._read_note(ACKNOWLEDGED)
 

@@ -51,7 +51,7 @@ class WriteLock:
         return self._file
 
     def describe_holder(self) -> str:
-        """Return a description of the lock's holder, for people."""
+        """Return a description of the lock's holder, as readable text."""
         return describe_holder(self._path)
 
     def try_acquire(self) -> bool:
@@ -119,8 +119,7 @@ def try_lock(file: int, kind: int = fcntl.LOCK_EX) -> bool:
 
 
 def describe_holder(path: Path) -> str:
-    """Return a description of the holder of a file's lock, for people: `process 4711 (saga run)`, or a command that
-    shows it."""
+    """Return who holds a file's lock, as readable text: `process 4711 (saga run)`, or a command that shows it."""
     with suppress(OSError, ValueError):
         inode = path.stat().st_ino
         for line in LOCKS.read_text().splitlines():

@@ -71,8 +71,8 @@ KEPT = (
 )
 FEW = "SELECT id FROM documents WHERE collection = ? AND key >= ? AND key < ? LIMIT ?"
 FEW_MAX = 1000
-"""Largest number of documents with a prefix that are found by their keys; with more documents all rows are read in
-order."""
+"""Number of documents with the prefix below which `scan_newest` looks up each of them. If there are more, it reads all
+rows in order."""
 ONE = f"SELECT {WHATEVER_IT_IS} FROM documents WHERE id = ?"
 
 

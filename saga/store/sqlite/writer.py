@@ -24,8 +24,8 @@ BUSY_S = 0.00025
 commit takes as long as a dozen changes. A turn of an idle loop takes a tenth of this time; then the transaction is
 written at once."""
 WAIT_S_MAX = 0.04
-"""Longest time for which a transaction waits while the event loop is busy, in seconds. It is a fraction of the delay
-that the busy loop has at that point."""
+"""Longest time for which a transaction waits while the event loop is busy, in seconds. It is only a fraction of the
+delay that the busy loop causes anyway."""
 PAUSE_S = 0.02
 """Pause between two attempts while another program, for example a shell, is inside a transaction."""
 LOOK_EVERY_S = 0.05
@@ -46,7 +46,7 @@ class TransactionHooks(Protocol):
         """Called at the beginning of a transaction on this connection, before the first change."""
 
     def finish(self, changes: int) -> None:
-        """Called at the end of a transaction, after the last of this many changes."""
+        """Called at the end of a transaction, after its last change. `changes`: the number of changes in it."""
 
     def on_commit(self) -> bytes | None:
         """Called when the transaction is durable, with the lock still held.
