@@ -20,7 +20,7 @@ NO_HANDLERS: Mapping[str, str] = MappingProxyType({})
 
 
 FUTURE_S = 3600
-"""Seconds by which the clocks of a system may differ before it is reported."""
+"""Seconds by which a message's time may lie in the future. A later time means that a clock is wrong."""
 
 
 class Now(Struct, frozen=True, gc=False):
@@ -30,25 +30,25 @@ class Now(Struct, frozen=True, gc=False):
     """Milliseconds since 1970, UTC."""
     retention_s: int
     handled_ms: int = LATEST_MS
-    """Time up to which the log has been handled: every event published before then that may concern the saga is already
-    in the progress. It is determined only if a deadline is due."""
+    """Time up to which the log has been handled: every event of the saga that was published before is already in the
+    progress. It is determined only if a deadline is due."""
     absences: tuple[tuple[int, int], ...] = ()
     """Periods in which the service wrote nothing: begin and end of each, in milliseconds since 1970."""
 
     @property
     def forgotten(self) -> str:
-        """Return the time up to which the service may have forgotten what it did.
+        """Return the time before which the service may have forgotten the messages that it handled.
 
-        That is now minus the retention or, if that time is in an absence, the beginning of the absence. It is rounded
-        to seconds, so that it seldom changes.
+        That is the retention before now. If this moment falls in an absence, it is the beginning of the absence,
+        because the service handled nothing after that. It is rounded to seconds, so that it seldom changes.
         """
         since_ms = (self.ms // 1000 - self.retention_s) * 1000
         return iso(next((begin for begin, end in self.absences if begin < since_ms < end), since_ms))
 
     @property
     def future(self) -> str:
-        """Return the time after which no message can have been made yet, unless a clock is wrong. It is rounded to
-        seconds."""
+        """Return the latest plausible time of a message, rounded to seconds. A later time means that a clock is
+        wrong."""
         return iso((self.ms // 1000 + FUTURE_S) * 1000)
 
 
@@ -56,7 +56,7 @@ class Trigger(Struct, frozen=True, kw_only=True, gc=False):
     """The message that is processed, with what the service knows about it."""
 
     message: Message
-    """An empty type means that there is no message: a repair only continues ready work."""
+    """The message. If its type is empty, there is none: a repair continues work that is ready."""
     undecodable: Mapping[str, str] = NO_HANDLERS
     """Handlers that can never decode the message, with the reason for each."""
     paged: tuple[str, ...] | None = None
@@ -64,21 +64,21 @@ class Trigger(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class HeldBack(NamedTuple):
-    """A run that must not be tried again while the current message is processed, nor before a certain time."""
+    """A run that must not be retried while the current message is processed, and not before `due_ms`."""
 
     handler: str
     compensates: bool
     due_ms: int
     message: str = ""
-    """Id of the only message for which the run is held back; empty if all runs of the handler, or of its compensation,
-    are."""
+    """Id of the message whose run is held back; empty if all runs of the handler, or of its compensation, are held
+    back."""
 
 
 class ParkedRun(Struct, frozen=True, kw_only=True, gc=False):
     """A run that waits for its next attempt."""
 
     id: str
-    """Name of this wait. A run that is tried and parked again has another one."""
+    """Id of this wait. If the run is retried and parked again, the new wait has another id."""
     handler: str
     message: Message
     attempts: int
@@ -86,7 +86,7 @@ class ParkedRun(Struct, frozen=True, kw_only=True, gc=False):
     undoes: bool = False
     """True for a compensation."""
     put_off: bool = False
-    """True if a pause, a limit or an open breaker postpones the run: from `due_ms` on it is checked every minute."""
+    """True if a pause, a limit or an open breaker postpones the run. From `due_ms` on, it is checked every minute."""
 
 
 # -------------------------------------------------------------------- nothing for a handler
@@ -97,7 +97,8 @@ class Complete(Struct, frozen=True, gc=False):
 
 
 class LoadProgress(Struct, frozen=True, gc=False):
-    """Read the progress from the store: it is unknown, or the cached copy may be too old to finish the message with."""
+    """Read the progress from the store, because it is not cached, or because the cached copy may be too old to finish
+    the message with."""
 
 
 class ForwardTimer(Struct, frozen=True, gc=False):
@@ -105,22 +106,21 @@ class ForwardTimer(Struct, frozen=True, gc=False):
 
     due_ms: int
     unknown_ms: int = 0
-    """If the store does not know the saga of the processed timer: time for which that timer was first published; it is
-    published again. Otherwise 0."""
+    """If the store has no progress of the timer's saga: the time for which the timer was first published. Otherwise
+    0."""
 
 
 class AwaitLog(Struct, frozen=True, gc=False):
-    """Keep the current timer until the log has been handled up to a deadline's due time, and process the timer again
-    then."""
+    """Hold the current timer until the log has been handled up to a deadline's due time, then process it again."""
 
     due_ms: int
     look_ms: int | None
-    """Time at which the timer is processed again in any case, because other work is due then; `None` if there is none.
-    """
+    """Time at which the timer is processed again in any case, because other work is due; `None` if no other work
+    waits."""
 
 
 class TouchDeadline(Struct, frozen=True, gc=False):
-    """Record a message that only opens or closes a deadline and is for no handler."""
+    """Record a message that only opens or closes a deadline; no handler consumes it."""
 
     message: Message
 
@@ -137,7 +137,8 @@ class RecallOverflow(Struct, frozen=True, gc=False):
 
 
 class HandlerAction(Struct, frozen=True, gc=False):
-    """Something to do with a message for a handler, or with a failure outcome for its compensation."""
+    """Base of the actions for one handler: what to do with a message or, for the compensation, with a failure
+    outcome."""
 
     role: HandlerRole
     message: Message
@@ -157,11 +158,12 @@ class RunHandler(HandlerAction, frozen=True, gc=False):
     """One message for each required event parameter, then the messages of optional parameters that are there."""
     intent: Intent | None = None
     goes_on: SuspendedRun | None = None
-    """The suspended run of which this is the next turn; `None` for a new run."""
+    """The suspended run that this turn continues; `None` for a new run."""
 
 
 class Compensate(HandlerAction, frozen=True, gc=False):
-    """Run the compensation for one result; it is given the outcome and the event of the result."""
+    """Run the compensation of a handler for one of its results. It gets the failure outcome and the event of the
+    result."""
 
     undoes: ClassVar[bool] = True
     goes_on: ClassVar[SuspendedRun | None] = None
@@ -169,13 +171,13 @@ class Compensate(HandlerAction, frozen=True, gc=False):
 
     @property
     def parts(self) -> tuple[Message, ...]:
-        """Return the outcome, the event that is undone, and what its handler consumed."""
+        """Return the outcome, the event that is undone, and the stored messages that the handler consumed."""
         return self.message, self.result.event, *self.result.consumed
 
 
 class Abort(HandlerAction, frozen=True, gc=False):
-    """Undo a run that never finishes: prevent its pending document updates, make its `on_abort` calls, and report to an
-    operator what remains."""
+    """Undo a run that will never finish: prevent its pending document updates, make its `on_abort` calls, and report
+    the remaining effects to an operator."""
 
     undoes: ClassVar[bool] = True
     goes_on: ClassVar[SuspendedRun | None] = None
@@ -227,12 +229,12 @@ class DelayCompensation(RecordDecision, frozen=True, gc=False):
 
     undoes: ClassVar[bool] = True
     known: bool
-    """True if the compensation waits for the original run, which has begun and will finish. False if it waits for the
-    start of the saga: as long as that is unknown, the service may have forgotten what it did."""
+    """True if the compensation waits for the handler's run, which has begun and will finish. False if it waits until
+    the start of the saga is known: before that, the service may have forgotten what it did."""
 
 
 class BeginAbort(RecordDecision, frozen=True, gc=False):
-    """Replace the intent of a run that will never finish: from then on nothing continues the run."""
+    """Replace the intent of a run that will never finish, so that nothing continues the run."""
 
     undoes: ClassVar[bool] = True
 
@@ -283,7 +285,7 @@ class Release(ApplyCommand, frozen=True, gc=False):
 
 
 class AnswerStep(ApplyCommand, frozen=True, gc=False):
-    """Record an operator's answer for a call of a dead run, and retry the run."""
+    """Record an operator's answer to a call of a dead run, and retry the run."""
 
     kept: PendingMessage
     intent: Intent
@@ -320,7 +322,7 @@ CompensationDecision: TypeAlias = DelayCompensation | BeginAbort | Abort | Compe
 RecordedDecision: TypeAlias = Ignore | Reject | KeepPending | Enqueue | DelayCompensation | BeginAbort | CloseHandler
 """Every decision that is only recorded: no user code runs."""
 CommandDecision: TypeAlias = Replay | AdmitAsNew | Discard | Release | AnswerStep | ResolveEscalation | RejectCommand
-"""Every result of a command that needs only a write."""
+"""Every result of an operator command that runs no user code."""
 Action: TypeAlias = (
     Complete
     | LoadProgress

@@ -18,11 +18,12 @@ class Wait(NamedTuple):
     where: str | None = None
     """Place in the service's code that made the refused call."""
     grows: bool = False
-    """True if the duration is unknown: then each pause is as long as the run has waited so far, up to a minute."""
+    """True if it is unknown how long the wait will take. Then each pause is as long as the run has waited so far, up to
+    a minute."""
 
 
 class Divert(NamedTuple):
-    """A message that an operator sends to the dead letters instead of its handler."""
+    """A message that a route of an operator sends to the dead letters instead of its handler."""
 
     reason: str
 
@@ -32,8 +33,9 @@ def admit(
 ) -> Wait | Divert | None:
     """Decide whether a run may begin or continue; `None` if it may.
 
-    `has_begun`: True if the run has an open intent. What has begun is never diverted, for it may have had effects; nor
-    is a compensation, a deadline or a suspended run, which must not be lost. They can only be paused.
+    `has_begun`: True if the run has an open intent. A run that has begun is never diverted, because it may have had
+    effects. Neither is a compensation, a deadline or a suspended run, because it must not be lost. All of these can
+    only be paused.
     """
     pause = control_log.find_pause(controls, service, action.name, now_ms)
     if pause is not None:
@@ -46,14 +48,13 @@ def admit(
 
 
 def is_divertible(action: HandlerAction, *, has_begun: bool) -> bool:
-    """Return True if the message can be diverted: no run on it has begun, and nothing is lost if its handler never
-    runs."""
+    """Return True if the message may go to the dead letters instead of its handler: its run is new, and it is neither a
+    compensation nor a deadline."""
     return isinstance(action, RunHandler) and action.goes_on is None and not action.role.is_deadline and not has_begun
 
 
 def _pause_left_s(pause: ControlEntry, now_ms: int) -> float:
-    """Return the seconds until a pause is over, or until it has to be checked again: an operator may end it at any
-    time."""
+    """Return the seconds until the pause ends or is checked again. An operator may end it at any time."""
     left_s = AWAY_S_MAX / 2  # spreading can double this
     if pause.switch.until is None:
         return left_s

@@ -1,4 +1,5 @@
-"""Record compensations, in any order of arrival: a compensation waits, undoes results, and closes its handler. Pure."""
+"""Record how a compensation waits, undoes results and closes its handler, in whatever order the messages arrive.
+Pure."""
 
 from collections.abc import Sequence
 
@@ -24,10 +25,10 @@ from saga.progress.journal import Commit, TransitionDetails, WriteContext, find_
 def delay_compensation(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message, *, known: bool
 ) -> Commit:
-    """Keep the outcome until its compensation can run or close the handler.
+    """Record that a compensation waits, and keep its failure outcome.
 
-    If `known`, it waits until the original run, which has begun, has ended. Otherwise it waits for a message that says
-    when the saga began: until then the service may have forgotten what it did, so it must not record that there was
+    `known`: True if it waits for the end of the handler's run, which has begun. False if it waits for a message with
+    the start of the saga: before that, the service may have forgotten what it did, so it must not record that there was
     nothing to undo.
     """
     began = f"{role.name} has begun and is brought to its end first"
@@ -40,7 +41,7 @@ def delay_compensation(
 def _keep_outcome(p: SagaProgress, role: HandlerRole, outcome: Message) -> SagaProgress:
     """Return the progress with the outcome stored for the compensation.
 
-    No run of the original begins until the compensation has ended.
+    No run of the handler begins until the compensation has ended.
     """
     if any(k.handler == role.name and k.message.id == outcome.id for k in p.compensating):
         return p
@@ -50,8 +51,8 @@ def _keep_outcome(p: SagaProgress, role: HandlerRole, outcome: Message) -> SagaP
 def complete_compensation(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, result: CompensableResult, ended: TransitionDetails
 ) -> Commit:
-    """Record that one result is undone. With the last result the handler is closed, unless another run of it is
-    open."""
+    """Record that one result is undone. After the last result the handler is closed, unless it still has an open run,
+    or a suspended run to undo."""
     outcome, delta = ended.message, ended.delta
     cause = result.event.id
     rest = tuple(r for r in p.results if r.event.id != cause or r.handler != role.name)
@@ -92,7 +93,8 @@ def complete_compensation(
 def _drop_withdrawn_runs(
     p: SagaProgress, hand: WriteContext, withdrawn: set[str], ended: TransitionDetails
 ) -> tuple[SagaProgress, TransitionDetails]:
-    """Return the progress without failed runs on events that are withdrawn now. A run with an open intent stays."""
+    """Remove failed runs whose event has just been withdrawn, and end their dead letters. A run with an open intent
+    stays."""
     gone = [
         k
         for k in p.queue
@@ -128,7 +130,7 @@ def _make_dropped_record(k: PendingMessage, reason: str) -> DeadLetterRecord:
 def _has_more_results(p: SagaProgress, role: HandlerRole) -> bool:
     """Return True if another result of the handler has to be undone.
 
-    Results in segments are restored by the next write.
+    Results in overflow segments count, too: the next write restores them.
     """
     if any(result.handler == role.name for result in p.results):
         return True
@@ -136,7 +138,7 @@ def _has_more_results(p: SagaProgress, role: HandlerRole) -> bool:
 
 
 def close_without_results(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> Commit:
-    """Record that there is nothing to undo: the handler never runs in this saga."""
+    """Record that there is nothing to undo, and close the handler: it will never run in this saga."""
     p, letters = _close_handler(p, hand, role, outcome)
     reason = f"nothing of {role.name} to undo; it is closed"
     return journal.append_transition(
@@ -145,7 +147,7 @@ def close_without_results(p: SagaProgress, hand: WriteContext, role: HandlerRole
 
 
 def make_abort_intent(p: SagaProgress, role: HandlerRole, run: str | None = None) -> Intent:
-    """Make the intent that replaces an original run which never finishes: from then on nothing continues the run.
+    """Make the intent that replaces a handler's run which will never finish, so that nothing continues that run.
 
     `run`: id of a message of the run to abort; `None` for any run of the handler.
     """
@@ -184,7 +186,7 @@ def make_abort_intent(p: SagaProgress, role: HandlerRole, run: str | None = None
     )
 
 
-def complete_abort(  # the original, because of which outcome, and what became of what it did
+def complete_abort(  # the run, the outcome that ends it, and what became of the run's effects
     p: SagaProgress,
     hand: WriteContext,
     role: HandlerRole,
@@ -193,7 +195,7 @@ def complete_abort(  # the original, because of which outcome, and what became o
     remains: Sequence[str],
     calls: tuple[StepRecord, ...] = (),
 ) -> Commit:
-    """Record that the run is aborted. Effects that no call undoes are reported to a person.
+    """Record that the run is aborted. Effects that no call undoes are reported to an operator.
 
     `remains`: descriptions of those effects. `calls`: the calls that were made to undo the run.
     """
@@ -228,10 +230,10 @@ def complete_abort(  # the original, because of which outcome, and what became o
 def _close_handler(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message
 ) -> tuple[SagaProgress, tuple[DeadLetterRecord, ...]]:
-    """Close the handler for the saga.
+    """Close the handler for this saga: drop the messages that are stored for it, and record the end of their dead
+    letters.
 
-    The outcome goes into the inbox, messages stored for the handler are dropped, and the dead letters among them get a
-    record of their end.
+    The outcome and the dropped messages go into the inbox.
     """
     reason = f"{outcome.type} has closed {role.name}: the message will never be handled"
     letters = tuple([_make_dropped_record(k, reason) for k in p.queue if k.handler == role.name and k.dead])
@@ -255,8 +257,8 @@ def _close_handler(
 def _close_segments(p: SagaProgress, hand: WriteContext, role: HandlerRole) -> tuple[OverflowSegment, ...]:
     """Turn segments of messages that are pending for the handler into inbox segments.
 
-    Queued messages are ignored when they become next, because a segment of the queue may contain messages of other
-    handlers.
+    Segments of the queue stay, because they may contain messages of other handlers. Queued messages of this handler are
+    ignored when they become next.
     """
     now_s = hand.entered_s
     return tuple(

@@ -39,11 +39,11 @@ from saga.support.clock import LATEST_MS
 
 HAD, LEFT = AlreadyProcessed(), AlreadyPending()
 TOO_OLD = "older than the retention"
-"""Beginning of the reason of a dead letter for a message that the service may have handled and forgotten. It does not
-block the saga."""
+"""Beginning of a dead letter's reason: the service may have handled the message and forgotten it. Such a dead letter
+does not block the saga."""
 OTHER_CONTENT = "already handled with other content"
-"""Beginning of the reason of a dead letter for a message with the type of a handled one but other content. It does not
-block the saga."""
+"""Beginning of a dead letter's reason: the handler has handled a message of this type with other content. Such a dead
+letter does not block the saga."""
 HANDLED_AS_NEW = "if it never was handled, have it handled as a new one: saga dead replay --older"
 
 
@@ -54,7 +54,7 @@ def decide(
 
     Args:
         now: the time, for a message that has just arrived; `None` for a pending message, whose age does not matter.
-        bad: why the handler cannot decode the message; then it does not wait for other events.
+        undecodable: why the handler cannot decode the message. Such a message does not wait for other events.
     """
     if p.inbox and ids.inbox_entry(message.id, role.name) in p.inbox:  # line 1
         return HAD
@@ -93,7 +93,7 @@ def decide(
 
 
 def _resume_intent(p: SagaProgress, role: HandlerRole, message: Message) -> AlreadyPending | RunHandler | None:
-    """Return the open run that the message belongs to, so that it is continued (line 2)."""
+    """Return the action that continues the open run of this message; `None` if it has none (line 2)."""
     if find_intent(p, role.name, message, "lieu") is not None:
         return LEFT
     intent = find_intent(p, role.name, message)
@@ -103,7 +103,8 @@ def _resume_intent(p: SagaProgress, role: HandlerRole, message: Message) -> Alre
 
 
 def _decide_next_turn(p: SagaProgress, role: HandlerRole, goes_on: SuspendedRun) -> Enqueue | RunHandler:
-    """Continue a suspended run, for the message that started it."""
+    """Decide on the message that started a suspended run: continue the run, or queue the message if the saga is
+    blocked."""
     message = goes_on.parts[0]
     if is_blocked(p, role.name, message):
         return Enqueue(role, message, explain_block(p, role.name))
@@ -111,7 +112,8 @@ def _decide_next_turn(p: SagaProgress, role: HandlerRole, goes_on: SuspendedRun)
 
 
 def _decide_optional(p: SagaProgress, role: HandlerRole, message: Message) -> Ignore | KeepPending:
-    """Decide on a message of an optional parameter: it is stored for the handler's next run."""
+    """Decide on a message for an optional parameter: keep it for the handler's next run, or ignore it if the handler
+    has run."""
     if _has_run(p, role.name):
         return Ignore(role, message, f"{role.name} has run in this saga already")
     return KeepPending(role, message, f"until {role.name} runs, and is shown it")
@@ -139,7 +141,10 @@ def find_closing_reason(p: SagaProgress, role: HandlerRole) -> str | None:
 
 
 def _find_failures(p: SagaProgress, role: HandlerRole) -> Iterable[str | None]:
-    """Return the failure outcomes, received or emitted, that this handler's compensation still has to process."""
+    """Return the failure outcomes, received or emitted, after which the handler must not run.
+
+    While its own compensation waits, outcomes that only wait for compensations are left out.
+    """
     if not p.compensating or any(k.handler == role.name for k in p.compensating):
         return (*p.failed, p.outcome)
     return (*p.failed, p.outcome, *(k.message.type for k in p.compensating))
@@ -166,7 +171,8 @@ def find_run_intent(p: SagaProgress, run: RunKey) -> Intent | None:
 
 
 def _decide_repetition(p: SagaProgress, role: HandlerRole, index: int, message: Message) -> Ignore | Reject | None:
-    """Decide on a message whose type the handler has processed already, or has as a part of another run (line 4)."""
+    """Decide on a message for a parameter that another message of a completed, suspended or future run has already
+    filled; `None` if this is the first one (line 4)."""
     if role.many and index == 0:
         return None
     earlier = [
@@ -211,7 +217,7 @@ def is_blocked(p: SagaProgress, handler: str, message: Message) -> bool:
 
 
 def explain_block(p: SagaProgress, handler: str) -> str:
-    """Describe why a run is blocked, for people."""
+    """Describe why a run is blocked, as readable text."""
     dead = next((k for k in (*p.queue, *p.compensating) if k.dead), None)
     if dead is not None:
         return f"the saga is quarantined: {dead.message.type} for {dead.handler} is a dead letter"
@@ -239,8 +245,9 @@ def find_next_ready(
 ) -> Ignore | Reject | KeepPending | RunHandler | CompensationDecision | None:
     """Return the next action that is ready without a new message; `None` if there is none.
 
-    In this order: open runs whose message is stored, compensations whose originals have ended, the head of the queue,
-    complete fan-ins while the queue is empty, suspended runs, deadlines. A parked run is not ready before its due time.
+    In this order: open runs whose message is stored, compensations whose handler has no open run, the head of the
+    queue, complete fan-ins while the queue is empty, suspended runs, deadlines. A parked run is not ready before its
+    due time.
 
     Args:
         in_hand: id of the message that is being processed; `None` for any.
@@ -277,7 +284,8 @@ def find_next_ready(
 def _find_ready_suspended_run(
     p: SagaProgress, roles: HandlerRoles, now_ms: int, in_hand: str | None
 ) -> Ignore | RunHandler | None:
-    """Return the next action for the first suspended run that may continue, or that never will."""
+    """Return an action that continues the first ready suspended run, or one that ignores a run which will never
+    continue."""
     for c in p.suspended_runs:
         role = roles.handlers[c.handler]
         ended = find_closing_reason(p, role)
@@ -290,7 +298,7 @@ def _find_ready_suspended_run(
 
 
 def _find_unused_optional(p: SagaProgress, roles: HandlerRoles) -> Ignore | None:
-    """Return the next action for an optional message that is stored for a handler which will not run again."""
+    """Return an action that ignores an optional message, because its handler will not run again."""
     for role in roles.lookers:
         for k in p.waiting:
             if k.handler == role.name and role.may_do_without(k.message.type):
@@ -303,7 +311,7 @@ def _find_unused_optional(p: SagaProgress, roles: HandlerRoles) -> Ignore | None
 def _find_ready_deadline(
     p: SagaProgress, roles: HandlerRoles, now_ms: int, handled_ms: int
 ) -> Ignore | RunHandler | None:
-    """Return the next action for the first deadline that is due and may run, or that never will."""
+    """Return an action that runs the first due deadline, or one that ignores a deadline which will never run."""
     for role, message in timers.find_due_deadlines(p, roles, now_ms, handled_ms):
         ended = find_closing_reason(p, role)
         if ended is not None:
@@ -314,7 +322,8 @@ def _find_ready_deadline(
 
 
 def _find_resumable(p: SagaProgress, roles: HandlerRoles, intent: Intent, now_ms: int) -> RunHandler | None:
-    """Return an open run that no redelivery will finish, because its message is stored or is a self-consumed event."""
+    """Return the action that continues an open run which no redelivery will finish, because its message is stored or is
+    a self-consumed event."""
     if intent.kind != "do":
         return None
     parts = {m.id for m in intent.parts}
@@ -339,7 +348,7 @@ def _find_resumable(p: SagaProgress, roles: HandlerRoles, intent: Intent, now_ms
 
 
 def _find_complete_join(p: SagaProgress, roles: HandlerRoles) -> Ignore | Reject | RunHandler | None:
-    """Return the fan-in that was completed first, with the message that completed it."""
+    """Return the action for the fan-in that was completed first, with the message that completed it."""
     found: list[tuple[int, HandlerRole, Message]] = []
     waiting_alone = {k.handler for k in p.waiting} if p.started is not None else set()
     types = {*[k.message.type for k in p.waiting], *[own.event.type for own in p.self_consumed]}
@@ -465,7 +474,7 @@ def collect_parts(p: SagaProgress, role: HandlerRole, message: Message) -> tuple
 
 
 def describe_missing(p: SagaProgress, role: HandlerRole, message: Message) -> str:
-    """Describe which event types are still missing, for people."""
+    """Describe which event types are still missing, as readable text."""
     gaps = [
         " or ".join(sorted(types))
         for index, types in enumerate(role.takes)
@@ -482,10 +491,10 @@ def find_order_number(p: SagaProgress, handler: str, message: Message) -> int | 
 
 
 def is_other_message_first(p: SagaProgress, role: HandlerRole, message: Message) -> bool:
-    """Return True if a handler with `repeats` has to handle another message first.
+    """Return True if a handler with `repeats` has to handle an earlier pending message first.
 
-    The events that the other message waits for may have just arrived at another worker. A message behind a failed one
-    waits, too.
+    The events that the earlier message needs may have just arrived at another worker. If the earlier message has
+    failed, this one waits, too.
     """
     first = next((k for k in p.waiting if k.handler == role.name and k.message.type in role.takes[0]), None)
     if first is None or first.message.id == message.id:

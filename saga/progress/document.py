@@ -52,12 +52,12 @@ class AbortAction(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     """A call that undoes what its run did; the run declared it with `saga.on_abort`."""
 
     call: str
-    """`resource.method`, or `module:function`: another process finds the function by this name."""
+    """`resource.method` or `module:function`, by which another process finds the function."""
     args: tuple[Raw, ...] = ()
     named: dict[str, Raw] = {}
     """Arguments that were passed by name."""
     saga: tuple[str, ...] = ()
-    """Positions and names of the arguments for which the saga itself is passed."""
+    """Positions and names of the arguments that stand for the saga object itself."""
     after: int = 0
     """Number of calls of the same turn that were answered before this one was declared; 0 if an earlier turn declared
     it."""
@@ -84,7 +84,7 @@ class OverflowSegment(
     """Sum of the digests of the segment's items. Like `count`, it includes the items of the segments below. See
     `saga.progress.integrity`."""
     inbox_digest: str = ""
-    """Sum of the digests of the inbox entries of the segment's messages. It replaces `bound` when the handler is
+    """Sum of the digests of the inbox entries of the segment's messages. It replaces `items_digest` when the handler is
     closed: then the messages will never be handled, and count as handled."""
     first: int = 0
     last: int = 0
@@ -102,7 +102,7 @@ class OverflowSegment(
     def closed(self, now_s: int, until: int) -> "OverflowSegment":
         """Return the segment as an inbox segment, because the messages in it will never be handled.
 
-        A segment that never expires stays so, until the next write replaces it by a copy that expires.
+        A segment that never expires stays so until the next write replaces it by a copy that expires.
         """
         until = min(self.expires, until)
         none = ()
@@ -130,12 +130,11 @@ class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     name: str
     """The function's own name; for a read, the document's collection."""
     number: int
-    """Number of the call among the run's calls of the same name, in order."""
+    """Number of the call among the calls of this name in the run."""
     input: str
     """Digest of the arguments."""
     arguments: str = ""
-    """The arguments themselves, for people to read; empty if they are long, or if the run was given sensitive values.
-    """
+    """The arguments as readable text; empty if they are long, or if the run was given sensitive values."""
     document: str | None = None
     """`collection/key`, for updates and reads."""
     value: Raw = Raw(b"null")
@@ -144,7 +143,7 @@ class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     """Claim check: the name of the document that stores a value too large for the progress; `value` is then null. See
     `saga.engine.persistence.overflow_store`."""
     ms: int = 0
-    """Milliseconds that a step took, by the clock of the worker that ran it; for people to read."""
+    """Milliseconds that a step took, by the clock of the worker that ran it. For display only."""
     answer: str | None = None
     """Class name of the declared exception that the call raised; `value` then holds the exception's arguments. `None`
     if it returned."""
@@ -157,7 +156,7 @@ class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
 
     @property
     def description(self) -> str:
-        """Describe the call for people, with its arguments if they are recorded."""
+        """Describe the call as readable text, with its arguments if they are recorded."""
         return f"{self.kind} {self.name}" + (f"({self.arguments})" if self.arguments else "")
 
 
@@ -174,7 +173,7 @@ class Intent(
     handler: str
     kind: IntentKind
     name: str = ""
-    """Name of the compensation, for people to read; only for an intent of kind `undo`."""
+    """Name of the compensation, for display; only for an intent of kind `undo`."""
     cause: str
     message: Message
     parts: tuple[Message, ...]
@@ -200,9 +199,9 @@ class Intent(
 
     @property
     def open_call(self) -> StepRecord | None:
-        """Return the call that has begun and has no answer.
+        """Return the call that has begun and has no answer yet.
 
-        If the run failed after the call, the answer is in the intent too.
+        If the run failed after the call, the call is not open, because the intent has its answer.
         """
         begins = self.begins
         if begins is None or any((c.name, c.number) == (begins.name, begins.number) for c in self.calls):
@@ -216,8 +215,8 @@ class PendingMessage(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     handler: str
     message: Message
     n: int
-    """Number of the transition that first stored the message. It is the message's position among the others, and stays
-    with it when the message moves to another list or a segment."""
+    """Number of the transition that first stored the message. It determines the message's position in its list, and
+    does not change when the message moves to another list or to a segment."""
     dead: str | None = None
     """Id of the message's dead letter. The message stays at the head of the queue until an operator decides."""
     undecodable: str | None = None
@@ -235,11 +234,12 @@ class PendingMessage(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     """True if the message was last parked because of a pause, a limit or an open breaker, not after a failed attempt.
     """
     decides: bool = False
-    """True for a part in `waiting` whose handler may emit an outcome: the handler never runs once the saga has ended in
+    """True for a pending message whose handler may emit an outcome. That handler never runs after the saga has ended in
     this service."""
     disputed: tuple[tuple[str, int], ...] = ()
-    """Steps and reads of a dead run, by name and number, on which its record and the handler's code differ. An operator
-    may answer these even if an answer is recorded; of the run's other calls only the open one."""
+    """Steps and reads of a dead run, by name and number, where the handler's code and the run's record differ. An
+    operator may answer these even if an answer is recorded. Of the run's other calls, only the open one may be
+    answered."""
 
 
 class SuspendedRun(
@@ -309,16 +309,16 @@ class CompensableResult(
 
 
 class SelfConsumedEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """An event that this service both emits and consumes. It is consumed from transition `n`, not from the log."""
+    """An event that this service both emits and consumes. Its handlers get it from transition `n`, not from the log."""
 
     event: Message
     n: int
     only: tuple[str, ...] = ()
-    """Handlers that the event is for. It is set on events that were in an overflow segment, because the other handlers
-    had processed them. Empty: all handlers that consume its type."""
+    """Handlers that have not processed the event, if it was in an overflow segment. Empty: all handlers that consume
+    its type."""
 
     def is_for(self, handler: str) -> bool:
-        """Return whether a handler that consumes the event's type may not have processed it."""
+        """Return False if it is known, from the event's segment, that the handler has processed the event."""
         return not self.only or handler in self.only
 
 
@@ -342,7 +342,7 @@ class CurrentTimer(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class FailedAttempt(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A failed attempt, as recorded for people to read."""
+    """A failed attempt, as the journal shows it."""
 
     time: str
     """Time at which the attempt failed."""
@@ -381,12 +381,12 @@ class SagaProgress(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     named none."""
     state: dict[str, Any] = {}
     version: int = 1
-    """Version of the state. It is that of the release which first wrote the progress, until a run of a later release
-    ends."""
+    """Version of the state. The release that first wrote the progress sets it, and the end of a run of a later release
+    raises it."""
     outcome: str | None = None
     """The outcome that this service emitted."""
     inbox: dict[str, int] = {}
-    """Maps the entry of (message, handler) to the time at which it was made, in seconds since 1970."""
+    """Maps the inbox entry of each (message, handler) to the time at which it was made, in seconds since 1970."""
     completed_runs: tuple[CompletedRun, ...] = ()
     closed: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
@@ -470,7 +470,7 @@ class DeadLetterRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc
 
 
 class Transition(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, rename={"timer": "wake"}):
-    """One write of the progress: the message that caused it, the handler, the outcome, and the emitted events."""
+    """One entry of the journal: the message that caused it, the handler, the outcome, and the emitted events."""
 
     n: int
     previous: str
@@ -484,9 +484,9 @@ class Transition(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     source: str
     cause: str = ""
     position: tuple[str, int, int] | None = None
-    """Position of the message in the log: once its offset is committed, the events are known as published. `None` if
-    the progress knew the message before: its offset may have been committed earlier, so the events of a transition that
-    a zombie wrote would never be published."""
+    """Position of the message in the log. Once its offset is committed, the events are known as published. `None` if
+    the progress knew the message before. Then the offset may have been committed earlier, and events of a transition
+    that a zombie wrote would never be published."""
     log_id: str = ""
     """Id of the log to which `position` belongs."""
     reason: str | None = None
@@ -597,7 +597,7 @@ _S_co = TypeVar("_S_co", bound="DataclassInstance | None", default=None, covaria
 
 @dataclass(frozen=True, kw_only=True)
 class TransitionView:
-    """A transition, for people and tests."""
+    """A transition, as tools and tests read it."""
 
     handler: str
     outcome: Outcome

@@ -37,9 +37,10 @@ READ_S_MIN = 5.0
 """Minimum seconds between two reads of the contracts, however many messages of unknown types or versions arrive."""
 LOOK_S_MAX = 50.0
 """Maximum seconds between two checks whether a schema or a release is deployed. The contracts may have been read up to
-`READ_S_MIN` before the check, so it takes less than a minute until a deployment is noticed."""
+`READ_S_MIN` before the check, so a deployment is noticed in less than a minute."""
 SPREAD = 0.2
-"""Share of that time by which checks are spread, so that runs parked at the same moment are not all checked at once."""
+"""Fraction of that time by which checks are spread, so that runs parked at the same moment are not all checked at
+once."""
 HISTORY_MAX = 20
 """Maximum number of failed attempts that one transition records. Only the most recent are kept."""
 STATE_BYTES_MAX = 2000
@@ -47,7 +48,7 @@ STATE_BYTES_MAX = 2000
 
 
 class Failure(NamedTuple):
-    """The error of a failed attempt, as far as the decision about the attempt depends on it."""
+    """The error of a failed attempt, reduced to what the decision about the next attempt needs."""
 
     reason: str
     rule: FailureRule
@@ -57,11 +58,11 @@ class Failure(NamedTuple):
     is_final: bool
     """True if no attempt can succeed: the message is damaged, the run not deterministic, or the progress too large."""
     is_permanent: bool
-    """True if the handler or its rules say that the error is not retried."""
+    """True if the handler or its retry rules exclude a retry after this error."""
 
 
 class FailureVerdict(NamedTuple):
-    """What follows from a failed attempt."""
+    """The decision after a failed attempt: retry, park, or give up."""
 
     gives_up: bool
     """True if it was the last attempt: the message becomes a dead letter."""
@@ -84,7 +85,7 @@ class FailureVerdict(NamedTuple):
 
 
 class RunFailure(Struct, frozen=True, kw_only=True, gc=False):
-    """Why a run was given up or parked, for people."""
+    """Why a run was given up or parked, as the journal and the dead letter show it."""
 
     reason: str
     remedy: str
@@ -102,10 +103,10 @@ class RunFailure(Struct, frozen=True, kw_only=True, gc=False):
     put_off: bool = False
     """True if a pause, a limit or an open breaker postponed the run: nothing has failed."""
     undecodable: str | None = None
-    """Reason why the message could not be decoded, if its schema may still arrive. Such a message does not wait for the
-    other events of its handler."""
+    """Reason why the message could not be decoded, if its schema may still be deployed. Such a message does not wait
+    for the other events of its handler."""
     disputed: tuple[tuple[str, int], ...] = ()
-    """Steps and reads, by name and number, on which the run's record and its code differ."""
+    """Steps and reads, by name and number, where the run's record and its code differ."""
 
 
 def judge_failure(
@@ -122,7 +123,7 @@ def judge_failure(
     Args:
         history: attempts that failed while this message was processed, this one last.
         moment: the time in milliseconds since 1970, and a random number from 0 to 1 that spreads the delay.
-        schemas_may_come: False where a schema that is missing after all attempts is never deployed.
+        schemas_may_come: False if a schema that is still missing after all attempts will never be deployed.
     """
     (now_ms, chance), (rule, retry), waits_for = moment, failure.rule, failure.waits_for
     before, named = count_failures_before(p, action)
@@ -155,7 +156,7 @@ def judge_failure(
 
 
 def count_failures_before(p: SagaProgress, action: HandlerAction) -> tuple[int, Mapping[str, int]]:
-    """Return how many attempts of the run failed before this message was processed: all, and those under each named
+    """Return how many attempts of the run failed before this message was processed: in total, and under each named
     rule."""
     if p.timer is None:  # what is parked has a timer
         return 0, {}
@@ -280,11 +281,11 @@ def park(
 
 
 def _waits_in_place(p: SagaProgress, action: HandlerAction, kept: PendingMessage, c: SuspendedRun) -> bool:
-    """Return True if a suspended run can stay among the suspended runs, because only its time decides when it
+    """Return True if a suspended run stays among the suspended runs, because only its due time decides when it
     continues.
 
-    A run that was postponed without a failed attempt may continue earlier: if it has an open intent, or when an awaited
-    event is here.
+    A run that was postponed without a failed attempt may continue before its due time, if it has an open intent, or if
+    an awaited event has arrived.
     """
     return bool(kept.attempts) or not (
         find_intent(p, action.role.name, action.message) or suspended_runs.is_awaited_event_here(p, action.role, c)
@@ -294,7 +295,7 @@ def _waits_in_place(p: SagaProgress, action: HandlerAction, kept: PendingMessage
 def _describe_attempt(
     message: Message, failure: RunFailure, intent: Intent | None, letters: tuple[DeadLetterRecord, ...]
 ) -> TransitionDetails:
-    """Describe a failed attempt, with the answers that it received."""
+    """Make the transition details of a failed attempt, with the answers that it received."""
     return TransitionDetails(
         message=message,
         reason=failure.reason,
@@ -306,7 +307,7 @@ def _describe_attempt(
 
 
 def _update_intent(p: SagaProgress, action: HandlerAction, intent: Intent | None) -> SagaProgress:
-    """Return the progress with the current version of the open intent."""
+    """Return the progress with the run's open intent replaced by its current version."""
     if intent is None:
         return p
     name, cause = intent.handler, intent.cause
@@ -385,9 +386,10 @@ def has_timer(p: SagaProgress, action: HandlerAction, *, has_begun: bool) -> boo
 
 
 def find_postponed_since_ms(p: SagaProgress, action: HandlerAction, attempts: int, reason: str) -> int | None:
-    """Return the time since which, by the journal, the run is postponed for this reason after this number of attempts.
+    """Return the time since which the run has been postponed for this reason, after this number of attempts.
 
-    `None` if it is not. Two reasons that alternate are recorded once each.
+    The journal determines this time; `None` if the run is not postponed. Two reasons that alternate are recorded once
+    each.
     """
     found = None
     for entry in map(decode_transition, reversed(p.transitions)):

@@ -20,16 +20,17 @@ class CompensationRole:
     outcomes: frozenset[str]
     """The failure outcomes that it reacts to."""
     results: frozenset[str]
-    """Types of the original's events that it undoes."""
+    """Types of the handler's events that it undoes."""
     took: frozenset[str] = frozenset()
-    """Types of events that its original consumed and that it is given, too. They are stored with the results."""
+    """Types of the events that its handler consumed and that the compensation gets as parameters, too. They are stored
+    with the results."""
     expected_errors: frozenset[str] = frozenset()
     """Class names of the declared exceptions of its resources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerRole:
-    """One handler: the events that it needs, and what they mean for it."""
+    """One handler, as decisions see it: the events that it takes, and what it may emit or close."""
 
     name: str
     takes: tuple[frozenset[str], ...]
@@ -49,8 +50,8 @@ class HandlerRole:
     within_ms: int = 0
     """Milliseconds after its event at which a deadline runs; 0 for a handler that is not a deadline."""
     grace_ms: int | None = None
-    """Milliseconds after a deadline's due time until which it waits for the log; `None` if it waits until the log has
-    been handled."""
+    """Maximum milliseconds after its due time that a deadline waits for the log to be handled; `None` if it waits as
+    long as necessary."""
     unless: frozenset[str] = frozenset()
     """Types that close a deadline, including the outcomes that this service knows."""
     ends_surely: bool = False

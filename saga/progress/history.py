@@ -16,9 +16,9 @@ from saga.progress.document import UNREADABLE, SagaProgress, Transition, decode_
 TRANSITIONS_MAX = 64
 """With more transitions than this in a progress, the oldest published ones are archived."""
 TRANSITIONS_KEPT = 16
-"""Number of transitions that then stay in the progress, for people to read."""
+"""Number of transitions that stay in the progress then, so that it shows its recent history."""
 HISTORY_BYTES_MAX = 256 * 1024
-"""With more bytes of transitions than this, the oldest published ones are archived, until half of it is left."""
+"""With more bytes of transitions than this, the oldest published ones are archived, until half of this size is left."""
 
 
 def find_unpublished(p: SagaProgress, is_committed: Callable[[Position], bool], in_hand: str) -> Iterator[Transition]:
@@ -65,7 +65,8 @@ def build_archive(p: SagaProgress) -> TransitionArchive | None:
 
 
 def is_of_another_saga(p: SagaProgress, archive: TransitionArchive) -> bool:
-    """Return True if an archive with the number of this progress was written for an earlier saga with the same id."""
+    """Return True if this archive, which begins with the same transition number as the progress, belongs to an earlier
+    saga with the same id."""
     assert archive.first == p.first
     return p.transitions[:1] != archive.transitions[:1]
 

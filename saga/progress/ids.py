@@ -19,7 +19,8 @@ def digest(what: str, saga: str, cause: str) -> str:
 
 
 def event_id(type_: str, service: str, saga: str, handler: str, cause: str, index: int) -> str:
-    """Return the id of the event that `handler` emits at `index`, because of `cause`."""
+    """Return the id of an event that `handler` emits in the run with this cause. `index`: the event's place in that
+    run."""
     return f"{type_}-{digest(f'event|{service}|{handler}|{index}', saga, cause)}"
 
 
@@ -41,10 +42,10 @@ def dead_letter_id(service: str, saga: str, handler: str, message: str, replays:
 
 
 def parked_id(service: str, saga: str, handler: str, message: str, attempts: int, due_ms: int) -> str:
-    """Return the name of a wait for the next attempt.
+    """Return the id of a parked run's wait for its next attempt.
 
-    It depends on attempts and time, because the same run may wait again: postponed with the same number of attempts, or
-    with one more at the same time.
+    It depends on attempts and due time, because the same run may wait again: after a postponement with the same number
+    of attempts, or after another failed attempt with the same due time.
     """
     return f"parked-{digest(f'parked|{service}|{handler}|{attempts}|{due_ms}', saga, message)}"
 
@@ -60,5 +61,5 @@ def inbox_entry(message: str, handler: str) -> str:
 
 
 def content_digest(value: bytes) -> str:
-    """Return the digest by which messages of one type with different contents are told apart."""
+    """Return a digest that distinguishes messages of one type by their content."""
     return blake2b(value, digest_size=8).hexdigest()

@@ -8,8 +8,8 @@ the field's items. So the sums over all transitions must equal the sums of the s
 contents: a new rule of handling needs no change here. The cost of a transition depends only on the items that it
 changed, however large the snapshot is.
 
-A field that does not change only by transitions cannot be digested: `UNDIGESTED_FIELDS` lists these fields, with what
-is checked instead. The results are for people who check histories: no decision reads them.
+A field that may change without a transition cannot be digested: `UNDIGESTED_FIELDS` lists these fields, with what is
+checked instead. The results are for people who check histories: no decision reads them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -64,15 +64,16 @@ UNDIGESTED_FIELDS = {
 NOTHING = "0"
 """The sum for a field that did not change: transitions leave it out."""
 MANY = 64
-"""Above this number of items, the comparison relies on their order, or on unchanged items being the same objects, so
-that it compares fewer."""
+"""Above this number of items, the comparison of a field examines fewer of them: it relies on their order, or on
+unchanged items being the same objects."""
 _MODULUS = 1 << 64
 _ENTRIES = _MODULUS - 59
-"""A prime modulus, so that all digits of an inbox entry count. An entry is a digest already."""
+"""Prime modulus for inbox entries, so that all their digits count. An entry is already a digest and need not be
+hashed."""
 
 
 def get_initial_hash(service: str, saga: str) -> str:
-    """Return the text that stands for the hash before the first transition.
+    """Return the text that the first transition has in place of the hash of a previous one.
 
     >>> get_initial_hash("payment", "order-17")
     'payment|order-17'
@@ -115,7 +116,8 @@ def digest_changes(
 
 
 def _add_segments(found: dict[str, str], before: SagaProgress, after: SagaProgress) -> None:
-    """Add the difference of the segments' sums: moving items to a segment does not change a field's total."""
+    """Add each field's difference for items in segments, so that moving items to a segment does not change the field's
+    sum."""
     for name in ("inbox", "queue", "waiting", "results"):
         gained = format_sum(
             _sum_segments(after, name) - _sum_segments(before, name) + int(found.pop(name, NOTHING), 16)
@@ -143,7 +145,7 @@ def update_format(p: SagaProgress) -> SagaProgress:
     """Return the progress with the format that fits its intents and results, so that older versions of the toolkit
     refuse what they would misread.
 
-    The format is `RELEASED` as `_is_released` says, and at least `CLAIMED` if an open run has answers in claim checks.
+    The format is `RELEASED` if `_is_released`, and at least `CLAIMED` if an open run has answers in claim checks.
     """
     claimed = any(call.claim for intent in p.intents for call in intent.calls)
     if _is_released(p):
@@ -160,7 +162,7 @@ def update_format(p: SagaProgress) -> SagaProgress:
 def may_affect_format(intents: Sequence[Intent]) -> bool:
     """Return False if these open intents cannot change the format.
 
-    This is cheap to check, and it is so for most runs, because they have no answer yet.
+    This check is cheap and holds for most runs, because most intents have no answer yet.
     """
     first = intents[0]
     goes_another_way = first.begins is not None and bool(first.begins.instead)
@@ -184,8 +186,8 @@ def has_digests(entries: Sequence[Transition]) -> bool:
 
 
 def find_mismatches(p: SagaProgress, entries: Sequence[Transition]) -> list[str]:
-    """Return the fields of a progress that differ from the sum of all its transitions. The state is checked
-    elsewhere."""
+    """Return the fields of a progress that differ from the sum of all its transitions. The state is checked by
+    `saga.progress.history.verify_history`."""
     found = list(_find_contradictions(p, entries))
     if has_digests(entries):
         found += [name for name in DIGESTED_FIELDS if _sum_field(name, p) != _sum_transitions(name, entries)]
@@ -213,7 +215,7 @@ def _sum_field_difference(name: str, before: SagaProgress, after: SagaProgress) 
 
 
 def _sum_difference(before: tuple[object, ...], after: tuple[object, ...]) -> str:
-    """Return the sum of the digests of items only in `after`, minus that of items only in `before`."""
+    """Return the sum of the digests of items only in `after`, minus the sum for items only in `before`."""
     count = len(before)
     if not count or after[:count] == before:  # most changes are at the end
         if len(after) == count + 1:  # usually one item was added: its digest is the sum
@@ -233,7 +235,7 @@ def _sum_difference(before: tuple[object, ...], after: tuple[object, ...]) -> st
 
 
 def format_sum(sum_: int) -> str:
-    """Format a sum of digests as it is stored. Sums from older versions begin with `0x`; `int` reads both."""
+    """Format a sum of digests for the store. Sums from older versions begin with `0x`; `int` reads both."""
     return hex(sum_ % _MODULUS)[2:]
 
 
@@ -242,7 +244,8 @@ def _items(value: object) -> tuple[object, ...]:
 
 
 def _count_common_prefix(old: tuple[object, ...], new: tuple[object, ...]) -> int:
-    """Return the number of leading items that both have in common. Comparing slices needs no loop in Python."""
+    """Return the length of the common prefix. This is a binary search, because comparing slices needs no loop in
+    Python."""
     low, high = 0, min(len(old), len(new))
     if old[:high] == new[:high]:
         return high
@@ -256,7 +259,7 @@ def _count_common_prefix(old: tuple[object, ...], new: tuple[object, ...]) -> in
 
 
 def _sum_inbox_difference(old: dict[str, int], new: dict[str, int]) -> str:
-    """Return the sum of the digests of entries added to an inbox, minus that of the removed entries."""
+    """Return the sum of the digests of entries added to an inbox, minus the sum for removed entries."""
     count = len(old)
     if len(new) == count + 1 and (
         not count or (count <= MANY and old.keys() <= new.keys())

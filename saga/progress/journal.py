@@ -48,12 +48,12 @@ class WriteContext(Struct, frozen=True, kw_only=True, gc=False):
     """Position of the message in the log; `None` if the progress knew the message before this write."""
     roles: HandlerRoles
     self_consumed_types: tuple[str, ...]
-    """Types of own events that the progress, once it is written, stores completely for its handlers: see
-    `SagaProgress.heard`."""
+    """New value of `SagaProgress.self_consumed_types`: types of own events that the written progress stores for its
+    handlers."""
     now_ms: int
     retention_s: int
     before: SagaProgress | None = None
-    """The progress as it is in the store: the transition records the changes from it."""
+    """The progress in the store. The transition records how the new progress differs from it."""
     transitions_published: int = 0
     """The transition events of all transitions below this number are published."""
 
@@ -71,19 +71,20 @@ class WriteContext(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def surely_s(self) -> int:
-        """Return `surely_s` for this write."""
+        """Return a time that has certainly passed: see the function `surely_s`."""
         return surely_s(self.message, self.now_ms)
 
     @property
     def forgotten_s(self) -> int:
-        """Return the time before which inbox entries may be dropped: the retention before `surely_s`."""
+        """Return the time before which inbox entries may be dropped, in seconds since 1970: now minus the retention,
+        where `surely_s` stands for now."""
         return self.surely_s - self.retention_s
 
 
 def surely_s(message: Message, now_ms: int) -> int:
-    """Return the current time or, if it is earlier, the message's own time; in seconds since 1970.
+    """Return a time that has certainly passed, in seconds since 1970: now or, if it is earlier, the message's own time.
 
-    So a clock that is ahead by more than the retention does not drop entries too early.
+    So a worker whose clock is ahead by more than the retention does not drop entries too early.
     """
     return (now_ms if message.time >= iso(now_ms) else from_iso(message.time)) // 1000
 
@@ -117,7 +118,8 @@ class Commit(Struct, frozen=True, gc=False):
 
 
 def new_progress(service: str, saga: str, version: int) -> SagaProgress:
-    """Return the progress of an unknown saga. `version`: version of its initial state."""
+    """Return an empty progress for a saga that the service does not know yet. `version`: version of its initial
+    state."""
     if version > 1:
         return SagaProgress(service=service, saga=saga, version=version, format=VERSIONED)
     return SagaProgress(service=service, saga=saga)
@@ -151,10 +153,10 @@ def determine_principal(p: SagaProgress, message: Message) -> str | None:
 
 
 def is_intent_of(intent: Intent, handler: str, cause: str, *, undo: bool) -> bool:
-    """Return True if the intent is of this run.
+    """Return True if the intent belongs to this run.
 
-    A run and the compensation of a result can have the same cause, if the handler consumes its own event: `undo` tells
-    them apart.
+    A run and the compensation of a result can have the same cause, if the handler consumes its own event: `undo`
+    distinguishes them.
     """
     return intent.handler == handler and intent.cause == cause and (intent.kind == "undo") == undo
 
@@ -256,7 +258,7 @@ def add_to_inbox(p: SagaProgress, hand: WriteContext, handler: str, messages: It
 def remove_messages(
     kept: tuple[PendingMessage, ...], handler: str, messages: Iterable[str]
 ) -> tuple[PendingMessage, ...]:
-    """Return the stored messages except these messages of this handler."""
+    """Return `kept` without these messages of this handler."""
     if not kept:
         return kept
     gone = set(messages)
@@ -272,7 +274,7 @@ def ignore_message(p: SagaProgress, hand: WriteContext, role: HandlerRole, messa
 def reject_message(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str, remedy: str
 ) -> Commit:
-    """Record a dead letter that does not block the saga: a message that need not be handled cannot block others."""
+    """Record a dead letter that does not block the saga, because its message need not be handled."""
     letter = DeadLetterRecord(
         id=ids.dead_letter_id(p.service, p.saga, role.name, message.id, p.replays),
         kind="dead letter",
@@ -349,7 +351,7 @@ def complete_run(p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: 
 
 
 def remove_intent(p: SagaProgress, role: HandlerRole, ended: TransitionDetails) -> tuple[Intent, ...]:
-    """Return the open intents except that of this run."""
+    """Return the open intents without the one of this run."""
     if not p.intents:
         return ()
     return tuple(i for i in p.intents if not is_intent_of(i, role.name, ended.cause, undo=False))
@@ -358,7 +360,7 @@ def remove_intent(p: SagaProgress, role: HandlerRole, ended: TransitionDetails) 
 def add_results(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: TransitionDetails
 ) -> tuple[CompensableResult, ...]:
-    """Return the results together with this run's events that can be undone."""
+    """Return the saga's results and, after them, the events of this run that the handler's compensation can undo."""
     if role.undo is None:
         return p.results
     own, undo = tuple([e.id for e in ended.events if e.type in hand.roles.by_type]), role.undo
@@ -389,8 +391,8 @@ def find_suspended_ids(p: SagaProgress, handler: str, messages: Iterable[str]) -
 
 
 def apply_emitted_events(p: SagaProgress, roles: HandlerRoles, events: Sequence[Message]) -> SagaProgress:
-    """Return the progress with the effects of emitted events: self-consumed events, the outcome, compensations that
-    begin."""
+    """Return the progress with the effects of emitted events: new self-consumed events, the outcome, and compensations
+    that begin."""
     if not p.self_consumed and roles.affecting.isdisjoint([e.type for e in events]):
         return p
     own = [o for o in p.self_consumed if any(True for _ in find_remaining_consumers(p, roles, o))]
@@ -420,7 +422,7 @@ def record_deadline_event(p: SagaProgress, hand: WriteContext, message: Message)
 
 
 def _finish_messages(p: SagaProgress, hand: WriteContext, role: HandlerRole, messages: Sequence[str]) -> SagaProgress:
-    """Move these messages of this handler to the inbox."""
+    """Move these messages of this handler from the queue and the pending messages to the inbox."""
     if p.suspended_runs:
         messages = [*messages, *([] if role.many else find_suspended_ids(p, role.name, messages))]
         p = remove_suspended_runs(p, role.name, messages)
@@ -455,8 +457,7 @@ def close_inbox(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome:
 
 
 CALLS_MAX = 64
-"""Largest number of calls from earlier turns that a suspended run lists for people: a job may have a hundred thousand
-turns."""
+"""Maximum number of calls from earlier turns that a suspended run lists: a job may have a hundred thousand turns."""
 
 
 def suspend_run(
@@ -498,10 +499,10 @@ def suspend_run(
 
 
 def keep_newest_calls(calls: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:
-    """Return the newest of very many calls, after one call without a name whose number is the count of the omitted
-    ones.
+    """Return the newest `CALLS_MAX` calls.
 
-    The transitions contain all calls.
+    If older ones are omitted, a call without a name comes first, and its number says how many they are. The transitions
+    contain all calls.
     """
     counted = calls[0].number if calls and not calls[0].name else 0
     named = calls[1:] if counted else calls
@@ -531,7 +532,8 @@ def _has_side_effect(call: StepRecord) -> bool:
 
 
 FREE = 4
-"""Runs leave one part in this many of the store's maximum document size free, for dead letters and queued messages."""
+"""Runs leave a fraction of the store's maximum document size free, one part in `FREE`, for dead letters and queued
+messages."""
 _GROWING = (
     "state", "inbox", "results", "self_consumed", "intents", "queue", "waiting", "compensating", "suspended_runs",
     "transitions",
@@ -560,6 +562,6 @@ def _is_written_by_handler(written: Commit) -> bool:
 
 
 def _describe_largest(p: SagaProgress) -> str:
-    """Describe the fields that take the most room, for people."""
+    """Describe the fields that take the most room, as readable text."""
     sizes = sorted(((len(encode(getattr(p, name))), name) for name in _GROWING), reverse=True)
     return ", ".join(f"{name} {size} bytes" for size, name in sizes[:3])

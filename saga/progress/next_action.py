@@ -104,7 +104,7 @@ def choose_next_action(
 
 
 def _at_rest(p: SagaProgress, roles: HandlerRoles, message: Message, now: Now, certain: bool) -> Action:
-    """Return the action if nothing is ready: before the offset is committed, waiting work needs a timer."""
+    """Return the action when no work is ready: before the message is finished, waiting work needs a timer."""
     if (unknown := timers.check_unknown_saga(p, message, now.ms, now.retention_s)) is not None:
         return ForwardTimer(*unknown)
     at = timers.compute_next_check(p, now.ms)
@@ -137,7 +137,7 @@ def is_message_complete(p: SagaProgress, roles: HandlerRoles, trigger: Trigger) 
     """Return True if the next action on this progress would be `Complete`. This cheap check saves most messages a
     decision.
 
-    It is so if the only handler that consumes the message has processed it, and no waiting work of the saga is due.
+    It applies if the only handler that consumes the message has processed it, and the saga has no other work.
     """
     message = trigger.message
     takers = roles.by_type.get(message.type, ())
@@ -183,8 +183,8 @@ def record_decision(
 def hold_back(p: SagaProgress, held_back: Sequence[HeldBack], now_ms: int) -> SagaProgress:
     """Return the progress with the held-back runs due later, whatever their stored time.
 
-    So other runs continue, and the current timer is forwarded. Nothing is recorded, because a pause of days would fill
-    the journal.
+    So other runs continue, and the current timer is forwarded. The delay is not recorded, because a pause of days would
+    fill the journal.
     """
     for handler, undoes, due_ms, message in held_back:
         at = max(due_ms, now_ms + 1)

@@ -1,7 +1,7 @@
 """Decide and record operator commands about dead letters, escalations and parked runs. Pure.
 
-A command is applied even if the saga is quarantined or has queued messages. It names the dead letter, whose id depends
-on the number of replays, or the particular wait that it ends. So a command that arrives twice, or late, has no effect.
+A command is applied even if the saga is quarantined or has queued messages. It names a dead letter, whose id depends on
+the number of replays, or one particular wait of a parked run. So a command that arrives twice, or late, has no effect.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ def decide_command(
 ) -> CommandDecision | BeginAbort | Abort | None:
     """Decide what a command does; `None` if it was applied before, or its saga is unknown.
 
-    `bad`: handlers that can never decode the message that the command contains, with the reason for each.
+    `undecodable`: handlers that can never decode the message that the command contains, with the reason for each.
     """
     if (not p.n and command.original is None) or ids.inbox_entry(command.id, COMMAND) in p.inbox:
         return None
@@ -172,7 +172,7 @@ def _why_not_answerable(
 
 
 def _why_not_declared(role: HandlerRole, intent: Intent, given: StepAnswer) -> str | None:
-    """Return why the exception that an operator names is not a declared one of the run; `None` if it is."""
+    """Return why an operator may not answer with this exception; `None` if the run's resources declare it."""
     declared = role.undo.expected_errors if intent.kind == "undo" and role.undo is not None else role.expected_errors
     if given.raised is None or given.raised in declared:
         return None
@@ -234,10 +234,10 @@ _CAME_OF: Mapping[str, ReplayResult] = {
 
 
 def find_replay_result(p: SagaProgress, entry: Transition) -> ReplayResult | None:
-    """Return the result of a replay if the last transition of the progress ends it; otherwise `None`.
+    """Return the result of a replay, if the last transition of the progress ends the replay; otherwise `None`.
 
-    The replay is searched for among the transitions in the progress. It must be the last transition of this message and
-    handler, apart from attempts.
+    The replay is looked up in the transitions that are not archived. Between it and the last transition, this message
+    and handler may only have failed attempts.
     """
     if not p.replays or entry.outcome not in _CAME_OF:
         return None
@@ -394,7 +394,7 @@ def _apply_resolution(
     return journal.append_transition(p, hand, "resolved", handler, ended)
 
 
-def discard_message(  # the message, because of which command, and what became of what its run did
+def discard_message(  # the message, the command that discards it, and what became of its run's effects
     p: SagaProgress,
     hand: WriteContext,
     command: OperatorCommand,
@@ -459,7 +459,7 @@ def _make_end_record(
     so: str,
     handler: str,
 ) -> DeadLetterRecord:
-    """Make the record of the end of a dead letter, of a handler or a compensation."""
+    """Make the record that ends a dead letter of a handler or a compensation."""
     return DeadLetterRecord(
         id=f"{kept.dead}-{what}",
         kind=what,

@@ -1,9 +1,9 @@
 """Move what does not fit in a progress to overflow segments, and read it back. Pure.
 
-A segment is an immutable document of its own. Its name consists of the number of the transition whose write lists it
-first, and the digest of its content. So two workers that move the same items write the same segment. A crash between
-the write of the segment and that of the progress leaves a segment that is written again under the same name, or that no
-progress lists. And a progress always refers to exactly the segments that it was written with.
+A segment is an immutable document of its own. Its name consists of the number of the transition whose write first lists
+the segment, and the digest of its content. So two workers that move the same items write the same segment. If a worker
+crashes after it wrote a segment and before it wrote the progress, the segment is written again under the same name, or
+no progress lists it. And a progress always refers to exactly the segments that it was written with.
 
 Four kinds of list may grow with the number of messages: the overflow lists. Each list is in the order of the
 transitions that stored its items. All kinds share one mechanism: `move_out` moves items that are not needed soon into
@@ -22,8 +22,8 @@ very many segments of one list by one index segment, in up to two levels. Each k
 A segment of results refers to the segment with the next older results, so a progress lists only the newest segment of
 each handler.
 
-Inbox entries are not a list and have functions of their own: an entry is looked up by its digest in any segment and is
-never read back, their segments expire with the retention, and small segments are merged into one.
+Inbox entries are not a list and have functions of their own. An entry is looked up by its digest in any segment and is
+never read back. Segments of entries expire with the retention, and small ones are merged into one.
 """
 
 from abc import ABC, abstractmethod
@@ -57,7 +57,8 @@ from saga.progress.handlers import HandlerRole, HandlerRoles
 ENTRY_BYTES = 12
 """Size of an inbox entry in a segment, in bytes."""
 YEAR_S = 365 * 86_400
-"""Segments of stored messages and events outlive their progress by this time at most, and by half of it at least."""
+"""Segments of stored messages and events outlive their progress by at most this many seconds, and by at least half of
+them."""
 INDEX_LEVEL_MAX = 2
 """Maximum level of index segments: a third level would have more inbox entries than fit in a document."""
 DROPPED_MAX = 16
@@ -82,7 +83,7 @@ class OverflowBounds:
     """Maximum number of items, and of their bytes, that stay at the head of a list; one item always stays."""
     segment_max: int = 64
     segment_bytes: int = 256 * 1024
-    """Number of further items, or of their bytes, that fill one segment."""
+    """Number of items, or of their bytes, that fill one segment."""
     index_max: int = 32
     """Number of segments of one list that one index segment replaces."""
     value_bytes_max: int = 64 * 1024
@@ -96,16 +97,16 @@ BOUNDS = OverflowBounds()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverflowContext:
-    """Everything that moving and restoring depend on besides the progress."""
+    """Everything that moving and restoring items depends on, besides the progress."""
 
     roles: HandlerRoles
     bounds: OverflowBounds
     message: Message
-    """The message that is being processed: items that decisions about it depend on stay in the progress."""
+    """The message that is being processed. Items that decisions about it depend on stay in the progress."""
     now_s: int
     retention_s: int
     before: Sequence[CompensableResult] = ()
-    """Results before the transition that is about to be written. Of results that are no longer there, the self-consumed
+    """Results before the transition that is about to be written. If a result is no longer there, its self-consumed
     events are withdrawn."""
 
 
@@ -125,7 +126,7 @@ class SegmentDocument(
     newest: int
     expires: int = 0
     entries: bytes
-    """The inbox entries of the messages in the segment, each of `ENTRY_BYTES`, sorted."""
+    """The inbox entries of the messages in the segment, sorted; each has `ENTRY_BYTES`."""
     messages: tuple[PendingMessage, ...] = ()
     results: tuple[CompensableResult, ...] = ()
     self_consumed: tuple[SelfConsumedEvent, ...] = ()
@@ -174,8 +175,8 @@ def is_segment(key: str) -> bool:
 
 
 def is_archive(key: str) -> bool:
-    """Return True if a key in collection `saga-archive` belongs to an archive: only then its first part contains no
-    `|`."""
+    """Return True if a key in collection `saga-archive` belongs to an archive: only then the key's first part contains
+    no `|`."""
     return "|" not in key.partition("::")[0]
 
 
@@ -190,7 +191,8 @@ def digest_content(content: bytes) -> str:
 
 
 def _make_segment(p: SagaProgress, segment: OverflowSegment, **content: Any) -> NewSegment:
-    """Encode a segment, and name it for the write of `p` that will list it. `content`: fields of `SegmentDocument`."""
+    """Encode a segment, and name it for the next write of `p`, which will list it. `content`: fields of
+    `SegmentDocument`."""
     document = SegmentDocument(
         service=p.service,
         saga=p.saga,
@@ -217,7 +219,7 @@ def _replace_segment(p: SagaProgress, segment: OverflowSegment, *others: Overflo
 
 
 def move_out(p: SagaProgress, context: OverflowContext) -> tuple[SagaProgress, Sequence[NewSegment]]:
-    """Return the progress with the ends of lists that are too long moved to new, full segments."""
+    """Move the ends of lists that are too long to new segments. Only full segments are made."""
     new: list[NewSegment] = []
     until = compute_expiry(p, context)
     for kind in LIST_KINDS.values():
@@ -235,7 +237,7 @@ def move_out(p: SagaProgress, context: OverflowContext) -> tuple[SagaProgress, S
 
 
 def find_segment_to_restore(p: SagaProgress, context: OverflowContext) -> OverflowSegment | None:
-    """Return a segment that has to be read back, because it has items that decisions depend on, or that were
+    """Return a segment that has to be read back, because decisions depend on its items, or because they were
     withdrawn."""
     found = (kind.find_segment_to_restore(p, context) for kind in LIST_KINDS.values()) if p.segments else ()
     return next((segment for segment in found if segment is not None), None)
@@ -325,14 +327,14 @@ def compute_expiry(p: SagaProgress, context: OverflowContext) -> int:
     """Return the time from which new segments may expire; 0 for never, if the saga may stay open until an operator
     acts.
 
-    Otherwise segments outlive the progress by so much that they seldom have to be renewed, and that a run which began
-    and was not continued for months still finds them.
+    Otherwise segments outlive the progress by a long time: so they seldom have to be renewed, and a run that is
+    continued only after months still finds them.
     """
     return 0 if p.may_stand else context.now_s + context.retention_s + YEAR_S
 
 
 def find_wrong_expiries(p: SagaProgress, context: OverflowContext) -> Sequence[OverflowSegment]:
-    """Return segments that expire too soon, or that never expire although they should. Each is to be replaced by a
+    """Return segments that expire too soon, or that never expire although they should. The caller replaces each by a
     copy."""
     soon = context.now_s + context.retention_s + YEAR_S // 2
 
@@ -351,7 +353,7 @@ def copy_segment(
 ) -> tuple[SagaProgress, NewSegment]:
     """Return the progress with the segment replaced by a copy that expires at `until`.
 
-    Of an inbox segment, only the entries are copied: all its messages count as handled.
+    A copy of an inbox segment contains only the entries, because all its messages count as handled.
     """
     if segment.kind == "inbox":
         new = make_inbox_segment(p, _split_entries(document.entries), newest=segment.newest, until=until)
@@ -390,11 +392,11 @@ class ListKind(ABC, Generic[Item]):
 
     @abstractmethod
     def find_tails(self, p: SagaProgress, context: OverflowContext) -> Iterable[Tail[Item]]:
-        """Return the items of each list that may move."""
+        """Return, for each list, the items at its end that may move."""
 
     @abstractmethod
     def find_segment_to_restore(self, p: SagaProgress, context: OverflowContext) -> OverflowSegment | None:
-        """Return a segment with an item that decisions depend on."""
+        """Return a segment that has to be read back, because decisions depend on one of its items."""
 
     def describe(
         self, tail: Tail[Item], items: tuple[Item, ...], below: OverflowSegment | None
@@ -418,11 +420,12 @@ class ListKind(ABC, Generic[Item]):
         return id(item)
 
     def find_below(self, p: SagaProgress, tail: Tail[Item]) -> OverflowSegment | None:
-        """Return the segment that the next segment of this list refers to, if this kind links its segments."""
+        """Return the segment with the next older items, to which a new segment of this list has to refer; `None` if
+        this kind does not link its segments, or if there is none."""
         return None
 
     def cut(self, items: Iterable[Item], bounds: OverflowBounds) -> Iterator[tuple[Item, ...]]:
-        """Yield the items of each full segment; items that fill no further segment are left out."""
+        """Divide items into full segments. Items at the end that fill no segment are left out."""
         part: list[Item] = []
         size = 0
         for _, group in groupby(items, key=self.get_group):
@@ -569,7 +572,7 @@ class Results(ListKind[CompensableResult]):
     def find_older(self, mine: Sequence[CompensableResult], bounds: OverflowBounds) -> Sequence[CompensableResult]:
         """Return the results of a handler that may move.
 
-        The results of the newest run stay, and those of earlier runs as far as the limits of the head allow.
+        The results of the newest run stay. Results of earlier runs stay as far as the limits of the head allow.
         """
         runs = [tuple(run) for _, run in groupby(mine, key=self.get_group)]
         count = size = 0
@@ -626,7 +629,8 @@ class SelfConsumedEvents(ListKind[SelfConsumedEvent]):
     field = stored = "self_consumed"
 
     def find_tails(self, p: SagaProgress, context: OverflowContext) -> Sequence[Tail[SelfConsumedEvent]]:
-        """Return the events after the first ones of each parameter, grouped by type and handlers.
+        """Return the events that may move, grouped by type and handlers: those behind the head of each parameter's
+        list.
 
         Events that are being processed, stored for a handler, or part of an open or suspended run stay, because
         decisions depend on them.
@@ -659,8 +663,8 @@ class SelfConsumedEvents(ListKind[SelfConsumedEvent]):
         return self.find_withdrawn(p, context.before) or self.find_first(p, context.roles, segments)
 
     def find_withdrawn(self, p: SagaProgress, before: Sequence[CompensableResult]) -> OverflowSegment | None:
-        """Return a segment that may contain events of results that were undone, so those events are withdrawn; `None`
-        if there is none."""
+        """Return a segment that may contain withdrawn events, because results of the same transitions were just undone;
+        `None` if there is none."""
         undone = _find_undone(p, before)
         for segment in p.segments:
             # A result without the number of its transition, from an older version, may be of any.
@@ -713,13 +717,15 @@ def find_unneeded_segments(p: SagaProgress, roles: HandlerRoles) -> Sequence[Ove
 
 
 class _Head:
-    """Counter of the first self-consumed events of one parameter. Events of one transition stay together."""
+    """Counts the events at the head of one parameter's list, which stay in the progress. Events of one transition stay
+    together."""
 
     def __init__(self) -> None:
         self.count = self.size = self.last = 0
 
     def is_full(self, own: SelfConsumedEvent, bounds: OverflowBounds) -> bool:
-        """Return whether all events from this one on may move to segments."""
+        """Return True if the head is full, so that this event and all later ones may move to segments. Otherwise count
+        the event."""
         full = self.count >= bounds.head_max or self.size >= bounds.head_bytes_max
         if full and own.n != self.last:
             return True
@@ -816,7 +822,7 @@ def move_inbox_entries(
 
 
 def make_inbox_segment(p: SagaProgress, entries: Iterable[bytes], *, newest: int, until: int) -> NewSegment:
-    """Make a segment of these inbox entries, named for the write of `p` that will list it."""
+    """Make a segment of these inbox entries, and name it for the next write of `p`, which will list it."""
     entries = sorted(entries)
     bound = integrity.sum_entry_digests(entry.hex() for entry in entries)
     segment = OverflowSegment(
@@ -837,11 +843,10 @@ def list_segments(segment: OverflowSegment, content: bytes) -> tuple[OverflowSeg
 
 
 def restore_all(p: SagaProgress, documents: Mapping[str, bytes], *, now_s: int = 0) -> SagaProgress:
-    """Return the progress with the contents of all its segments, as if it had no limits.
+    """Return the progress with the contents of all its segments, as if a progress had no size limit.
 
     Args:
-        documents: the segments' contents, by key. A missing segment that may have expired by `now_s` stays
-            listed.
+        documents: the segments' contents, by key. A missing segment that may have expired by `now_s` stays listed.
 
     Raises:
         SagaError: a segment is missing, or was changed since it was written.

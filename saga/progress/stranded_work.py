@@ -11,14 +11,14 @@ from saga.support.clock import LATEST_MS, from_iso, iso
 
 
 class StrandedWork(Struct, frozen=True, kw_only=True):
-    """Work of a saga that continues only if something else triggers it."""
+    """Work of a saga that no message and no timer will continue: a repair has to trigger it."""
 
     self_consumed_types: tuple[str, ...] = ()
-    """Types of own events that the version which wrote the progress does not consume, and this version does."""
+    """Types of own events that this version consumes, and the version that wrote the progress did not."""
     wakes_at: str | None = None
     """Time of the saga's current timer, which may be missing."""
     begun: tuple[Intent, ...] = ()
-    """Open runs of which only the intent is stored: they continue only if their message is redelivered."""
+    """Open runs whose message is stored only in their intent: they continue only if the message is redelivered."""
     ready: str | None = None
     """Handler of work that is ready and has no timer."""
 
@@ -33,15 +33,15 @@ class StrandedWork(Struct, frozen=True, kw_only=True):
 
     @property
     def triggers(self) -> tuple[Message, ...]:
-        """Return the messages of the open runs, decoded from their stored bytes."""
+        """Return the messages of the runs in `begun`, each once: redelivering them continues the runs."""
         return tuple({i.message.id: i.message for i in self.begun}.values())
 
 
 def find_stranded_work(p: SagaProgress, roles: HandlerRoles, now_ms: int, quiet_ms: int) -> StrandedWork:
     """Find work of this saga that possibly nothing triggers.
 
-    `quiet_ms`: time without a write after which it is assumed that no worker is processing ready work. Raises the
-    errors of decoding damaged transitions.
+    `quiet_ms`: time without a write after which no worker is assumed to be processing ready work. Raises the errors in
+    `saga.progress.document.UNREADABLE` if a transition is damaged.
     """
     heard = (
         tuple(sorted(set(roles.self_consumed_types) - set(p.self_consumed_types)))
@@ -62,7 +62,7 @@ def find_stranded_work(p: SagaProgress, roles: HandlerRoles, now_ms: int, quiet_
 
 
 def _is_kept_by_its_intent_alone(p: SagaProgress, intent: Intent) -> bool:
-    if intent.message.source == p.service or intent.kind == "lieu":  # settled as it is, or with what set it off
+    if intent.message.source == p.service or intent.kind == "lieu":  # found by `find_next_ready`, or by its outcome
         return False
     if intent.kind == "undo":
         return find_pending_compensation(p, intent.handler, intent.message) is None

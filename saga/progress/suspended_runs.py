@@ -1,7 +1,7 @@
 """Suspended runs: handlers that returned `Later` and continue at a time, or when an event arrives. Pure.
 
 A suspended run keeps the event that started it, and does not block the saga. Each turn is a run with its own cause, so
-its steps and events have other ids than those of other turns. An optional event is given to one turn only.
+the ids of its steps and events differ from those of other turns. An optional event is given to one turn only.
 """
 
 from collections.abc import Iterator
@@ -21,13 +21,13 @@ def find_suspended_run(p: SagaProgress, handler: str, message: str) -> Suspended
 
 
 def has_uncovered_calls(p: SagaProgress, handler: str) -> bool:
-    """Return True if earlier turns of a run made calls that no result covers: closing the run undoes or reports
-    them."""
+    """Return True if earlier turns of the handler made calls that no result covers. Closing the handler undoes or
+    reports them."""
     return any(c.handler == handler and (c.calls or c.undo_with) for c in p.suspended_runs)
 
 
 def compute_cause(parts: tuple[Message, ...], c: SuspendedRun | None) -> str:
-    """Return the cause of a run on these required events; for a later turn, the turn's own cause."""
+    """Return the cause of a run on these required events. Each later turn of a suspended run has its own cause."""
     cause = parts[0].id if len(parts) == 1 else "+".join(sorted([m.id for m in parts]))
     return cause if c is None else f"{cause}~{c.turn}"
 
@@ -40,7 +40,7 @@ def find_consumed_ids(p: SagaProgress, role: HandlerRole) -> frozenset[str]:
 
 
 def find_optional_messages(p: SagaProgress, role: HandlerRole) -> tuple[Message, ...]:
-    """Return the optional events that the next turn gets: for each optional parameter, the first that no turn was
+    """Return the optional events for the next turn: for each optional parameter, the first that no turn has been
     given."""
     found = []
     for types in role.optional:

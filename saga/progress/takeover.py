@@ -17,8 +17,7 @@ from saga.progress.handlers import HandlerRoles
 
 
 def is_takeover_due(p: SagaProgress, roles: HandlerRoles) -> bool:
-    """Return True if the progress was written by a version that does not consume all own events which this version
-    consumes."""
+    """Return True if this version consumes own events that the version which wrote the progress did not consume."""
     return (
         p.self_consumed_types != roles.self_consumed_types
         and bool(p.n)
@@ -29,8 +28,8 @@ def is_takeover_due(p: SagaProgress, roles: HandlerRoles) -> bool:
 def take_over(p: SagaProgress, roles: HandlerRoles, entries: Sequence[Transition], now: Now) -> SagaProgress:
     """Return the progress with the newly consumed events of these transitions, unless they were withdrawn or processed.
 
-    `entries`: all transitions, oldest first. A handler with `repeats` may have processed an event whose inbox entry has
-    expired: an event older than the retention is not taken over for such a handler.
+    `entries`: all transitions, oldest first. An event older than the retention is not taken over for a handler with
+    `repeats`: the handler may have processed it, and the inbox entry may have expired.
     """
     types = set(roles.self_consumed_types) - set(p.self_consumed_types)
     undone = {entry.cause for entry in entries if entry.outcome == "compensated" and entry.cause}

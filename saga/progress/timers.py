@@ -1,10 +1,12 @@
 """Timers: when work of a saga is due, and the one current timer that is published for it. Pure.
 
 Timers are hints. The progress names the current timer, and all others are ignored. A worker that reads the progress
-publishes the current timer again, unless that is the one being processed: so a timer that fires does not cause another
-one, and a worker that buffers a timer finishes its copies at once. While any work waits for a time, the current timer
-is in the log: it is forwarded before its offset is committed, and a write that adds waiting work sets a new timer if
-the current one may fire too late. Work that waits for an operator has no timer: see `find_timed_work`.
+publishes the current timer again, unless that timer is the one being processed. So a timer that fires does not cause
+another one, and a worker that buffers a timer finishes its copies at once.
+
+While any work waits for a time, the current timer is in the log: it is forwarded before its offset is committed, and a
+write that adds waiting work sets a new timer if the current one may fire too late. Work that waits for an operator has
+no timer: see `find_timed_work`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,9 +26,9 @@ AHEAD_MS = 10_000
 by a clock that was ahead."""
 
 AGAIN_MS_MIN, AGAIN_MS_MAX = 1000, 86_400_000
-"""Shortest and longest pause before overdue work that cannot run yet is checked again; the pause is as long as the work
-has been overdue. A write that unblocks the work lets it run at once, except where a clock that is behind does not
-consider it due."""
+"""Shortest and longest pause before overdue work that cannot run yet is checked again. The pause is as long as the work
+has been overdue. When a write unblocks the work, it runs at once, unless this worker's clock is behind and the work is
+not due by it."""
 
 
 def find_timed_work(p: SagaProgress) -> frozenset[tuple[str, str, int]]:
@@ -49,7 +51,7 @@ def find_timed_work(p: SagaProgress) -> frozenset[tuple[str, str, int]]:
 def _find_unblocked_runs(p: SagaProgress) -> set[tuple[str, str]]:
     """Return the runs that may continue in spite of a dead letter, as handler and message.
 
-    These are the open runs; without any, the head of the queue, if no compensation is a dead letter. See
+    These are the open runs. If there are none, it is the head of the queue, unless a compensation is a dead letter. See
     `saga.progress.decisions.is_blocked`.
     """
     begun = {(i.handler, m.id) for i in p.intents if i.kind == "do" for m in i.parts}
@@ -135,7 +137,7 @@ def is_clock_behind(in_hand: Message, now_ms: int) -> bool:
 
 
 def limit_delays(p: SagaProgress, roles: HandlerRoles, now_ms: int) -> SagaProgress:
-    """Return the progress with due times limited, so that nothing waits longer from now than its own delay.
+    """Limit due times, so that no work waits longer from now than its own delay.
 
     A longer wait was set by a clock that was ahead, or this clock is behind: see `is_clock_behind`.
     """
@@ -165,7 +167,7 @@ def is_deadline_overdue(p: SagaProgress, now_ms: int) -> bool:
 
 
 def set_timer(p: SagaProgress, before: SagaProgress | None, now_ms: int) -> tuple[SagaProgress, CurrentTimer | None]:
-    """Return the progress with a new current timer, and that timer; if the present one suffices, return `p` and `None`.
+    """Return the progress with a new current timer, and that timer; if the current one suffices, return `p` and `None`.
 
     A new one is needed if there is none, if it fires too late, or if new work waits for a time. `before`: the stored
     progress.
@@ -191,8 +193,7 @@ def touches_deadline(p: SagaProgress, roles: HandlerRoles, message: Message) -> 
 def touch_deadlines(
     p: SagaProgress, roles: HandlerRoles, in_hand: Message, said: Iterable[Message], now_ms: int
 ) -> SagaProgress:
-    """Return the progress with the deadlines changed that the message, and the events `said` because of it, open or
-    close.
+    """Open and close deadlines because of a message, and of the events that were emitted for it.
 
     Deadlines that have run, were given up, or will never run are removed. `now_ms`: time at which the message is first
     seen here.
@@ -257,8 +258,8 @@ def find_due_deadlines(
 
 
 def waits_for_log(k: PendingMessage, role: HandlerRole, now_ms: int, handled_ms: int) -> bool:
-    """Return True if the log was not handled up to a deadline's due time, so that it may contain the event that closes
-    it.
+    """Return True if the log has not been handled up to a deadline's due time, so it may still contain the event that
+    closes the deadline.
 
     The wait ends after the deadline's grace, if one is declared.
     """
@@ -304,5 +305,5 @@ def may_deadline_run(p: SagaProgress, roles: HandlerRoles) -> bool:
 
 
 def _is_pending(k: PendingMessage) -> bool:
-    """Return True for a queued message that has not failed, or that a control, a limit or a breaker postpones."""
+    """Return True for a queued message that has not failed, or that a pause, a limit or an open breaker postpones."""
     return k.put_off or not k.attempts
