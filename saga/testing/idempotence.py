@@ -77,24 +77,33 @@ _SIMPLE: Final[Mapping[ScalarKind, object]] = {
 }
 
 
+class DueDeadline(NamedTuple):
+    """The time of a deadline handler has come, and it runs."""
+
+    handler: str
+
+
+Arrivals: TypeAlias = tuple[Event | DueDeadline, ...]
+"""Events that arrive and deadlines that are due, in this order."""
+
+
 class Script(NamedTuple):
-    """A handler, and the events that must arrive, in this order, for it to run."""
+    """A handler, and what must arrive, in this order, for it to run."""
 
     handler: Reaction
-    events: tuple[Event, ...]
+    arrivals: Arrivals
 
 
 def find_scripts(declared: Declared, given: Sequence[Event]) -> list[Script]:
     """Return scripts for each handler and compensation. Together they contain every event that the handler can take.
 
-    A script contains only events that come from outside the service. Instead of a self-consumed event it contains the
-    events that make the service emit it. A script is empty if the handler waits for an event that no other handler of
-    the service emits. Raises `SagaError` if the given events belong to several sagas, or if the service does not
-    consume one of them.
+    A script contains only events that come from outside the service. Instead of a self-consumed event it contains what
+    makes the service emit it: events, and the deadline whose handler emits it. A script is empty if the handler waits
+    for an event that no other handler of the service emits. Raises `SagaError` if the given events belong to several
+    sagas, or if the service does not consume one of them.
     """
     planner = _Planner(declared, given)
-    handlers = declared.reactions
-    return [Script(handler, events) for handler in handlers for events in planner.handler(handler, frozenset()) or [()]]
+    return [Script(each, found) for each in declared.reactions for found in planner.handler(each, frozenset()) or [()]]
 
 
 def make_example(event: type[Event], saga: str) -> Event:
@@ -130,7 +139,7 @@ def _make_simple(type_: Type, name: str, classes: Classes) -> Any:
 
 
 class _Planner:
-    """Search for the scripts of handlers. Each method that returns a list of event sequences returns alternatives."""
+    """Search for the scripts of handlers. Each method that returns a list of arrivals returns alternatives."""
 
     def __init__(self, declared: Declared, given: Sequence[Event]) -> None:
         self._handlers = declared.reactions
@@ -150,10 +159,10 @@ class _Planner:
             raise SagaError(f"the events that are given are of several sagas, {sorted(sagas)}: give those of one")
         self._saga = next(iter(sagas), str(UUID(int=1)))
 
-    def handler(self, handler: Reaction, above: frozenset[str]) -> list[tuple[Event, ...]]:
-        """Return scripts after which the handler runs; none if it waits for an event that only it emits.
+    def handler(self, handler: Reaction, above: frozenset[str]) -> list[Arrivals]:
+        """Return arrivals after which the handler runs; none if it waits for an event that only it emits.
 
-        `above`: handlers for which the search is already looking for scripts, to end a recursion.
+        `above`: handlers for which the search is already looking for arrivals, to end a recursion.
         """
         if handler.name in above:
             return []
@@ -168,7 +177,8 @@ class _Planner:
             needs.insert(0, self.handler(original, above))
         if not all(needs):
             return []
-        return [_join(need[n % len(need)] for need in needs) for n in range(max(map(len, needs)))]
+        due = [(DueDeadline(handler.name),)] if handler.within is not None else []
+        return [_join([*(need[n % len(need)] for need in needs), *due]) for n in range(max(map(len, needs)))]
 
     def _is_needed(self, handler: Reaction, parameter: Parameter) -> bool:
         """Return True if an event must arrive for this parameter. The event that a compensation takes as the result of
@@ -178,15 +188,15 @@ class _Planner:
             return False
         return handler.undoes is None or all(self._contracts[name_of(e)].outcome for e in parameter.events)
 
-    def _parameter(self, parameter: Parameter, above: frozenset[str]) -> list[tuple[Event, ...]]:
-        return [script for event in parameter.events for script in self._event(event, above)]
+    def _parameter(self, parameter: Parameter, above: frozenset[str]) -> list[Arrivals]:
+        return [found for event in parameter.events for found in self._event(event, above)]
 
-    def _event(self, event: type[Event], above: frozenset[str]) -> list[tuple[Event, ...]]:
+    def _event(self, event: type[Event], above: frozenset[str]) -> list[Arrivals]:
         name = name_of(event)
         if name in self._consumed:
             return [(one,) for one in self._given.get(name, ()) or self._examples(event)]
         sayers = [h for h in self._handlers if any(name_of(e) == name for e in h.emits)]
-        return [script for sayer in sayers for script in self.handler(sayer, above)]
+        return [found for sayer in sayers for found in self.handler(sayer, above)]
 
     def _examples(self, event: type[Event]) -> list[Event]:
         """Return an example of an event, and of each older version that an upcaster reads."""
@@ -194,12 +204,12 @@ class _Planner:
         return [make_example(each, self._saga) for each in (event, *(one.takes for one in older if one is not None))]
 
 
-def _join(scripts: Iterable[tuple[Event, ...]]) -> tuple[Event, ...]:
-    """Return the events of these scripts in order, with only the first event of each type."""
-    first: dict[str, Event] = {}
-    for script in scripts:
-        for event in script:
-            first.setdefault(name_of(type(event)), event)
+def _join(needs: Iterable[Arrivals]) -> Arrivals:
+    """Return all these arrivals in order, with only the first event of each type."""
+    first: dict[str | DueDeadline, Event | DueDeadline] = {}
+    for need in needs:
+        for each in need:
+            first.setdefault(each if isinstance(each, DueDeadline) else name_of(type(each)), each)
     return tuple(first.values())
 
 
@@ -371,8 +381,9 @@ async def check_idempotent(
 
     `events`: events of one saga that arrive. Several events of one type are alternatives, tried one after the other.
     For every other event that the handlers take, simple examples are made: one from the contract, and one from each
-    older version that an upcaster reads. For a deadline handler its time passes. `use`, `real`, `documents`: as in
-    `trial`.
+    older version that an upcaster reads. An event that only handlers of the service emit is brought about by what makes
+    them run. For a deadline handler its time passes, also where a compensation or another handler takes what it emits.
+    `use`, `real`, `documents`: as in `trial`.
 
     First each handler runs once on the real runtime. Then each of its writes is repeated on the state before it, as
     after a crash at that point; this includes crashes right after each step. Then the run is repeated with cached
@@ -413,7 +424,7 @@ async def _check_script(runs: "_ScriptRuns", script: Script) -> str | None:
     Raises `AssertionError` if a rerun differs.
     """
     name = script.handler.name
-    if not script.events:
+    if not script.arrivals:
         return "it waits for an event of this service that no other handler here emits"
     await runs.run(script)
     if not any(e.handler == name and _has_run(e) for e in runs.entries()):
@@ -421,10 +432,10 @@ async def _check_script(runs: "_ScriptRuns", script: Script) -> str | None:
     mine = [number for number, write in enumerate(runs.writes) if write.made.handler == name]
     for count, number in enumerate(mine, 1):
         await runs.rerun(script, number, f"after its process died before write {count} of {len(mine)} of its run")
-    last = type(script.events[-1]).__name__ if script.handler.within is None else "its wake"
-    for old in range(len(script.events) - 1):
+    last = _describe_arrival(script.arrivals[-1])
+    for old in range(len(script.arrivals) - 1):
         when = f"when {last} came to a worker with an old progress in its cache"
-        await runs.rerun_on_old(script, runs.first_write(len(script.events) - 1), old, when)
+        await runs.rerun_on_old(script, runs.first_write(len(script.arrivals) - 1), old, when)
     when = f"when {last} came once more, to a worker with an old progress in its cache"
     await runs.rerun_on_old(script, len(runs.writes), 0, when)
     return None
@@ -446,7 +457,11 @@ def _explain_no_run(script: Script, seen: Sequence[Transition]) -> str:
 
 
 def _list_names(script: Script) -> str:
-    return ", ".join(type(event).__name__ for event in script.events)
+    return ", ".join(map(_describe_arrival, script.arrivals))
+
+
+def _describe_arrival(arrival: Event | DueDeadline) -> str:
+    return f"the deadline {arrival.handler}" if isinstance(arrival, DueDeadline) else type(arrival).__name__
 
 
 def _copy_fakes(resources: Mapping[type, object], use: Sequence[object]) -> Mapping[type, object]:
@@ -592,19 +607,21 @@ class _ScriptRuns:
         """
         self.mistakes: dict[str, None] = {}
         """Descriptions of the exceptions with which fakes made handlers fail, see `describe_mistake`."""
-        self._events: list[int] = []
-        """Index of each event of the script in `_arrivals`."""
+        self._starts: list[int] = []
+        """For each arrival of the script, the index of its first message in `_arrivals`."""
 
     async def run(self, script: Script) -> None:
         """Run the script from beginning to end."""
         store = _Store(self._declared, self.writes, self._apart, ends=False)
         service = self._service(store)
-        for number, event in enumerate(script.events):
-            self._events.append(len(self._arrivals))
-            await self._process(service, store, make_arriving_event(service, event, self._clock))
-            is_last = number == len(script.events) - 1
+        for number, arrival in enumerate(script.arrivals):
+            self._starts.append(len(self._arrivals))
+            deadline = arrival.handler if isinstance(arrival, DueDeadline) else None
+            if not isinstance(arrival, DueDeadline):
+                await self._process(service, store, make_arriving_event(service, arrival, self._clock))
+            is_last = number == len(script.arrivals) - 1
             for turn in range(_TURNS_MAX):
-                due_ms = self._due_ms(store, script.handler.name, is_last=is_last)
+                due_ms = self._due_ms(store, deadline, is_last=is_last)
                 if due_ms is None:
                     break
                 self._clock.pass_until(due_ms)
@@ -613,16 +630,16 @@ class _ScriptRuns:
         self.writes = store.writes
 
     @staticmethod
-    def _due_ms(store: "_Store", deadline: str, *, is_last: bool) -> int | None:
+    def _due_ms(store: "_Store", deadline: str | None, *, is_last: bool) -> int | None:
         """Return the earliest time at which a suspended run continues or the deadline runs; `None` if nothing is due.
-        Until the last event has arrived, deadlines and suspended runs that wait for an event do not count.
+        Until the last arrival, suspended runs that wait for an event do not count. Other deadlines never do.
         """
         found = [write.content for write in store.writes if write.at[0] == PROGRESS]
         if not found:
             return None
         p = decode_progress(found[-1])
         due = [c.due_ms for c in p.suspended_runs if is_last or not c.awaited_types]
-        return min([*due, *(k.due_ms for k in p.deadlines if is_last and k.handler == deadline)], default=None)
+        return min([*due, *(k.due_ms for k in p.deadlines if k.handler == deadline)], default=None)
 
     async def _process(self, service: ServiceRuntime, store: "_Store", message: Message) -> None:
         """Process a message until it is finished."""
@@ -637,9 +654,9 @@ class _ScriptRuns:
         progresses = [write.content for write in self.writes if write.at[0] == PROGRESS]
         return list(map(decode_transition, decode_progress(progresses[-1]).transitions)) if progresses else []
 
-    def first_write(self, event: int) -> int:
-        """Return the index of the first write that was made when this event of the script arrived, or later."""
-        first = self._events[event]
+    def first_write(self, arrival: int) -> int:
+        """Return the index of the first write that was made at this arrival of the script, or later."""
+        first = self._starts[arrival]
         return next((n for n, write in enumerate(self.writes) if write.arrival >= first), len(self.writes))
 
     async def rerun(

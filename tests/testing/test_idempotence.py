@@ -10,6 +10,7 @@ from uuid import uuid4  # noqa: TID251 - the mistake that is to be found
 
 import pytest
 
+from examples.loan.events import LoanDeclined, LoanRequested, ReviewDecided, ReviewReminded, ReviewRequested
 from saga import Event, Saga, Service
 from saga.errors import Problems, SagaError
 from saga.testing.idempotence import check_idempotent
@@ -154,6 +155,44 @@ async def test_a_deadline_that_is_closed_when_its_event_comes_has_not_run() -> N
 
     with pytest.raises(Problems, match="have not run"):
         await check_idempotent(service)
+
+
+async def test_a_compensation_of_which_a_deadline_gives_the_failure_runs_when_the_time_has_passed() -> None:
+    service, runs = Service("approval"), count()
+
+    @service.handler
+    async def ask(requested: LoanRequested) -> ReviewRequested:
+        return ReviewRequested(loan_id=requested.loan_id, applicant=requested.applicant, score=500)
+
+    @service.compensation(ask)
+    async def take_back(declined: LoanDeclined, asked: ReviewRequested) -> ReviewReminded:
+        return ReviewReminded(loan_id=declined.loan_id, number=next(runs))
+
+    @service.deadline(within=timedelta(days=7))
+    async def expire(requested: LoanRequested) -> LoanDeclined:
+        return LoanDeclined(loan_id=requested.loan_id, reason="nobody answered")
+
+    text = await shown(service)
+    assert text.startswith(
+        "approval.take_back did something else after its process died before write 1 of 1 of its run "
+        "(events: LoanRequested, the deadline expire):\n  ReviewReminded, number"
+    )
+
+
+async def test_the_time_of_a_deadline_passes_before_the_event_that_would_cancel_it() -> None:
+    service, runs = Service("approval"), count(1)
+
+    @service.deadline(within=timedelta(days=1), unless=(ReviewDecided,))
+    async def remind(requested: LoanRequested) -> ReviewReminded:
+        return ReviewReminded(loan_id=requested.loan_id, number=1)
+
+    @service.handler
+    async def answer_late(decided: ReviewDecided, reminded: ReviewReminded) -> LoanDeclined:
+        return LoanDeclined(loan_id=decided.loan_id, reason=f"run {next(runs)}")
+
+    text = await shown(service)
+    assert text.startswith("approval.answer_late did something else after its process died before write 1 of 1")
+    assert "(events: LoanRequested, the deadline remind, ReviewDecided)" in text
 
 
 async def test_an_id_that_is_drawn_is_shown_with_both_values() -> None:
