@@ -171,9 +171,8 @@ class ControlTurned(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class ControlUnknown(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """The control log contains a control of a kind that this version of the service does not know, but another version
-    does. It is ignored.
-    """
+    """An operator set a control of a kind that this version of the service does not know, but another version does.
+    This version ignores it."""
 
     kind: str
 
@@ -250,9 +249,8 @@ class Escalated(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class Stuck(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """The processing of a saga cannot decide what to do, so it waits and tries again. Nothing is lost, and other sagas
-    continue.
-    """
+    """The service cannot decide how to continue a saga, for example because a newer version wrote its progress. It
+    waits and tries again. Nothing is lost, and other sagas continue."""
 
     saga: str
     message: str

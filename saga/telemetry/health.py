@@ -22,7 +22,7 @@ class Reachability(NamedTuple):
 
 
 class WorkerView(Protocol):
-    """The properties of a running worker that health checks and metrics read. All members may be used at any time."""
+    """Properties of a running worker that health checks and metrics read. All members may be used at any time."""
 
     @property
     def name(self) -> str:
@@ -58,14 +58,12 @@ class WorkerView(Protocol):
         """Return the number of unread records of each partition, as `Membership.lag` of `saga.broker.port` does."""
 
     def reach(self) -> Mapping[Partition, Reachability] | None:
-        """Return how far each partition has been handled; `None` if this is not known for all. Partitions of timers are
-        left out, because timers wait until they are due.
-        """
+        """Return how far each partition has been handled; `None` if this is not known for all partitions. Partitions of
+        timers are left out, because timers wait until they are due."""
 
     def away(self) -> Mapping[str, float]:
-        """Return the seconds for which the `store` and the `broker` have been unreachable. Only those that are
-        unreachable now are included.
-        """
+        """Return for how many seconds the `store` and the `broker` have been unreachable. Each is included only if it
+        is unreachable now."""
 
     def stalled_partitions(self) -> Sequence[StalledPartition]:
         """Return the partitions that cannot be read now, as `Membership.stalled_partitions` of `saga.broker.port`

@@ -187,7 +187,7 @@ class EventLog:
         self._write[level]("log", **fields)
 
     def _write_suppressed(self, *, all_: bool) -> None:
-        """Write the numbers of suppressed lines whose period is over, or with `all_` all such numbers."""
+        """Write how many lines were suppressed, for each kind of line whose period is over. `all_`: for all kinds."""
         until_s = self._quotas.held_until_s
         if until_s is None or not (all_ or self._clock.monotonic_s() >= until_s):
             return
@@ -216,7 +216,7 @@ def _format_message(record: logging.LogRecord) -> str:
 
 
 def _format_traceback(error: BaseException) -> list[str]:
-    """Format the traceback of an exception as one text per frame, innermost last."""
+    """Format the traceback of an exception as one text for each frame, innermost last."""
     frames = traceback.extract_tb(error.__traceback__)[-FRAMES_MAX:]
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
 
@@ -341,8 +341,7 @@ def _render_text(logger: WrappedLogger, method: str, event: EventDict) -> EventD
 
 def _is_quoted(name: str, text: str) -> bool:
     """Return whether structlog writes this text with `repr`, which escapes it. `logger` and all other texts are written
-    unchanged.
-    """
+    unchanged."""
     return name != "logger" and not QUOTED.isdisjoint(text)
 
 
@@ -359,7 +358,7 @@ OTHERS = "others"
 
 
 class SuppressedLines(NamedTuple):
-    """Lines of one kind that were not written, as a number."""
+    """Number of lines of one kind that were not written."""
 
     kind: Hashable
     lines: int
@@ -368,16 +367,15 @@ class SuppressedLines(NamedTuple):
 
 @dataclass(slots=True)
 class LineQuota:
-    """Lines of one kind that were written in the current period, as a number."""
+    """Number of lines of one kind that were written in the current period."""
 
     since_s: float
     lines: int = 0
 
 
 class LogQuotas:
-    """Quotas that decide for each line whether it is written. They count suppressed lines until `take_suppressed`
-    returns the numbers. Thread-safe.
-    """
+    """Quotas that decide for each line whether it is written. They count suppressed lines, and `take_suppressed`
+    returns the counts. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -403,9 +401,8 @@ class LogQuotas:
             return False
 
     def take_suppressed(self, *, all_: bool = False) -> list[SuppressedLines]:
-        """Return the numbers of suppressed lines whose period is over, or with `all_` of all periods, and reset these
-        quotas.
-        """
+        """Return the number of suppressed lines for each kind whose period is over, and reset the quota of this kind.
+        `all_`: do it for all kinds."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             held = {kind: quota for kind, quota in self._quotas.items() if quota.lines > LINES_MAX}
@@ -420,7 +417,7 @@ class LogQuotas:
             ]
 
     def _choose_quota(self, kind: Hashable, now_s: float) -> Hashable:
-        """Return the kind itself, or `OTHERS` if there are too many kinds. Drops kinds whose period is over."""
+        """Return the kind itself, or `OTHERS` if there are too many kinds. Kinds whose period is over are dropped."""
         if kind in self._quotas or len(self._quotas) < KINDS_MAX:
             return kind
         for old in [k for k, q in self._quotas.items() if now_s - q.since_s >= WITHIN_S and q.lines <= LINES_MAX]:

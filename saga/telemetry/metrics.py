@@ -23,7 +23,8 @@ from saga.telemetry.events import TelemetryEvent
 from saga.telemetry.health import Recovery, WorkerView
 
 BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper bounds of the histogram buckets in seconds, from a message without a step to one that is retried for long."""
+"""Upper bounds of the histogram buckets, in seconds. They range from a message without a step to one that is retried
+for long."""
 STAGES = ("queued", "handler", "persisted", "published", "total")
 PAGE_S = 0.1
 """How long a page of metrics is cached, in seconds."""
@@ -41,7 +42,7 @@ Labels = tuple[str, ...]
 
 
 class LabeledCounter:
-    """A number for each set of labels. It is a counter, or a gauge if its values are set."""
+    """Numbers, one for each set of labels. They form a counter, or a gauge if their values are set."""
 
     def __init__(self, name: str, meaning: str, *labels: str) -> None:
         self.name, self.meaning, self.labels = name, meaning, labels
@@ -72,7 +73,7 @@ class LabeledHistogram:
 
 
 class LabeledHistograms:
-    """A histogram of durations for each set of labels."""
+    """Histograms of durations, one for each set of labels."""
 
     def __init__(self, name: str, meaning: str, *labels: str) -> None:
         self.name, self.meaning, self.labels = name, meaning, labels
