@@ -24,11 +24,11 @@ from saga.registry.port import RegistryOptions, SchemaIncomplete, SchemaRegistry
 from saga.support.clock import Clock
 
 AGAIN_S = 0.5
-"""Pause before a request is repeated that the registry did not answer, in seconds."""
+"""Pause before repeating a request that the registry did not answer, in seconds."""
 UNSET = '{topic}/topic.json says "wire": "registry", and no schema registry is set: SAGA_REGISTRY'
 
 MISSING_S = 30.0
-"""Time after which an id that the registry did not have is requested again, in seconds."""
+"""Time after which the registry is asked again for an id that it did not have, in seconds."""
 IDS_MAX = 10_000
 """Largest number of cached ids. When it is reached, the cache is cleared."""
 
@@ -178,7 +178,7 @@ class BlockedPartitions:
         self._known, self._clock = known, clock
         self.records: dict[Partition, list[Record]] = {}
         self.trouble: dict[int, str] = {}
-        """For each schema id that the registry could not be asked about, the reason."""
+        """Reason why the registry could not be asked about a schema id, by id."""
         self._has_requests = asyncio.Event()
 
     def pass_ready(self, records: Sequence[Record]) -> Sequence[Record]:
@@ -398,7 +398,7 @@ class RegistryCache:
     registry: SchemaRegistry
     clock: Clock
     _writers: dict[int, tuple[Writer, float | None]] = field(default_factory=dict)
-    """Schemas by id. For an id that the registry does not have, the entry also says until when this is cached."""
+    """Schemas by id. An id that the registry does not have also has the time at which it is requested again."""
     _ids: dict[tuple[str, bytes], int] = field(default_factory=dict)
     """Ids of the schemas that this process publishes, by subject and fingerprint."""
     _versions: dict[tuple[str, bytes], Version] = field(default_factory=dict)
@@ -454,8 +454,8 @@ class RegistryCache:
     async def to_wire_format(self, message: Outgoing) -> Outgoing:
         """Return the message in the registry's wire format.
 
-        Raises `RegistryUnavailable` while the id of its schema is unknown, even if the schema is not registered: the
-        message is never published in another format.
+        Raises `RegistryUnavailable` while the id of its schema is unknown, even if the schema is not registered,
+        because the message is never published in another format.
         """
         value = message.value
         if not message.subject or value is None or not value.startswith(MARKER):

@@ -22,7 +22,7 @@ ANSWER_BYTES_MAX = 2 * SCHEMA_BYTES_MAX
 SAID_BYTES_MAX = 300
 NONE_THERE = (40401, 40402, 40403)
 """Error codes with which a registry reports a missing subject, version or schema. A server that answers 404 without
-such a code is no registry."""
+such a code is not a registry."""
 REFERENCES_MAX = 100
 """Largest number of schemas to which a schema may refer, directly or indirectly."""
 ID_MAX = (1 << 32) - 1
@@ -180,10 +180,8 @@ def _references(answer: Any) -> list[tuple[str, str, int]]:
 
 
 def _context(options: RegistryOptions) -> ssl.SSLContext:
-    """Return a TLS context. Raises `ConfigurationError`.
-
-    If a CA file is configured, the authorities of the system are not trusted.
-    """
+    """Return a TLS context. If a CA file is configured, the system's certificate authorities are not trusted. Raises
+    `ConfigurationError`."""
     ca, cert, key = map(path_of, (options.registry_ca_file, options.registry_cert_file, options.registry_key_file))
     context = ssl.create_default_context() if ca is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:

@@ -1,7 +1,9 @@
 """Port of a schema registry.
 
-Promised: an id refers to the same schema for ever; a schema registered under a subject keeps its id for ever; only
-`register` changes anything.
+Every adapter keeps these promises:
+- An id refers to the same schema for ever.
+- A schema that is registered under a subject keeps its id for ever.
+- Only `register` changes anything.
 
 Not promised: that the registry can be reached.
 """
@@ -30,7 +32,7 @@ class RegistryRefused(SagaError):
 
 
 class SchemaIncomplete(SagaError):
-    """Error for a schema that refers to another one which the registry does not have."""
+    """Error for a schema that refers to a schema which the registry does not have."""
 
 
 class SchemaRegistry(AbstractAsyncContextManager["SchemaRegistry"], Protocol):
@@ -68,14 +70,14 @@ class RegistryOptions:
     """Address of the schema registry, with the path of Confluent's interface if it has one. Without it nothing is read
     or written in the wire format of a registry."""
     registry_user: str = ""
-    """User at the registry. Without one requests are anonymous."""
+    """User at the registry. Without a user, requests are anonymous."""
     registry_password: str = field(default="", repr=False)
     """The user's password."""
     registry_password_file: str = ""
     """File with the user's password, read for each request. Set this or the password."""
     registry_ca_file: str = ""
-    """File with the authorities that may have signed the registry's certificate; no others are trusted then. Without it
-    those of the system."""
+    """File with the certificate authorities to trust for the registry. No others are trusted then. If it is not given,
+    the system's authorities are trusted."""
     registry_cert_file: str = ""
     """File with our certificate, if the registry requires one."""
     registry_key_file: str = ""
@@ -104,7 +106,7 @@ OPTIONS = Options(RegistryOptions, READERS)
 
 
 def problems(options: RegistryOptions) -> Iterator[Problem]:
-    """Yield the problems of settings that are valid by themselves, but do not fit together."""
+    """Yield the problems of settings that are valid by themselves but do not fit together."""
     yield from secret_problems(options, "registry")
     password = {"registry_password", "registry_password_file"}
     if (options.registry_password or options.registry_password_file) and not options.registry_user:
