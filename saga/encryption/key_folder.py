@@ -243,7 +243,8 @@ class KeyFolder:
     def _find_unneeded(self) -> list[str]:
         """Return the wrapping keys that no secret needs or will need. The lock must be held.
 
-        Raises `KeysUnavailable` if a secret cannot be read, because a backup copy of it may need any of the keys.
+        Raises `KeysUnavailable` if a secret cannot be read, because a backup copy of this secret may need any of the
+        keys.
         """
         for trouble in self._find_lost():
             raise KeysUnavailable(f"which keys are needed cannot be told: {trouble}")
@@ -439,7 +440,7 @@ class MadeNames:
             os.close(file)
 
     def add_all(self, names: Iterable[str]) -> None:
-        """Add those of these names that are not listed yet."""
+        """Add the names that are not listed yet."""
         for name in sorted(set(names) - self.all()):
             self.add(name)
 

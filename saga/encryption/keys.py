@@ -34,8 +34,8 @@ class SubjectKey:
         self._mark = _derived(secret, b"saga: mark", _MARK_BYTES)
         self._mark_of_recorded = _derived(secret, b"saga: mark of a recorded value", _MARK_BYTES)
         self.digest = _derived(secret, b"saga: digest", 32)
-        """Key for digests of values that may be sensitive. Without this key a value cannot be found by hashing
-        guesses."""
+        """Key for digests of values that may be sensitive. The digests depend on a secret, so hashing guesses does not
+        reveal a value."""
 
     def encrypt(self, plain: bytes, place: str) -> str:
         """Encrypt a value.

@@ -1,7 +1,8 @@
 """Port of the key provider: encryption keys of subjects. A subject is a person or a saga.
 
-Promised: a subject has the same key for ever; a subject whose key was erased (a forgotten subject) never gets a key
-again.
+Every provider keeps these promises:
+- A subject has the same key for ever.
+- A subject whose key was erased (a forgotten subject) never gets a key again.
 
 Not promised: that keys can always be read. If they cannot, `KeysUnavailable` is raised, and the caller tries again
 later.

@@ -1,5 +1,5 @@
-"""Sensitive values that a service marks in its classes with `Annotated[str, sensitive]`: how they are recorded, hidden
-from people, redacted in texts, and recognised when they are encrypted.
+"""Sensitive values that a service marks in its classes with `Annotated[str, sensitive]`. This module records them,
+hides them from people, redacts them in texts, and recognises them when they are encrypted.
 
 A marked value is recorded inside an object of its own, `{"_sensitive": ...}`, wherever it occurs in JSON. So all code
 that shows recorded values can hide them without knowing the service's classes.
@@ -27,13 +27,12 @@ HIDDEN: Final = "***"
 MARK: Final = "_sensitive"
 """Field of a recorded object that holds a sensitive value."""
 WHOLE_MIN = 4
-"""Smallest length with which a sensitive value is also found inside words. A shorter value is found only as a whole
+"""Smallest length of a sensitive value that is also found inside words. A shorter value is found only as a whole
 word."""
 GROUPED_MIN = 6
-"""Smallest length with which a number, such as that of a card, is also found when it is written in groups: 4111
-1111."""
+"""Smallest length of a number, such as a card number, that is also found when it is written in groups: 4111 1111."""
 TEXT_MAX = 20_000
-"""Largest number of characters of a text that are searched. The rest of the text is cut off."""
+"""Largest number of characters of a text that are searched for secrets. The rest of the text is cut off."""
 _SEPARATOR: Final = "(?:[ ,.'_-]|%20)"
 """Pattern of a separator between the groups of a number."""
 
@@ -180,7 +179,7 @@ def collect_texts(plain: Any) -> Iterator[str]:
 
 
 def redact_text(text: str, secrets: Iterable[str]) -> str:
-    """Replace every occurrence of these secrets in a text by `***`, even in other case, quoted or encoded.
+    """Replace every occurrence of these secrets in a text by `***`, even in another case, quoted or encoded.
 
     >>> redact_text("card 4111-1111 of 1 declined", ["4111-1111", "1"])
     'card *** of *** declined'
@@ -321,7 +320,7 @@ def _hints_of(cls: type) -> Mapping[str, Any]:
 def _walk(hint: Any) -> _Walk:
     """Return the function that changes values of a type that has a sensitive part.
 
-    A part whose inside is not known is treated as sensitive as a whole.
+    If the structure of a part is not known, the whole part is treated as sensitive.
     """
     hint, is_sensitive = _bare(hint)
     origin, args = get_origin(hint), get_args(hint)
