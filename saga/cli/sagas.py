@@ -43,7 +43,7 @@ from saga.ops.event_fields import EventDecoder, EventFields, make_decoder, read_
 from saga.ops.histories import SagaHistory, TimelineEntry, TimelineStep, find_transition
 from saga.ops.history_verifier import VerificationReport, read_published_histories, verify_histories
 from saga.ops.repair import RebuiltSaga, RepairedSaga
-from saga.ops.sagas import ListedSaga, SagaDetails, add_reasons, describe_open_work, follow_saga, list_sagas, read_saga
+from saga.ops.sagas import ListedSaga, SagaDetails, add_reasons, follow_saga, list_open_work, list_sagas, read_saga
 from saga.ops.selection import Deployment, Operator, Selection
 from saga.support.clock import SystemClock
 from saga.support.printable import count_noun, quote_text
@@ -209,7 +209,8 @@ def show(saga_id: str, details: ShowOptions, deployment: Deployment, as_json: bo
     message, the emitted events, and the steps; below it each failed attempt. Lines are in order of time, but an effect
     never stands above its cause. At the end: unfinished work, and for each retried handler how often it failed, why,
     when its next attempt is, and how many messages wait behind it. The reason why a compensation fails is read from
-    the topics <service>.dead. The heading says who started the saga, if that is known.
+    the topics <service>.dead. The heading says who started the saga, if that is known. What is left over once the saga
+    has ended stands apart: messages of handlers that wait for further events. They expire with the saga's progress.
 
     --steps shows for each step, update and read: how long a step took, the digest of its arguments, the expected error
     that it raised, and the size of its result, or the document in saga-archive that holds it.
@@ -397,13 +398,15 @@ def _format_story(line: TimelineEntry) -> str:
 
 
 def _format_open_work(seen: SagaDetails) -> list[str]:
-    """List all unfinished work, one item per line."""
-    left = [
-        f"  {status.service}: {what}"
-        for history, status in zip(seen.histories, seen.statuses, strict=True)
-        for what in describe_open_work(history.progress, status, seen.failing)
+    """List all unfinished work, one item per line, and then what is left over."""
+    work = list_open_work(seen)
+    parts = ("still open:", work.open), ("left over, and nothing is to be done:", work.left_over)
+    return [
+        line
+        for heading, found in parts
+        if found
+        for line in ("", heading, *(f"  {service}: {what}" for service, what in found))
     ]
-    return ["", "still open:", *left] if left else []
 
 
 # -------------------------------------------------------------------- verify

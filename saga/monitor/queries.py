@@ -29,6 +29,7 @@ from saga.monitor.stuck_detection import (
     find_dead,
     find_failing,
     find_waits,
+    list_unfinished,
 )
 from saga.monitor.views import (
     EVERYTHING,
@@ -181,7 +182,7 @@ class Queries:
             find_dead(known, self.folds.intern_table), key=lambda each: (each.since_ms, names[each.service])
         ):
             yield _wait_for_person(names[each.service], each)
-        for standing in sorted(known.service_states, key=lambda each: names[each.service]):
+        for standing in sorted(list_unfinished(known), key=lambda each: names[each.service]):
             service, is_held_up = names[standing.service], standing.due_ms >= LATEST_MS
             until_ms = None if is_held_up else standing.due_ms or None
             for wait in find_waits(known, self.folds.intern_table, standing):

@@ -122,6 +122,13 @@ def find_waits(known: TrackedSaga, words: InternTable, standing: ServiceState) -
         yield OpenWait(handler, types, last_ms if since_ms is None else since_ms, until_ms)
 
 
+def list_unfinished(known: TrackedSaga) -> list[ServiceState]:
+    """Return the states of the services that still have to do something. After the outcome a handler that waits for
+    events is none of it.
+    """
+    return [each for each in known.service_states if each.open or (known.ended is None and not each.is_idle)]
+
+
 def find_stuck_candidates(known: TrackedSaga, words: InternTable) -> tuple[tuple[Reason, int], ...]:
     """Return the reasons why a saga may become stuck if nothing more is reported, each with the time from which the
     wait counts.
@@ -133,7 +140,7 @@ def find_stuck_candidates(known: TrackedSaga, words: InternTable) -> tuple[tuple
         return _keep_earliest(dead)
     if failing := [(("failing", names[each.service], kind), each.since_ms) for each in find_failing(known, words)]:
         return _keep_earliest(failing)
-    expecting = [each for each in known.service_states if each.open or (known.ended is None and not each.is_idle)]
+    expecting = list_unfinished(known)
     if due := [(each.due_ms, ("overdue", names[each.service], kind)) for each in expecting if each.due_ms]:
         due_ms, overdue = min(due)
         return ((overdue, due_ms),)

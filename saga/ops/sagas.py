@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import msgspec
 
@@ -338,8 +339,42 @@ UNSTARTED = "for a message that tells when the saga began; without one for ever,
 """Description of why a message of a saga without a known start is pending."""
 
 
+class OpenWork(NamedTuple):
+    """Unfinished work of a saga, and what is left over of it. Each entry is the name of a service and a description."""
+
+    open: tuple[tuple[str, str], ...]
+    left_over: tuple[tuple[str, str], ...]
+    """Messages of fan-ins that nobody has to do anything about. They expire with the progress."""
+
+
+def list_open_work(seen: SagaDetails, *, has_outcome: bool = False) -> OpenWork:
+    """List what is unfinished in all services, apart from what is left over.
+
+    A message of a fan-in is left over if its handler can never run, or if the saga has ended and nothing else is open.
+
+    Args:
+        has_outcome: True if the saga is known to have ended, though no service that was read knows it.
+    """
+    open_, waiting, left_over = list[tuple[str, str]](), list[tuple[str, str]](), list[tuple[str, str]]()
+    for history, status in zip(seen.histories, seen.statuses, strict=True):
+        p, name = history.progress, status.service
+        open_ += [(name, what) for what in describe_open_work(p, status, seen.failing)]
+        for k in p.waiting:
+            if can_never_run(p, k):
+                left_over.append((name, f"{k.message.type} for {k.handler}: it can never run"))
+            elif p.started:
+                waiting.append((name, f"{k.message.type} for {k.handler}"))
+    is_over = has_outcome or any(status.outcome is not None or status.has_failed for status in seen.statuses)
+    if open_ or not is_over:
+        open_ += [(name, f"{what} is waiting") for name, what in waiting]
+    else:
+        left_over += [(name, f"{what}: its other events did not come before the end") for name, what in waiting]
+    return OpenWork(tuple(open_), tuple(left_over))
+
+
 def describe_open_work(p: SagaProgress, status: ServiceStatus, failing: Mapping[str, str]) -> list[str]:
-    """Describe all unfinished work of a saga in one service.
+    """Describe all unfinished work of a saga in one service, but for the messages of fan-ins if the saga's start is
+    known: whether these are open depends on the other services, see `list_open_work`.
 
     `failing`: last errors of failing compensations, by event id.
     """
@@ -351,11 +386,8 @@ def describe_open_work(p: SagaProgress, status: ServiceStatus, failing: Mapping[
     found += [_describe_deadline(k) for k in p.deadlines]
     found += [_describe_suspended(c) for c in p.suspended_runs]
     found += [f"{k.message.type} for {k.handler} is queued" for k in p.queue if _is_due(k)]
-    waits = "is waiting" if p.started else f"waits {UNSTARTED}"
-    found += [f"{k.message.type} for {k.handler} {waits}" for k in p.waiting if not can_never_run(p, k)]
-    return found + [
-        f"{k.message.type} for {k.handler} is left over: it can never run" for k in p.waiting if can_never_run(p, k)
-    ]
+    unstarted = [] if p.started else [k for k in p.waiting if not can_never_run(p, k)]
+    return found + [f"{k.message.type} for {k.handler} waits {UNSTARTED}" for k in unstarted]
 
 
 def _describe_compensation(p: SagaProgress, kept: PendingMessage) -> str:

@@ -183,11 +183,28 @@ def test_following_a_saga_shows_each_failed_attempt(shop: Path, saga: Call, monk
     assert told[1:] == ["    attempt 1 failed at 2026-01-01T00:00:00.000Z after 7 ms: OSError: shut"]
 
 
-def test_a_part_that_can_never_run_is_called_left_over(shop: Path, saga: Call) -> None:
+def test_what_waits_for_further_events_is_left_over_once_the_saga_has_ended(shop: Path, saga: Call) -> None:
     parts = (kept("book", a_message("A")), kept("other", a_message("B")))
     edit(shop, "shipping", "order-2", waiting=parts, closed=("book",))
+    never, no_more = "A for book: it can never run", "B for other: its other events did not come before the end"
+    ended = saga("sagas", "show", "order-2").stdout
+    assert "still open:" not in ended
+    assert ended.partition("left over, and nothing is to be done:\n")[2] == (
+        f"  shipping: {never}\n  shipping: {no_more}\n"
+    )
+    edit(shop, "payment", "order-2", intents=(undoing(),))
     still_open = saga("sagas", "show", "order-2").stdout.partition("still open:\n")[2]
-    assert still_open == ("  shipping: B for other is waiting\n  shipping: A for book is left over: it can never run\n")
+    assert still_open.splitlines()[1:] == [
+        "  shipping: B for other is waiting", "", "left over, and nothing is to be done:", f"  shipping: {never}"
+    ]  # fmt: skip
+
+
+def test_what_waits_for_further_events_is_open_before_the_outcome(shop: Path, saga: Call) -> None:
+    edit(shop, "order", "order-2", outcome=None)
+    for service in ("payment", "inventory", "order", "shipping", "tally"):
+        edit(shop, service, "order-2", failed=())
+    edit(shop, "shipping", "order-2", waiting=(kept("other", a_message("B")),))
+    assert saga("sagas", "show", "order-2").stdout.endswith("still open:\n  shipping: B for other is waiting\n")
 
 
 # ---------------------------------------------------------------- values

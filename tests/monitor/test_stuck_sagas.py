@@ -172,11 +172,15 @@ def test_a_saga_whose_beginning_was_not_published_is_never_silent() -> None:
 def test_after_the_outcome_only_what_is_open_counts() -> None:
     ended = make_transition("order", 0, 0, result="success")
     left_over = make_transition("shipping", 0, 0, "waiting", handler="book", awaits=PAID)
-    assert Monitor().take(ended, left_over).stuck(1000 * MINUTE) == []
+    monitor = Monitor().take(ended, left_over)
+    assert monitor.stuck(1000 * MINUTE) == []
+    assert (timeline := monitor.answers.saga("order-1", BEGIN_MS)) is not None
+    assert timeline.awaited == ()
     open_still = make_transition("shipping", 0, 0, "waiting", handler="book", awaits=PAID, open_=True)
-    assert Monitor().take(ended, open_still).stuck(1000 * MINUTE) == [
-        ("order-1", "waiting", stuck_detection.UNKNOWN_MS)
-    ]
+    monitor = Monitor().take(ended, open_still)
+    assert monitor.stuck(1000 * MINUTE) == [("order-1", "waiting", stuck_detection.UNKNOWN_MS)]
+    assert (timeline := monitor.answers.saga("order-1", BEGIN_MS)) is not None
+    assert [each.handler for each in timeline.awaited] == ["book"]
 
 
 def test_a_suspended_run_is_awaited_with_its_time_and_overdue_after_it() -> None:

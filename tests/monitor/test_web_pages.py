@@ -17,9 +17,11 @@ from saga.support.clock import iso
 from tests.cli.conftest import ROOT
 from tests.cli.example_runs import an_order, open_shop
 from tests.cli.test_listing import NOW_MS, a_letter, say
+from tests.cli.test_showing import edit, undoing
 from tests.monitor.asking import Browser, Seen, browsing
 from tests.monitor.fixed_views import FixedViews
 from tests.monitor.test_web_acting import shown
+from tests.progress.pieces import a_message, kept
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -144,6 +146,21 @@ async def test_a_saga_is_one_timeline_with_what_is_open_and_sensitive_values_hid
         missing = await browser.get("/saga?id=order-99", 404)
         assert "no service knows saga order-99" in missing.text
         assert (await browser.client.get("/saga")).status_code == 404
+
+
+async def test_an_ended_saga_has_nothing_open_but_what_a_service_still_has_to_do(shop: Path) -> None:
+    edit(shop, "shipping", "order-1", waiting=(kept("other", a_message("B")),))
+    async with browsing(Settings()) as browser:
+        done = await browser.get("/saga?id=order-1")
+        assert "Saga order-1 is finished" in done.text
+        assert "Still open" not in done.text
+        assert "Left over: 1 message of handlers that wait for further events; nothing is to be done" in done.text
+        assert "shipping : B for other: its other events did not come before the end" in done.text
+        edit(shop, "payment", "order-1", intents=(undoing(),))
+        seen = await browser.get("/saga?id=order-1")
+        assert "Still open after the outcome payment : release undoes what reserve did" in seen.text
+        assert "shipping : B for other is waiting" in seen.text
+        assert "Left over" not in seen.text
 
 
 async def test_needs_a_person_is_filtered_and_each_dead_letter_shows_everything(shop: Path) -> None:

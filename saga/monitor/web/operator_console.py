@@ -29,7 +29,7 @@ from saga.ops.letter_payload import read_payload
 from saga.ops.operator_commands import OUTCOMES, REPLAYS_MAX, CommandAnswer, CommandRequest, describe_answer
 from saga.ops.saga_facts import complete_facts, read_offsets_of_all, read_overview
 from saga.ops.saga_situation import NO_REPORTS, SagaReports
-from saga.ops.sagas import SagaDetails, add_reasons, describe_open_work, read_saga
+from saga.ops.sagas import OpenWork, SagaDetails, add_reasons, list_open_work, read_saga
 from saga.ops.selection import Deployment, Operator, Selection
 from saga.ops.sources import Warn, open_stores
 from saga.support.clock import Clock, from_iso
@@ -158,8 +158,7 @@ class StoredSaga:
 
     saga: str
     shown: SagaDetails
-    left: tuple[tuple[str, str], ...]
-    """Unfinished work: name of the service, and a description."""
+    work: OpenWork
     values: Mapping[tuple[str, int], Sequence[EventFields]]
     """Decoded events by service and transition; sensitive fields are redacted."""
     explanation: SagaExplanation
@@ -257,15 +256,11 @@ class OperatorConsole:
         seen = await read_saga(saga, self._deployment(warn))
         if seen.undoing:
             seen = await add_reasons(saga, seen, self._deployment(warn))
-        left = [
-            (status.service, what)
-            for history, status in zip(seen.histories, seen.statuses, strict=True)
-            for what in describe_open_work(history.progress, status, seen.failing)
-        ]
         values = {(h.service, n): said for h in seen.histories for n, said in read_event_fields(h).items()}
         facts = await complete_facts(saga, seen, readings, noting)
         explanation = explain(replace(facts, reports=reports, notes=tuple(notes)))
-        return StoredSaga(saga, seen, tuple(left), values, explanation, tuple(troubles))
+        work = list_open_work(seen, has_outcome=explanation.outcome is not None)
+        return StoredSaga(saga, seen, work, values, explanation, tuple(troubles))
 
     def _read_choreography(self, warn: Warn) -> Overview:
         """Read the choreography; without manifests if they cannot be used."""
