@@ -1,5 +1,4 @@
-"""`Client`, with which an application outside any service publishes events, asks for outcomes and listens to events;
-and the search for outcomes that it uses.
+"""`Client`, with which an application outside any service publishes events, asks for outcomes and listens to events.
 
 `OutcomeReader` answers all questions of a client about outcomes of one kind of saga. It reads each partition once, and
 remembers the offsets of outcomes (`OffsetIndex`).
@@ -47,13 +46,14 @@ ACKNOWLEDGED_S_MAX = 30.0
 """Longest time that `publish` waits for the broker's acknowledgement, in seconds."""
 
 SAMPLE = 100
-"""Number of oldest records of a topic from which a raised number of partitions is detected."""
+"""Number of a topic's oldest records that are read to detect whether its number of partitions was raised."""
 REMEMBERED_MAX: Final = 1_000_000
 """Largest number of outcomes whose offset is remembered, in all partitions of one kind of saga together."""
 CHUNK: Final = 4096
-"""Number of outcomes that are sorted together. Newer outcomes are searched one by one until there are this many."""
+"""Number of outcomes in a sorted chunk of the index. Newer outcomes are searched one by one until there are this
+many."""
 FOUND_S_MAX: Final = 60.0
-"""Longest search of the existing records for one question, in seconds. If a partition is longer, the next question
+"""Longest search of the existing records for one question, in seconds. If a partition takes longer, the next question
 continues the search."""
 POLL_S, AGAIN_S = 0.1, 0.5
 """Longest wait for records, after which pending questions are checked; and the pause before a retry while the broker is
@@ -112,10 +112,11 @@ class Client:
     async def publish(self, *events: Event, principal: str | None = None) -> None:
         """Publish events in this order. Return when all are durable.
 
-        Promises: an event's id is computed from its contract, saga id and content. So publishing an equal event again,
-        after an error, a timeout or a crash, even in another process, has no further effect. Therefore build an event
-        once: with a new timestamp in it, it is a different event. Two events that are both to be handled must differ in
-        a field.
+        Guarantees:
+        - The id of an event is computed from its contract, saga id and content. So publishing an equal event again has
+          no further effect. This holds after an error, a timeout or a crash, even in another process.
+        - An event with another field value is another event. So build an event once, because a new timestamp makes it a
+          different event. Two events that are both to be handled must differ in a field.
 
         `principal`: the principal that begins the saga, instead of the client's principal. It is added to events that
         begin a saga, and passed on from there to every event, progress and handler of the saga (`saga.principal`).
@@ -161,20 +162,21 @@ class Client:
     async def outcome(self, saga: str, *events: type[Event], within: timedelta) -> Event | None:
         """Return the outcome of a saga: the event with which a service ended it.
 
-        The outcome may have been published before the question, or be published within `within`. Return `None` if there
-        is none by then.
+        The outcome may have been published already, or be published within `within`. Return `None` if there is none by
+        then.
 
         `events`: the classes of all outcomes of this kind of saga. If none are given, the outcomes in `contracts/` are
         used, provided that they belong to one kind of saga. Their classes are then made as `saga contracts generate`
         would write them.
 
-        Promises: `None` means that no outcome had been published by then, or that retention has removed it since. A
-        client reads each part of the topic only once, for the first question that needs it; `within` counts from when
-        the existing records have been read. Any number of questions may be asked concurrently; memory does not grow
-        with them.
+        Guarantees:
+        - `None` means that no outcome had been published by then, or that retention has removed it since.
+        - A client reads each part of the topic only once, for the first question that needs it. `within` counts from
+          when the existing records have been read.
+        - Any number of questions may be asked concurrently; memory does not grow with them.
 
-        Raises `SagaError`: a class that is no outcome; an outcome class that is missing, or belongs to another kind of
-        saga; a missing topic; an outcome that cannot be read; a broker that is unavailable, or contains more records
+        Raises `SagaError`: a class that is not an outcome; an outcome class that is missing, or belongs to another kind
+        of saga; a missing topic; an outcome that cannot be read; a broker that is unavailable, or contains more records
         than can be read in a minute (ask again: the search continues where it stopped).
         """
         hearing = EventReader(check_outcomes(events or find_outcomes()), self._keys)
@@ -198,15 +200,18 @@ class Client:
         """Subscribe to events of these classes, for use with `async for`. Their contracts must contain `"consumed_by":
         "external"`.
 
-        `begin`: whether to start with events published from now on (from when the first one is requested, or from
-        `async with`), or at the oldest events in the topics. `group`: a name under which the broker stores the position
-        up to which events were received, also while no client listens. A new group starts at the oldest events, and
-        later continues at its position. Clients that listen in one group share its partitions. An event counts as
-        received when the next one is requested, so in a group each event is delivered at least once.
+        `begin`: where to start. `"now"`: with events published from now on, which means from `async with`, or else from
+        when the first event is requested. `"beginning"`: with the oldest events in the topics.
 
-        Promises: events come in order for each saga and topic. A record that claims to be one of these events and can
-        never be read is skipped and logged to `saga.client`. During an outage of the broker the subscription waits, and
-        logs the outage there.
+        `group`: a name under which the broker stores the position up to which events were received, also while no
+        client listens. A new group starts at the oldest events, and later continues at its position. Clients that
+        listen in one group share its partitions. An event counts as received when the next one is requested, so in a
+        group each event is delivered at least once.
+
+        Guarantees:
+        - Events come in order for each saga and topic.
+        - A record that claims to be one of these events and can never be read is skipped and logged to `saga.client`.
+        - During an outage of the broker the subscription waits, and logs the outage to `saga.client`.
 
         Raises `SagaError`: a contract that is not `"consumed_by": "external"`, an invalid group name, or both `begin`
         and `group`. While listening: a missing topic, and an event of a version that is not in `contracts/` yet, which
@@ -262,7 +267,7 @@ class Client:
 
 
 class OffsetIndex:
-    """An index from saga to the offset of its outcome, for the newest part of a partition."""
+    """Index of the newest part of a partition: it finds the offset of a saga's outcome."""
 
     def __init__(self, begin: int) -> None:
         """Create an empty index that begins at this offset."""
@@ -284,8 +289,8 @@ class OffsetIndex:
             self._newest = []
 
     def of(self, key: bytes) -> list[int]:
-        """Return the offsets at which the outcome of a saga may be, in ascending order. There is nearly always one or
-        none."""
+        """Return the offsets at which the outcome of a saga may be, in ascending order. There is rarely more than
+        one."""
         wanted = _hash(key)
         found = [offset for hash_, offset in self._newest if hash_ == wanted]
         for hashes, offsets in self._chunks:
@@ -355,8 +360,8 @@ class OutcomeReader(Generic[E]):
         the number of partitions was raised."""
 
     async def of(self, saga: str, within_s: float) -> E | None:
-        """Return the outcome of a saga; `None` if there is none within so many seconds after all existing records have
-        been read.
+        """Return the outcome of a saga; `None` if there is none within `within_s` seconds after all existing records
+        have been read.
 
         Raises:
             BrokerUnavailable: The log could not be read.
@@ -390,8 +395,10 @@ class OutcomeReader(Generic[E]):
         )
 
     def _check_partitioner(self, records: Iterable[Record]) -> None:
-        """Search all partitions of a topic from now on if a key is in another partition than our partitioner would
-        choose.
+        """Check whether other senders use another partitioner.
+
+        If a key is in another partition than our partitioner would choose, search all partitions of its topic from now
+        on.
         """
         for record in records:
             topic, number, _, key = record[:4]
@@ -437,7 +444,8 @@ class OutcomeReader(Generic[E]):
     # ---------------------------------------------------------------- search in what the log holds
 
     async def _find_existing(self, asker: OutcomeQuery) -> Record | None:
-        """Return the record that was published before the question, or since then; `None` if there is none yet."""
+        """Wait until the existing records have been read. Return the saga's outcome if it has been published by now,
+        else `None`."""
         try:
             await self._clock.within(FOUND_S_MAX, asker.caught_up.wait())
         except TimeoutError:
@@ -493,8 +501,8 @@ class OutcomeReader(Generic[E]):
                 await self._clock.sleep(AGAIN_S)
 
     async def _read_on(self) -> None:
-        """Read the partitions of all pending questions, until no question is pending, or one needs a partition that is
-        not read yet."""
+        """Read the partitions of all pending questions. Return when no question is pending, or when one needs a
+        partition that is not read yet."""
         await self._look_up()
         wanted = {partition for asker in self._askers for partition in asker.ends or ()}
         begins = {partition: self._strands[partition].next for partition in wanted}
@@ -527,7 +535,7 @@ class OutcomeReader(Generic[E]):
                         polling.exception()  # seen
 
     def _forget_replaced(self, log_ids: Mapping[str, str]) -> None:
-        """Drop the index of topics that were deleted and created again: they are read from the beginning."""
+        """Drop the index of topics that were deleted and created again, because they are read from the beginning."""
         replaced = {topic for topic, id_ in log_ids.items() if self._log_ids.get(topic, id_) != id_}
         self._log_ids.update(log_ids)
         for partition, strand in self._strands.items():

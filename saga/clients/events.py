@@ -107,8 +107,8 @@ def check_principal(principal: str | None) -> None:
 def to_value(
     event: Event, contract: Contract, record_bytes_max: int, encrypt: EncryptValue | None = None
 ) -> tuple[str, bytes]:
-    """Return the saga id and the encoded bytes of an event to be published. Raises `SagaError`, as `to_record` does, if
-    something is wrong with this event."""
+    """Return the saga id and the encoded bytes of an event to be published. Raises `SagaError`, as `to_record` does,
+    for an event that cannot be published."""
     try:
         value = codec.encode(event)
     except BadInput as why:
@@ -158,7 +158,7 @@ class EventReader(Generic[E]):
         self._keys = keys
 
     def is_one(self, record: Record) -> bool:
-        """Return whether a record seems to be one of these events, judging by its headers and bytes."""
+        """Return whether a record is probably one of these events, judging by its headers and bytes."""
         if envelope.type_of(record) in self._classes:
             return record.value is not None
         try:

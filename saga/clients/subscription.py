@@ -78,7 +78,7 @@ class UngroupedReader:
         return True
 
     async def heard(self, record: Record) -> None:
-        """Do nothing: there is no group whose offsets could be committed."""
+        """Do nothing, because there is no group whose offsets could be committed."""
 
     def stalled_partitions(self) -> Collection[StalledPartition]:
         """Return the partitions that cannot be read now."""
@@ -117,8 +117,8 @@ class GroupReader:
         return list(await self._membership.poll(list(self._has), records_max=RECORDS_MAX, timeout_s=POLL_S))
 
     def has(self, record: Record) -> bool:
-        """Return whether this client is to receive a record: its partition is still assigned to the client, and the
-        record has not been received yet."""
+        """Return whether this client should receive a record. The record must not have been received yet, and its
+        partition must still be assigned to the client."""
         return record.offset >= self._has.get(Partition(*record[:2]), record.offset + 1)
 
     async def heard(self, record: Record) -> None:
@@ -216,7 +216,7 @@ class EventSubscription(Generic[E]):
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Stop, as `aclose`."""
+        """Stop listening, as `aclose` does."""
         await self.aclose()
 
     def __aiter__(self) -> Self:
