@@ -41,7 +41,7 @@ OTHERS: Mapping[str, str] = {
     "`https://example.org/schemas/`; without it `urn:saga:`.",
     FILE: "A TOML file with settings, a line each: `drain_s = 30`.",
 }
-"""Environment variables that are read elsewhere and are no settings. A settings file must not contain them."""
+"""Environment variables that are read elsewhere and are not settings. A settings file must not contain them."""
 TEST_PREFIX = "SAGA_TEST_"
 """Prefix of variables that belong to tests."""
 
@@ -80,56 +80,58 @@ class Settings:
     """Address at which each process answers `/health/live`, `/health/ready` and `/metrics`. Without it nothing
     listens."""
     monitor: str = ""
-    """Address at which `saga monitor run` answers, by default 127.0.0.1:8642, and at which `saga monitor trace`, `saga
-    monitor stuck` and `saga monitor rates` ask it. Without it these read the topic `saga.transitions` themselves."""
+    """Address of the monitor. `saga monitor run` listens there, by default at 127.0.0.1:8642. `saga monitor trace`,
+    `saga monitor stuck` and `saga monitor rates` ask it there; without the setting they read the topic
+    `saga.transitions` themselves."""
     inflight_max: int = 1000
-    """Messages in flight per worker, at most; a quarter of them at most from one partition."""
+    """Maximum number of messages in flight per worker. At most a quarter of them are from one partition."""
     inflight_min: int = INFLIGHT_MIN
     """Lower bound to which a slow store may reduce the messages in flight. If it is equal to SAGA_INFLIGHT_MAX, nothing
-    is reduced. A maximum below this default replaces it."""
+    is reduced. If SAGA_INFLIGHT_MAX is smaller than this default, it is also the lower bound."""
     inflight_bytes_max: int = 64 << 20
-    """Bytes of all messages in flight together, from which on no more are taken."""
+    """Total size of the messages in flight at which a worker takes no more messages, in bytes."""
     changes_from: Literal["beginning", "now"] = "beginning"
-    """Where a service begins with document changes: at the `beginning` existing documents count as new, from `now` on
-    they do not. With Couchbase it is set in the connector's configuration."""
+    """Which document changes a service gets first. With `beginning` existing documents count as new; with `now` they do
+    not count. With Couchbase, set this in the connector's configuration instead."""
     connect: str = ""
-    """Address of the Kafka Connect that brings changes of Couchbase's documents, for `saga doctor`."""
+    """Address of the Kafka Connect that publishes changes of documents in Couchbase. `saga doctor` uses it."""
     record_bytes_max: int = RECORD_BYTES_MAX
-    """Bytes that one record of the log may have, headers and key included. Services and clients refuse a larger event
-    before anything is written. On Kafka each topic has to accept as much: `max.message.bytes`."""
+    """Maximum size of a record in the log, with headers and key, in bytes. Services and clients refuse a larger event
+    before anything is written. On Kafka each topic must accept records of this size (`max.message.bytes`)."""
     cache_max: int = 2000
     """Progress documents kept in memory per service."""
     deaths_max: int = 3
-    """Deaths of processes while they handle a message after which it becomes a dead letter. At the first of them the
-    process may have handled other messages, too."""
+    """Number of process deaths while handling a message after which the message becomes a dead letter. At the first
+    death the process may have handled other messages, too."""
     open_s: float = OPEN_S_MAX
-    """Seconds that a process waits at its start for broker, stores and resources to open. Time in which the process
-    could not run does not count."""
+    """Seconds without progress that a process waits at its start for broker, stores and resources to open. Time in
+    which the process could not run does not count."""
     drain_s: float = 20.0
     """Seconds that running handlers have to finish when the service stops."""
     hook: str = ""
-    """URL, or command, that is called once for each dead letter that blocks a saga, and for each escalation. Without it
+    """URL to call, or command to run, once for each dead letter that blocks a saga and for each escalation. Without it
     nothing is called."""
     hook_secret_file: str = ""
-    """File with the key with which calls of the hook are signed. Without it they are not."""
+    """File with the key for signing calls of the hook. Without it calls are not signed."""
     hook_calls_max: int = 20
-    """Calls of the hook within a minute, at most; others wait."""
+    """Maximum number of calls of the hook within a minute; others wait."""
     monitor_users: str = ""
-    """File of the users who may act on the monitor's page, a line of `saga monitor password` for each. Without it the
-    page is read-only."""
+    """File with the users who may sign in to the monitor's page. Each line is the output of `saga monitor password` for
+    one user. Without it the page is read-only."""
     monitor_read: Literal["all", "login"] = "all"
-    """Who may read the monitor's page, its JSON and its metrics: `all` who reach it, or with `login` only its users."""
+    """Who may read the monitor's page, its JSON and its metrics. With `all`, everyone who can reach it; with `login`,
+    only the monitor's users."""
     monitor_hosts: str = ""
     """Host names under which the monitor's page is reached, separated by commas; its address and `localhost` always
     work. Others are refused."""
     monitor_runbooks: str = ""
-    """Address of the runbooks, to which the monitor's overview links, with `{name}` for the name of the page:
-    `https://docs.example/runbooks/{name}/`. Without it the overview gives the file in the documentation."""
+    """Address of the runbooks to which the monitor's overview links. `{name}` stands for the name of the page:
+    `https://docs.example/runbooks/{name}/`. Without it the overview names the file in the documentation."""
     transitions: Literal["on", "off"] = "on"
     """Whether each transition is published, without its payload, on the topic `saga.transitions`, for monitors and
     `saga sagas verify`."""
     transitions_days: float = 7
-    """Days for which transition events are kept there."""
+    """Days for which transition events are kept on the topic `saga.transitions`."""
     log: Literal["auto", "json", "text"] = "auto"
     """Form of the lines that `saga run` writes; `auto` is `text` on a terminal, else `json`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -137,7 +139,8 @@ class Settings:
     traces: Literal["off", "on"] = "off"
     """Traces for OpenTelemetry, over OTLP on HTTP; its own variables (`OTEL_...`) set the address and the sampling."""
     options: tuple[object, ...] = ()
-    """Settings that only one adapter has, or the schema registry: a value of each kind that is not all defaults."""
+    """Settings that only one adapter, or the schema registry, has. It contains one object of each kind, but only if one
+    of its settings differs from the default."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Self:
@@ -198,7 +201,7 @@ class Settings:
         return replace(read(cls), options=tuple(each for each in made if each != type(each)()))
 
     def of(self, kind: type[T]) -> T:
-        """Return the settings of one adapter, given their class."""
+        """Return the settings that only one adapter has, given their class."""
         return next((each for each in self.options if isinstance(each, kind)), None) or kind()
 
     @property
@@ -221,8 +224,8 @@ class Settings:
 
 
 def address_given(name: Literal["broker", "store"], flag: str | None) -> str:
-    """Return an address from the settings, for callers that do not connect. Other settings, such as a password, may be
-    missing. Raises `ConfigurationError`."""
+    """Return an address from the settings, for callers that do not connect. Settings that a connection needs, such as a
+    password, may be missing. Raises `ConfigurationError`."""
     return str(_given_alone(name, flag))
 
 

@@ -42,7 +42,7 @@ from saga.telemetry.health import Watch
 T = TypeVar("T")
 
 REPORT_EVERY_S = 5.0
-"""Pause between two reports about broker and stores that are still being opened."""
+"""Pause between two reports about broker and stores that are still being opened, in seconds."""
 
 
 def load_services(names: Iterable[str]) -> list[Declared]:
@@ -83,7 +83,7 @@ def import_modules(names: Iterable[str], problems: list[str]) -> Iterator[tuple[
 
 
 def _chain_of(service: Declared) -> Iterator[str]:
-    """Yield the problem of the service's migrations if they form no complete chain."""
+    """Yield a problem if the service's migrations do not form a complete chain."""
     try:
         check_chain(service)
     except DeclarationError as why:
@@ -91,8 +91,8 @@ def _chain_of(service: Declared) -> Iterator[str]:
 
 
 def _unimportable(name: str, why: ImportError) -> str:
-    """Return why a module cannot be imported, and what to do: either the module itself or something that it imports
-    does not exist."""
+    """Return why a module cannot be imported, and what to do. Either the module itself is missing, or something that it
+    imports."""
     if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
         return "name modules as Python does: services.payment for services/payment.py or services/payment/__init__.py"
     if isinstance(why, ModuleNotFoundError) and why.name is not None and f"{name}.".startswith(f"{why.name}."):
@@ -151,9 +151,10 @@ def tune_collector() -> None:
     """Make Python's cyclic garbage collector run less often, for a process that only runs services.
 
     A message in flight consists of some hundred objects, none of them in a cycle, and a thousand messages may be in
-    flight. With the default thresholds the collector takes a fifth of the time and finds nothing. With these thresholds
-    it runs only when more objects were created than messages in flight have. With half of them it took a twentieth of
-    the time, in pauses of 25 ms. Objects that exist at the start are not scanned again.
+    flight. With Python's default thresholds the collector takes a fifth of the time and finds nothing. With these
+    thresholds it runs only after more objects were created than the messages in flight have. With half of these
+    thresholds it took a twentieth of the time, in pauses of 25 ms. Objects that exist at the start are not scanned
+    again.
     """
     gc.collect()
     gc.freeze()
@@ -379,8 +380,8 @@ async def _in_time(opened: AbstractAsyncContextManager[T], what: str, open_s: fl
 
 
 def _not_open(what: Sequence[str], open_s: float) -> ConfigurationError:
-    """Return the error about resources that did not open in time. The reason why they cannot be opened has been
-    reported before, if it is known."""
+    """Return the error about resources that did not open in time. The reason has been reported before, if it is
+    known."""
     advice = "see whether it runs and can be reached, or, where it is a file, whether another process holds it"
     return ConfigurationError(
         f"nothing was started: nothing that is opened has come on for {open_s:g} s (SAGA_OPEN_S):",
@@ -389,8 +390,11 @@ def _not_open(what: Sequence[str], open_s: float) -> ConfigurationError:
 
 
 class _Opening:
-    """Opening of a process's broker and stores. They are opened in parallel, because one after another would take too
-    long with many services. It waits as long as something makes progress, and reports what is not open yet."""
+    """Opening of a process's broker and stores. They are opened in parallel, because opening one after another takes
+    too long with many services.
+
+    This waits as long as something makes progress, and reports what is not open yet.
+    """
 
     def __init__(self, stack: AsyncExitStack, report: Report, open_s: float) -> None:
         """Prepare the opening. `stack`: exit stack that closes what was opened."""
@@ -451,7 +455,8 @@ class _Opening:
                 self._report(StillOpening(service=service, what=what, since_s=since_s, left_s=left_s))
 
     async def _give_up(self) -> None:
-        """Cancel whatever is still being opened. Register for closing whatever was opened meanwhile."""
+        """Cancel the tasks of everything that is still being opened. If something was opened meanwhile, register it for
+        closing."""
         pending, self._pending = self._pending, {}
         for task in pending:
             task.cancel()
