@@ -22,7 +22,7 @@ def scheme_of(url: str) -> str:
 
 
 def is_plain(url: str) -> bool:
-    """Return whether an address may be shown to people, because no part of it can be a user, a password or an option.
+    """Return whether an address may be shown, because no part of it can be a user, a password or an option.
 
     >>> is_plain("kafka://broker-1:9092,[::1]:9092"), is_plain("sqlite:///.saga/{service}.db")
     (True, True)
@@ -33,7 +33,7 @@ def is_plain(url: str) -> bool:
 
 
 def check_http(text: str) -> None:
-    """Check an address to listen on: host and port, as in `127.0.0.1:8080`."""
+    """Check an address to listen on, which has the form host:port, such as `127.0.0.1:8080`."""
     host, _, port = text.rpartition(":")
     if not host or "@" in host or not port.isdigit() or not 0 <= int(port) <= 65535:
         raise ValueError("it must be host:port, as in 127.0.0.1:8080 or 0.0.0.0:8080")
@@ -63,7 +63,7 @@ def check_hosts(text: str) -> None:
 
 
 def check_runbooks(text: str) -> None:
-    """Check the address of pages: a web address with `{name}` for the name of the page.
+    """Check the address of pages: a web address in which `{name}` stands for the name of the page.
 
     >>> check_runbooks("https://docs.example/runbooks/{name}/")
     """

@@ -70,7 +70,7 @@ async def patiently(seconds: float, what: Coroutine[Any, Any, T]) -> T:
     """Wait for a coroutine in a task of its own, and return its result.
 
     Time in which this process could not run does not count, for example because it loads a driver or gets little CPU
-    time. After `seconds` the coroutine is cancelled, and `TimeoutError` is raised.
+    time. After `seconds` of counted time the coroutine is cancelled, and `TimeoutError` is raised.
     """
     loop, waited_s = asyncio.get_running_loop(), 0.0
     task = loop.create_task(what)
@@ -89,7 +89,8 @@ async def patiently(seconds: float, what: Coroutine[Any, Any, T]) -> T:
 
 
 def counted_s(began_s: float, now_s: float) -> float:
-    """Return how many seconds of a pause of `LOOK_S` count. In the remaining time this process could not run."""
+    """Return how many seconds of a pause count: at most twice `LOOK_S`. If the pause took longer, this process could
+    not run in the remaining time."""
     return min(now_s - began_s, 2 * LOOK_S)
 
 
@@ -135,7 +136,7 @@ def _going_on(what: Coroutine[object, object, T], waits_for: object) -> Generato
 
 @lru_cache(maxsize=64)  # cached, because most calls are for the current millisecond
 def iso(ms: int) -> str:
-    """Return a time as text, RFC 3339 with milliseconds; such texts sort as the times do.
+    """Return a time as RFC 3339 text with milliseconds. Sorting such texts sorts the times.
 
     >>> iso(1_795_270_000_123)
     '2026-11-21T14:06:40.123Z'

@@ -1,4 +1,4 @@
-"""Describe durations for people."""
+"""Format durations as readable text."""
 
 from datetime import timedelta
 

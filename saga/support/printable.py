@@ -3,12 +3,13 @@ functions."""
 
 
 def printable(text: str) -> str:
-    r"""Return a text in which every character that is not visible is replaced by its escape sequence.
+    r"""Return a text in which each invisible character is replaced by its escape sequence.
 
     So no text can move the cursor, colour or clear a terminal, reverse the reading order, hide a part, or begin a new
-    line that looks like output of the toolkit. The escaped characters are those that `repr` escapes: control and format
-    characters, line and paragraph separators, halves of surrogate pairs, and spaces other than the usual one. Quotes
-    and backslashes stay as they are.
+    line that looks like output of the toolkit.
+
+    The escaped characters are those that `repr` escapes: control and format characters, line and paragraph separators,
+    halves of surrogate pairs, and spaces other than the usual one. Quotes and backslashes stay as they are.
 
     >>> print(printable("order-1\x1b[2J\nall is well"))
     order-1\x1b[2J\nall is well
@@ -21,7 +22,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> list[str]:
-    """Return the lines of a text that may have several, such as an error.
+    """Return the lines of a text that may have several lines, such as an error.
 
     All lines but the first are indented, so that none of them looks like a separate line of output.
 
@@ -33,7 +34,7 @@ def printable_lines(text: str) -> list[str]:
 
 
 def count_noun(count: int, what: str) -> str:
-    """Return a count with its noun, for people.
+    """Return a count with its noun, as readable text.
 
     >>> count_noun(0, "error"), count_noun(1, "error"), count_noun(1200, "error")
     ('no errors', '1 error', '1,200 errors')

@@ -1,7 +1,7 @@
 """Common parts of adapter descriptions: the settings that adapters read, problems in them, secrets and drivers.
 
 Each adapter is described by an object that `saga.configuration.adapters` lists, in a module that loads no driver.
-`saga.store.adapter` defines the description of a store, `saga.broker.adapter` that of a broker.
+`saga.store.adapter` defines the description of a store, `saga.broker.adapter` the description of a broker.
 """
 
 import ssl
@@ -29,11 +29,11 @@ failure."""
 UNCLOSED: set[object] = set()
 """Driver clients that have threads of their own and are not closed yet.
 
-While there are any, the interpreter must not be finalized normally: the driver would abort the process and so change
-its exit code.
+While there are any, the interpreter must not be finalized normally, because the driver would abort the process and so
+change its exit code.
 """
 SAID_MAX = 200
-"""Largest number of bytes that are shown of an exception from other code."""
+"""Largest number of bytes that are shown of the text of an exception from other code."""
 
 Problem: TypeAlias = tuple[frozenset[str], str]
 """Names of settings that do not fit together, and the reason. It is reported only if each of them is valid by
@@ -58,14 +58,14 @@ class Options(NamedTuple):
     """Settings that only one adapter has."""
 
     kind: type
-    """Frozen dataclass of the settings. Each field has a default, and a text after it that describes the setting. The
-    variable of the field `kafka_tls` is `SAGA_KAFKA_TLS`."""
+    """Frozen dataclass of the settings. Each field has a default, and is followed by a text that describes the setting.
+    The variable of the field `kafka_tls` is `SAGA_KAFKA_TLS`."""
     readers: Mapping[str, "SettingReader"]
     """Readers of the settings, by environment variable."""
 
 
 class ChosenSettings(Protocol):
-    """Settings as an adapter reads them that was chosen by an address among them."""
+    """All settings, as an adapter reads them. The address of the broker or store in them selected the adapter."""
 
     @property
     def broker(self) -> str: ...
@@ -125,8 +125,8 @@ def secret_reader(given: str, file: str) -> Callable[[], str] | None:
 def read_secret(secret: Callable[[], str]) -> str:
     """Call the function that returns a secret, and return the secret.
 
-    Raises `ValueError` with the text of any exception that the function raises, even `SystemExit`: the function is user
-    code and must not end the process.
+    Raises `ValueError` with the text of any exception that the function raises, even `SystemExit`, because the function
+    is user code and must not end the process.
     """
     try:
         given: object = secret()
@@ -155,7 +155,8 @@ def load_certificate(
 
 
 def secret_problems(options: object, of: str) -> Iterator[Problem]:
-    """Yield the problems of a password, its file, a certificate and its key that do not fit together."""
+    """Yield a problem for each combination of password, password file, certificate and key that does not fit
+    together."""
     names = [f"{of}_{what}" for what in ("password", "password_file", "cert_file", "key_file")]
     password, password_file, cert, key = (bool(getattr(options, name)) for name in names)
     prefix = f"SAGA_{of.upper()}"
@@ -201,7 +202,7 @@ class SettingReader:
     takes: str
     """Description of valid values, with unit and bounds."""
     may_show: Callable[[str], bool] = lambda _: True
-    """Function that says whether an invalid text may be shown to people and in logs. It must not be shown if it may
+    """Function that says whether an invalid text may be shown in messages and logs. It must not be shown if it may
     contain a secret."""
 
 
@@ -294,12 +295,13 @@ YES_OR_NO = SettingReader(_yes_or_no, "true or false")
 FILE = SettingReader(_readable, "path of a file")
 """Reader of the path of a file that this process can open."""
 SECRET_FILE = SettingReader(_readable, "path of a file", lambda _: False)
-"""Reader of the path of a file with a secret. The text is not shown, because it may be the secret itself by mistake."""
+"""Reader of the path of a file with a secret. The text is not shown, because someone may have given the secret itself
+by mistake."""
 PLAIN_KEY_FILE = SettingReader(_read_unencrypted, "path of a file, with a key that is not encrypted", lambda _: False)
 """Reader of the path of a file with a key, for a driver that cannot use an encrypted key."""
 FOLDER = SettingReader(_folder, "path of a folder, with a / in it", lambda _: False)
-"""Reader of the path of a folder, which need not exist yet. The text is not shown, because it may be a secret by
-mistake."""
+"""Reader of the path of a folder, which need not exist yet. The text is not shown, because someone may have given a
+secret by mistake."""
 
 
 # -------------------------------------------------------------------- addresses
