@@ -1,6 +1,4 @@
-"""Plans of the files to create for a new project with its first service, or for another service: paths, texts from
-templates, and writing.
-"""
+"""Plan and write the files for a new project with its first service, or for another service of a project."""
 
 import json
 import keyword
@@ -44,7 +42,7 @@ _TAKEN: Final = {
 }
 
 HOMES: Final = {"date": "datetime", "datetime": "datetime", "Decimal": "decimal", "UUID": "uuid"}
-"""Modules of the standard library from which generated examples import these names."""
+"""Names that generated examples import from the standard library, each with its module."""
 _SCALARS: Final[Mapping[ScalarKind, str]] = {
     "string": '"one"',
     "boolean": "True",
@@ -96,17 +94,17 @@ class NewService(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Return the service's name as it begins a sentence: `Stock taking`."""
+        """Return the service's name in the form in which it begins a sentence: `Stock taking`."""
         return self.name.replace("-", " ").capitalize()
 
 
 class ProjectTemplate(NamedTuple):
-    """What a new project begins with."""
+    """Template of a new project: its events, and how its first saga is started."""
 
     events: Mapping[str, Sequence[str]]
     """The event classes of each service."""
     start: str = "saga publish OrderPlaced --example | saga publish OrderPlaced"
-    """Command that starts a first saga, that of `order-1`."""
+    """Command that starts a first saga, with the id `order-1`."""
 
 
 _OF_ORDER = ("OrderPlaced", "OrderConfirmed", "OrderCancelled")
@@ -124,8 +122,8 @@ TEMPLATES: Final[Mapping[str, ProjectTemplate]] = {
         {FIRST: _OF_ORDER, "intake": ("OrderPlaced",)}, start="python write_order.py order-1 tea 2"
     ),
 }
-"""Templates of projects. Each but the first has a folder of files, which are added to those of the first or replace
-them."""
+"""Templates of projects. Each template except the first has a folder with files. They are added to the files of the
+first template, or replace them."""
 
 
 def plan_project(name: str, template: str = PLAIN) -> Mapping[str, str]:
@@ -159,7 +157,7 @@ def plan_service(name: str, root: Path, hears: str | None = None) -> Mapping[str
         hears: Event that the service reacts to; by default the only event that starts a saga in the project.
 
     Raises:
-        ConfigurationError: All problems because of which the files cannot be written.
+        ConfigurationError: The files cannot be written. The error lists all problems.
         ContractError: The contracts cannot be used.
     """
     part, problems = NewService(name), list(_find_name_problems("service", name))
@@ -281,8 +279,9 @@ def _schema(name: str, owner: str, key: Mapping[str, Any], doc: str) -> str:
 
 
 def _texts(template: str, values: Mapping[str, str]) -> dict[str, str]:
-    """Return the texts of a template's files by the path that each file gets. In the name of a template file, `--`
-    stands for `/` and `__dot__` for a leading dot.
+    """Return the texts of a template's files, by the path of each new file.
+
+    In the name of a template file, `--` stands for `/` and `__dot__` for a leading dot.
     """
     found = {}
     for file in files("saga.scaffold").joinpath("templates", template).iterdir():
@@ -304,7 +303,7 @@ def _library(folder: Path, contracts: Mapping[str, str]) -> Library:
 
 
 def _all(library: Library) -> Sequence[Path]:
-    """Return the paths of all contract files of a library."""
+    """Return the paths of all files in a library's folder."""
     return sorted(path for path in library.folder.rglob("*") if path.is_file())
 
 
@@ -396,7 +395,7 @@ def write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:
 
     Raises:
         ConfigurationError: Some files exist already. All of them are listed, and nothing was written.
-        SagaError: A file cannot be written. Files that were written before it are removed again.
+        SagaError: A file cannot be written. The files that were written before are removed again.
     """
     there = [name for name in sorted(files) if (folder / name).exists() or (folder / name).is_symlink()]
     if there:
