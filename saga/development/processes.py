@@ -25,15 +25,14 @@ LOOK_S, QUIET_S = 0.25, 0.3
 seconds.
 """
 STOP_S_MAX: Final = 30.0
-"""Maximum time in seconds for services to drain. Their own limit is 20 s by default; the rest is for what follows the
-drain.
-"""
+"""Maximum time for services to drain, in seconds. Their own limit is 20 s by default; the rest is for their work after
+the drain."""
 LOAD_S_MAX: Final = 60.0
-"""Maximum time in seconds for loading a service."""
+"""Maximum time for loading a service, in seconds."""
 LINE_BYTES_MAX: Final = 1 << 16
 """Maximum length of a line that is shown, in bytes. Longer lines are split."""
 PAGE: Final = ".page"
-"""Key of the web page's process among the services' modules. It is no valid module name."""
+"""Key of the web page's process in the mapping of processes by module. It is not a valid module name."""
 
 Seen: TypeAlias = Mapping[Path, tuple[int, int]]
 """Result of a scan: each file's time of last change and size. Two scans are compared to find changes."""
@@ -126,7 +125,7 @@ class ServiceProcesses:
         await self._start(ready)
 
     def _usable(self, modules: Iterable[str], broken: Mapping[str, str]) -> list[str]:
-        """Return those of the modules that are not broken. For each broken one show why it cannot be read."""
+        """Show for each broken module why it cannot be read. Return the other modules as a list."""
         for module, why in broken.items():
             self.say(_name(module), f"cannot be read: {why}; {self._describe_next(module)}")
         return list(modules)
@@ -220,7 +219,7 @@ class ServiceProcesses:
 
 
 async def _all_or(tasks: Collection[asyncio.Task[int]], hurry: asyncio.Task[bool]) -> None:
-    """Wait until all tasks have ended, or until `hurry` has."""
+    """Wait until all tasks have ended, or until `hurry` has ended."""
     waiting: set[asyncio.Task[int] | asyncio.Task[bool]] = {*tasks}
     while waiting and not hurry.done():
         await asyncio.wait({*waiting, hurry}, return_when=asyncio.FIRST_COMPLETED)
@@ -228,7 +227,7 @@ async def _all_or(tasks: Collection[asyncio.Task[int]], hurry: asyncio.Task[bool
 
 
 def _name(module: str) -> str:
-    """Return the last part of a module's name, as it is shown to people."""
+    """Return the last part of a module's name, under which output shows the service."""
     return module.rpartition(".")[2]
 
 
@@ -236,7 +235,7 @@ def _name(module: str) -> str:
 
 
 class FoundServices(NamedTuple):
-    """The services that were found in a folder."""
+    """Services that were found in a folder."""
 
     modules: tuple[str, ...]
     """Import names of the modules that declare a service, such as `services.payment`."""
@@ -325,8 +324,10 @@ def changed_files(before: Seen, now: Seen) -> frozenset[Path]:
 
 
 def affected_modules(paths: Collection[Path], modules: Collection[str], root: Path) -> tuple[str, ...]:
-    """Return the modules that changes of these files affect. If each file belongs to a module or its package, these are
-    its modules. If a file is elsewhere, these are all modules, because contracts and shared code belong to all.
+    """Return the modules that changes of these files affect.
+
+    If every file belongs to a module or its package, these modules are affected. Otherwise all modules are, because
+    contracts and shared code belong to all of them.
     """
     found = set[str]()
     for path in paths:
