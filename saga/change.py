@@ -44,9 +44,11 @@ class Change(Generic[D_co]):
     Its class says what happened: `Insert`, `Update`, `Delete` or `Expiry`. A plain `Change` only contains the current
     document. Use `match` or `isinstance` to distinguish them.
 
-    Promises: changes of one document come in order, each once, from a stored position. If a document changes several
-    times quickly, only the last change may arrive, so the first change that a service sees of a document may be an
-    `Update`. A change whose document does not fit the class `D` becomes a dead letter.
+    Guarantees:
+    - Changes of one document come in order, each once, from a stored position.
+    - If a document changes several times quickly, only the last change may arrive. So the first change that a service
+      sees of a document may be an `Update`.
+    - A change whose document does not fit the class `D` becomes a dead letter.
     """
 
     __slots__ = ("_before", "_document", "_key")
@@ -254,8 +256,8 @@ def _kind(change: _ChangeRecord, before: bytes | None) -> Kind:
 
 
 def _time_ms(change: _ChangeRecord, record: Record) -> int:
-    """Return the time of a change: the reported one, else the time in Couchbase's CAS value (nanoseconds), else the
-    time of the record."""
+    """Return the time of a change: the reported time, or else the time in Couchbase's CAS value (nanoseconds), or else
+    the time of the record."""
     for time_ms in (change.time_ms, None if change.revision is None else change.cas // 1_000_000):
         if time_ms is not None and time_ms in TIMES_MS and time_ms > 0:
             return time_ms

@@ -11,9 +11,12 @@ class Event:
     """Base class of the event classes that `saga contracts generate` writes, or that `@event` declares. An event is
     something that has happened, and is immutable.
 
-    Promises: an event class is a frozen, keyword-only dataclass with typed fields. Events are compared by value and
-    contain nothing of the transport. A union of events in a signature means any of them. A subclass without `@event`
-    has no contract, and causes a `DeclarationError` where it is used.
+    Guarantees:
+    - An event class is a frozen, keyword-only dataclass with typed fields.
+    - Events are compared by value and contain nothing of the transport.
+
+    A union of events in a signature means any of them. A subclass without `@event` has no contract, and causes a
+    `DeclarationError` where it is used.
     """
 
     __slots__ = ()
@@ -47,8 +50,11 @@ def unquote_header(header: bytes) -> bytes:
 
 
 def texts_of(headers: Headers) -> dict[str, str]:
-    """Return headers as readable text. Bytes that are not UTF-8 are escaped, null becomes empty, and of several headers
-    with the same name the last one is returned."""
+    """Return headers as readable text.
+
+    Bytes that are not UTF-8 are escaped, and null becomes empty. If several headers have the same name, the last one is
+    returned.
+    """
     return {name: (value or b"").decode("utf-8", "backslashreplace") for name, value in headers}
 
 
@@ -110,7 +116,7 @@ class Position(NamedTuple):
 
 
 class StalledPartition(NamedTuple):
-    """A partition, or a whole topic, that cannot be read for now; all others continue."""
+    """A partition, or a whole topic, that cannot be read for now. All others continue."""
 
     topic: str
     partition: int | None
@@ -130,7 +136,7 @@ class Writer(NamedTuple):
     registry: str
     """Address of the registry, to show to operators."""
     lacks: str = ""
-    """Reason why there is no schema, unless the reason is that the registry has none with that id."""
+    """Reason why there is no schema; empty if the only reason is that the registry has none with that id."""
 
 
 class Record(NamedTuple):

@@ -107,16 +107,16 @@ class Service(Generic[_S_co]):
                 handler together may not be longer. Open sagas are kept without limit.
             retry: how often and when a failure is retried, if neither the handler nor the resource declares it. It also
                 applies to compensations and deadlines.
-            start: where to begin in a topic that the service has never read: `"beginning"`, at the oldest record;
-                `"now"`, at the records published after the first start of the service; or at a time, a `datetime` with
-                a time zone. The position is decided once and kept in the store. If it is left out, the service begins
+            start: where to begin in a topic that the service has never read. `"beginning"`: at the oldest record.
+                `"now"`: at the records published after the first start of the service. A `datetime` with a time zone:
+                at that time. The position is decided once and kept in the store. If it is left out, the service begins
                 at the oldest record, and `saga doctor` asks whether that is intended.
             was: the first name of the service, if `name` is a new one. Progress, group, topics, ids, idempotency keys,
                 metrics and the owner in contracts keep the first name for ever. So nothing is done twice, and releases
                 with either name can run side by side.
 
-        Raises `DeclarationError`: a name with other characters; an invalid start; a state that is no frozen dataclass
-        of plain fields, or has a field without a default; an invalid retention or retry.
+        Raises `DeclarationError`: a name with other characters; an invalid start; a state that is not a frozen
+        dataclass of plain fields, or has a field without a default; an invalid retention or retry.
         """
         for each in (name, was) if was else (name,):
             _check_name(each, f"Service({name!r}" + (f", was={was!r})" if was else ")"))
@@ -174,11 +174,14 @@ class Service(Generic[_S_co]):
         """Declare the reaction to an event, to several events (fan-in: it runs when all of them have come), or to a
         `Change`.
 
-        Promises: for each saga the handler runs to its end once, despite crashes and duplicates. Its state and its
-        events are saved in one write; then the events are published in order. After a crash or a failure the handler
-        runs again with the same input; steps and updates that are already recorded return their results at once. An
-        event parameter `E | None` is not waited for: it receives the event or `None`. It is used together with
-        `Later[E]` in the return annotation.
+        Guarantees:
+        - For each saga the handler runs to its end once, despite crashes and duplicates.
+        - Its state and its events are saved in one write; then the events are published in order.
+        - After a crash or a failure the handler runs again with the same input. Steps and updates that are already
+          recorded return their results at once.
+
+        A handler does not wait for an event parameter `E | None`: the parameter receives the event or `None`. It is
+        used together with `Later[E]` in the return annotation.
 
         Args:
             repeats: the event that may come several times in a saga, written as its parameter is annotated
@@ -188,17 +191,17 @@ class Service(Generic[_S_co]):
                 content is ignored and logged, and a second event with other content becomes a dead letter; all changes
                 of a document after the first are ignored and logged.
             retry: how often and when the handler is retried, for all failures. If it is left out, the rules of the
-                resource on which a step failed apply, or else those of the service. See `Retry` for the precedence.
+                resource on which a step failed apply, or else the rules of the service. See `Retry` for the precedence.
             timeout_s: seconds that one attempt may take.
-            low_priority: true if the handler may wait. While the worker has many messages in flight, a message that
-                only such handlers take is delayed in favour of others, for at most half a minute, and never behind a
-                later message of its own saga.
+            low_priority: true if the handler may wait. While the worker has many messages in flight, messages that only
+                such handlers take are delayed in favour of others. The delay is at most half a minute, and a message
+                never waits behind a later message of its own saga.
             irreversible: true if what the handler does cannot be undone, such as a letter that is sent. `saga check`
                 then proves that it does not run before the success of the saga is certain.
             version: version of the handler's behaviour. Raise it by one in a release whose handler makes other steps. A
-                run keeps the version under which it began, which `saga.version` returns: keep the old code beside the
-                new code until no run of the old version is open. A process of the previous release does not continue a
-                run that began under a newer version; it leaves the run to a process that can.
+                run keeps the version under which it began, and `saga.version` returns it. So keep the old code beside
+                the new code until no run of the old version is open. A process of the previous release does not
+                continue a run that began under a newer version; it leaves the run to a process that can.
 
         Raises `DeclarationError`: a function that is not `async`; a parameter without annotation, or of a type that
         nothing provides; no event among the parameters, or one event in two of them; an event that two handlers take
@@ -241,10 +244,13 @@ class Service(Generic[_S_co]):
           them here. For older results the parameter is `None` if it is `E | None`; otherwise the compensation fails;
         - resources and `Saga`.
 
-        Promises: it runs once for each recorded result, newest first; its parameter is one event, even if `original`
-        has `repeats`. If `original` has begun, it is finished first; if it has not begun, it will never run in this
-        saga. A failing compensation is retried with growing delays and escalated, never dropped. `version` is the
-        compensation's own version, with the same meaning as for a handler.
+        Guarantees:
+        - The compensation runs once for each recorded result, newest first. Its parameter is one event, even if
+          `original` has `repeats`.
+        - If `original` has begun, it is finished first; if it has not begun, it will never run in this saga.
+        - A failing compensation is retried with growing delays and escalated, never dropped.
+
+        `version` is the compensation's own version, with the same meaning as for a handler.
 
         Raises `DeclarationError`: `original` is not a handler of this service, or already has a compensation; the
         result parameter is an event that `original` does not return, or a success outcome; the other event is not a
@@ -273,26 +279,29 @@ class Service(Generic[_S_co]):
         grace: timedelta | None = None,
         version: int = 1,
     ) -> Callable[[_Deadline], _Deadline]:
-        """Declare what happens if the saga has not ended in this service within a time after an event, which is the
-        only event parameter.
+        """Declare what happens if the saga has not ended in this service within a time after an event. This event is
+        the only event parameter.
 
-        Promises: the deadline is durable and runs once, at most a second after two conditions are met: `within` has
-        passed since the event's recorded time; and this service has handled everything that the log contained at that
-        time, in the saga's partitions of all topics that the service consumes. So an answer that came in time counts,
-        however long the service was down or behind.
+        Guarantees:
+        - The deadline is durable and runs once, at most a second after two conditions are met. First, `within` has
+          passed since the event's recorded time. Second, this service has handled everything that the log contained at
+          that time, in the saga's partitions of all topics that the service consumes. So an answer that came in time
+          counts, however long the service was down or behind.
+        - It never runs if an outcome, or an event of `unless`, was emitted or received here, before its event or after
+          it.
+        - It waits while another handler of the saga has begun and has not finished, and while a dead letter blocks the
+          saga. It also waits while a message that may end the saga is delayed by a pause, a limit or an open breaker.
+        - If it fails, it is retried as any handler. It blocks nothing until it has begun.
 
-        It never runs if an outcome, or an event of `unless`, was emitted or received here, before its event or after
-        it. It waits while another handler of the saga has begun and has not finished, behind a dead letter, and while a
-        message that may end the saga is delayed by a pause, a limit or an open breaker. If it fails, it is retried as
-        any handler, and blocks nothing until it has begun. A saga whose event was handled before the deadline was
-        declared gets no deadline. For an event that neither a service nor a `Client` published, the time counts from
-        when it is first seen here, unless its contract says `"trusted_time": true`.
+        A saga whose event was handled before the deadline was declared gets no deadline. For an event that neither a
+        service nor a `Client` published, the time counts from when the event is first seen here, unless its contract
+        says `"trusted_time": true`.
 
         Args:
             within: time after the event at which the deadline is due.
             unless: events that cancel the deadline, in addition to outcomes.
             grace: time after the due time at which the deadline runs although the log has not been handled that far. If
-                it is left out, the deadline waits as long as that takes.
+                it is left out, the deadline waits until the log has been handled, however long that takes.
             version: the deadline's own version, with the same meaning as for a handler.
 
         Raises `DeclarationError`: several event parameters, or an outcome as parameter; `within` that is zero, negative
@@ -340,8 +349,10 @@ class Service(Generic[_S_co]):
         """Declare an external system (a bank, a carrier): an async generator that yields its client once, like a pytest
         fixture.
 
-        Promises: it is opened at start and closed after the last handler. Parameters annotated with the yielded type
-        receive the client. In tests an instance of a subclass in `use=` replaces it, and the generator is not called.
+        Guarantees:
+        - The resource is opened at start and closed after the last handler.
+        - Parameters annotated with the yielded type receive the client.
+        - In tests an instance of a subclass in `use=` replaces it, and the generator is not called.
 
         Args:
             timeout_s: seconds that one call through `saga.step` may take. A longer call is a transient failure.
@@ -356,9 +367,9 @@ class Service(Generic[_S_co]):
             at_once_max: largest number of calls that run at once.
             rate_per_s: largest number of calls that begin per second.
 
-        Calls beyond these two limits wait as long as that leaves time for the call itself. An attempt whose call could
-        not begin in time is not counted, and is repeated. All limits are those of one process, and apply to calls
-        through `saga.step`. A single call may have limits of its own, see `saga.limited`.
+        Calls beyond `at_once_max` or `rate_per_s` wait, as long as that leaves time for the call itself. An attempt
+        whose call could not begin in time is not counted, and is repeated. All limits are those of one process, and
+        apply to calls through `saga.step`. A single call may have limits of its own, see `saga.limited`.
 
         Raises `DeclarationError`: two resources of one type; a missing yielded type; an expected error that cannot be
         created again from its `args`; a retry that names an expected error; an invalid limit.
@@ -387,15 +398,18 @@ class Service(Generic[_S_co]):
         The function takes the older class of the state and returns the newer one. Versions count from 1; the current
         version of the state is one more than the number of migrations.
 
-            @order.migrate(1) def cents(old: OrderStateV1) -> OrderState: return OrderState(total_cents=round(old.total
-                * 100))
+            @order.migrate(1)
+            def cents(old: OrderStateV1) -> OrderState:
+                return OrderState(total_cents=round(old.total * 100))
 
-        Promises: open sagas continue. A handler sees the migrated state; the transition that ends its run stores the
-        new version, once, despite crashes and duplicates. From then on processes of the previous release do not handle
-        that saga. A run that began before continues with the state that it saw.
+        Guarantees:
+        - Open sagas continue. A handler sees the migrated state, and the transition that ends its run stores the new
+          version. This happens once, despite crashes and duplicates.
+        - From then on processes of the previous release do not handle that saga.
+        - A run that began before continues with the state that it saw.
 
         Raises `DeclarationError`: a service without state; a version that has a migration already; anything other than
-        a plain function of one state; an older or newer class that is no frozen dataclass with defaults. A chain of
+        a plain function of one state; an older or newer class that is not a frozen dataclass with defaults. A chain of
         migrations that has a gap, or does not end with the state of the service, is refused when the service is
         started, tried or tested.
         """
@@ -424,12 +438,12 @@ class Service(Generic[_S_co]):
             kind: the class of the documents.
             collection: the collection that contains them.
             expected_errors: exceptions with which a pure function refuses a change. They are recorded, and raised again
-                by a rerun, like those of a resource.
+                by a rerun, like the expected errors of a resource.
             saga: for handlers of `Change[kind]`, the field that holds the saga id. If it is left out, the saga id is
                 the document's key.
 
-        Raises `DeclarationError`: a class that is no frozen dataclass of plain fields; two kinds for one collection; an
-        expected error that cannot be created again from its `args`; a `saga` that is not a field of `kind`.
+        Raises `DeclarationError`: a class that is not a frozen dataclass of plain fields; two kinds for one collection;
+        an expected error that cannot be created again from its `args`; a `saga` that is not a field of `kind`.
         """
         self._declared.documents.append(make_document_kind(self._declared, kind, collection, expected_errors, saga))
 

@@ -42,7 +42,7 @@ class Saga(ABC, Generic[_S]):
         default `state()`.
 
         Assign a new value to change it (`saga.state = replace(saga.state, paid=True)`). The new value is saved with the
-        handler's transition, so only if the handler finishes; a rerun begins with the previous value.
+        handler's transition, which means only if the handler finishes. A rerun begins with the previous value.
         """
 
     @state.setter
@@ -71,9 +71,9 @@ class Saga(ABC, Generic[_S]):
     @property
     @abstractmethod
     def version(self) -> int:
-        """Return the version of the handler under which this run began, as declared by the release of that time with
-        `@payment.handler(version=2)`; 1 if it declared none.
+        """Return the version of the handler under which this run began.
 
+        The release of that time declared it with `@payment.handler(version=2)`; it is 1 if the release declared none.
         From its first step or update on, a rerun sees the same version under any release, and so do all turns of a run
         that returned `Later`. Write `if saga.version >= 2: ...` and keep the old code in the other branch.
         """
@@ -82,8 +82,9 @@ class Saga(ABC, Generic[_S]):
     def idempotency_key(self, name: str, /) -> str:
         """Return an idempotency key for calls to external systems.
 
-        It is the same for the same name in every rerun of this handler on this message, and different for any other
-        handler, message, turn (after a `Later`) or saga. At most 80 characters of ASCII letters, digits, `-` and `_`.
+        In every rerun of this handler on this message, the key is the same for the same name. It differs for any other
+        handler, message, turn (after a `Later`) or saga. It has at most 80 characters: ASCII letters, digits, `-` and
+        `_`.
         """
 
     @abstractmethod
@@ -92,10 +93,13 @@ class Saga(ABC, Generic[_S]):
 
             charge = await saga.step(bank.reserve, saga.idempotency_key("charge"), order.card, order.total)
 
-        Promises: the result has the type of the call itself. It is durable before the next step or update begins, and a
-        rerun gets it without another call. After a crash between the call and the record, the call is repeated with
-        equal arguments: pass a `saga.idempotency_key`, so that the external system treats both calls as one. A step is
-        identified by the name of the function and by its number among the calls of that function.
+        Guarantees:
+        - The result has the type of the call itself.
+        - It is durable before the next step or update begins, and a rerun gets it without another call.
+        - After a crash between the call and the record, the call is repeated with equal arguments. So pass a
+          `saga.idempotency_key`; with it the external system treats both calls as one.
+
+        A step is identified by the name of the function and by its number among the calls of that function.
 
         Raises what `call` raises. An exception in the `expected_errors` of this handler's resources is recorded like
         any other result. After any other exception, and after the `timeout_s` of the call itself (`saga.limited`) or of
@@ -106,18 +110,21 @@ class Saga(ABC, Generic[_S]):
 
     @abstractmethod
     def on_abort(self, call: Callable[_P, Awaitable[object]], /, *args: _P.args, **kwargs: _P.kwargs) -> None:
-        """Register a call that undoes what this handler has done so far, in case the handler can never finish.
+        """Register a call that undoes what this handler has done so far, in case the handler can never finish. Nothing
+        is called now.
 
-        Nothing is called now. Promises: if the saga fails after this handler had begun and became a dead letter, the
-        registered calls are made instead of its compensation, newest first, each as a step. If the handler finishes,
-        they are dropped. A step that began and has no recorded answer is reported to an operator in any case.
+        Guarantees:
+        - If the saga fails after this handler had begun and became a dead letter, the registered calls are made instead
+          of its compensation. They are made newest first, each as a step.
+        - If the handler finishes, the registered calls are dropped.
+        - A step that began and has no recorded answer is reported to an operator in any case.
 
         `call` must be a method of a resource, or an `async def` that is defined or imported at the top level of the
-        handler's module. The reason is that another process, perhaps of a later version, has to find it by its name. A
-        call that changes documents takes the saga: `saga.on_abort(give, saga, sku)`.
+        handler's module, because another process, perhaps of a later version, has to find it by its name. A call that
+        changes documents takes the saga: `saga.on_abort(give, saga, sku)`.
 
-        Raises, as a step does, if the call cannot be recorded: it is another kind of function, an argument is no plain
-        value, or the handler has no compensation.
+        Raises, as a step does, if the call cannot be recorded: it is another kind of function, an argument is not a
+        plain value, or the handler has no compensation.
         """
 
     @abstractmethod
@@ -133,13 +140,15 @@ class Saga(ABC, Generic[_S]):
         """Change one business document by a pure function: `await saga.update(Stock, sku, Stock.set_aside, quantity)`.
 
         `change` receives the document and the arguments. It returns the new document, or the new document and a result,
-        which `update` then returns. It may be called several times if others change the document at the same time. If
-        the document does not exist and the first parameter of `change` accepts `None` (`Stock | None`), `change`
+        which `update` then returns. It may be called several times if others change the document at the same time.
+
+        If the document does not exist and the first parameter of `change` accepts `None` (`Stock | None`), `change`
         receives `None`, and the document that it returns is created. Otherwise a missing document is a permanent
         failure.
 
-        Promises: the change is applied exactly once for each cause, without a transaction, and is durable when this
-        returns. The result, or the expected error, is recorded, and a rerun gets it without applying the change again.
+        Guarantees:
+        - The change is applied exactly once for each cause, without a transaction, and is durable when this returns.
+        - The result, or the expected error, is recorded. A rerun gets it without applying the change again.
 
         Raises an exception declared in the document's `expected_errors` when `change` raises it; then nothing was
         changed.
@@ -152,18 +161,21 @@ class Saga(ABC, Generic[_S]):
         Operators set flags while services run, for a share of the sagas or for one saga: `saga control flag`. A flag
         that was never set is off. A saga that belongs to a share also belongs to every larger share of the same flag.
 
-        Promises: the answer is recorded like that of `read`. From the first step or update on, a rerun gets the same
-        answer, even if the flag was changed meanwhile, so it takes the same path. If a run began before the code read
-        this flag, the flag is off in its reruns.
+        Guarantees:
+        - The answer is recorded like the answer of `read`. From the first step or update on, a rerun gets the same
+          answer, even if the flag was changed meanwhile, so it takes the same path.
+        - If a run began before the code read this flag, the flag is off in its reruns.
         """
 
     @abstractmethod
     async def read(self, kind: type[_D], key: str, /) -> _D | None:
         """Read one business document as it is now; `None` if it does not exist.
 
-        Promises: reading causes no write of its own, but the document is recorded with the next write, so a rerun sees
-        the same document as this run. Others may change the document at any moment, so make decisions that depend on it
-        inside `update`.
+        Guarantees:
+        - Reading causes no write of its own, but the document is recorded with the next write. So a rerun sees the same
+          document as this run.
+
+        Others may change the document at any moment, so make decisions that depend on it inside `update`.
         """
 
 
@@ -175,14 +187,17 @@ _NOW = timedelta(0)
 
 
 class Later(Generic[E_co]):
-    """A handler's result which says that the run is to be saved now and continued for the same event later.
+    """A handler's result which saves the run now, and continues it later for the same event.
 
     Return it alone (`Later`), with events (`tuple[Reminded, Later]`), or to wait for an event:
     `Later[AddressCorrected]`, in a handler that also has a parameter `corrected: AddressCorrected | None`. State,
-    events and the wait are saved in one transition. The event waits in the progress and blocks no other event; then the
-    same handler runs again with the same event and the state of that time. Use `Later` for long jobs (with the state as
-    cursor), reminders, polling and missing data. A compensation of the handler ends the wait. Compensations and
-    deadlines cannot return `Later`.
+    events and the wait are saved in one transition.
+
+    Meanwhile the message waits in the progress and blocks no other message. Then the same handler runs again, with the
+    same event and the current state.
+
+    Use `Later` for long jobs (with the state as cursor), reminders, polling and missing data. A compensation of the
+    handler ends the wait. Compensations and deadlines cannot return `Later`.
     """
 
     __slots__ = ("after", "until")
