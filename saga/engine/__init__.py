@@ -1,5 +1,6 @@
-"""The engine: one message from its record to a committed offset.
+"""The engine: takes one message from its record to a committed offset.
 
-Reading order: `worker` (all parts, put together), `consumer` (records in, offsets out), `execution` (decisions carried
-out, handlers called), `persistence` (progress loaded and committed, events published), `lifecycle` (opened and closed).
+Reading order: `worker` (connects all parts), `consumer` (reads records, commits offsets), `execution` (carries out
+decisions, calls handlers), `persistence` (loads and commits progress, publishes events), `lifecycle` (opens and closes
+everything).
 """

@@ -24,7 +24,7 @@ class Halted(BaseException):
 
 
 class Superseded(Halted):
-    """Raised for a write or an update if the progress has been changed by another worker since it was read."""
+    """Raised if a write or an update is refused, because another worker has changed the progress since it was read."""
 
 
 class Draining(Halted):
@@ -33,27 +33,29 @@ class Draining(Halted):
 
 
 class NotDeterministic(Permanent):
-    """Raised when a rerun asks for another step, or passes other arguments, than recorded."""
+    """Raised when a rerun calls another step, or passes other arguments, than the record of the run has."""
 
     def __init__(self, problem: str, way: str = "", disputed: tuple[tuple[str, int], ...] = ()) -> None:
         """`way`: how the handler can continue if another version of it began the run. `disputed`: name and number of
-        the recorded call, and of the call that the rerun asked for; see `saga.progress.document.PendingMessage`."""
+        the recorded call, and of the call that the rerun made instead; see `saga.progress.document.PendingMessage`."""
         self.way, self.disputed = way, disputed
         super().__init__(f"not deterministic: {problem}")
 
 
 def wrap_base_exception(why: BaseException, who: str) -> RuntimeError:
-    """Make the failure of an attempt that ended with a `BaseException` which is not an `Exception`."""
+    """Convert a `BaseException` that is not an `Exception` to an ordinary error, so that it fails the attempt and does
+    not end the process."""
     return RuntimeError(f"{who} raised {type(why).__name__}, which is no Exception")
 
 
 PACKAGE = str(Path(__file__).parents[1])
 """Folder of the toolkit's own code. Reports leave it out, and name places in the service's code."""
 FRAMES_MAX, CAUSES_MAX, PLACES_MAX = 12, 3, 24
-"""Maximum number of places kept of each exception, of exceptions (the first and its causes), and of places in all."""
+"""Maximum number of places kept for each exception, of exceptions (the first and its causes), and of places in
+total."""
 PLACE_BYTES_MAX = 300
 REASON_BYTES_MAX = 2000
-"""Largest number of bytes kept of an exception's text, because it is stored in the progress, the log and headers."""
+"""Maximum number of bytes kept of an exception's text, because it is stored in the progress, the log and headers."""
 
 
 def describe_exception(why: Exception, secrets: Sequence[str] = ()) -> str:
@@ -71,7 +73,8 @@ def describe_exception(why: Exception, secrets: Sequence[str] = ()) -> str:
 
 
 def find_origin(why: Exception) -> str | None:
-    """Return file, line and function that raised an exception: the innermost place outside the toolkit's own code."""
+    """Return file, line and function in which an exception was raised: the innermost place outside the toolkit's own
+    code."""
     last = None
     for frame, line in traceback.walk_tb(why.__traceback__):
         if not (code := frame.f_code).co_filename.startswith(PACKAGE):
@@ -82,7 +85,8 @@ def find_origin(why: Exception) -> str | None:
 def format_stack(why: Exception, secrets: Sequence[str] = ()) -> tuple[str, ...]:
     """List the places outside the toolkit's own code that led to an exception, outermost first.
 
-    The places of its causes follow. Of very many places, the innermost are kept. `secrets`: as in `describe_exception`.
+    The places of its causes follow. If there are very many places, the innermost are kept. `secrets`: as in
+    `describe_exception`.
     """
     places: list[str] = []
     for _ in range(CAUSES_MAX):
@@ -95,9 +99,9 @@ def format_stack(why: Exception, secrets: Sequence[str] = ()) -> tuple[str, ...]
 
 
 def _theirs(why: Exception) -> list[str]:
-    """List the places that led to an exception, outermost first, without those in the toolkit.
+    """List the places outside the toolkit's own code that led to one exception, outermost first.
 
-    No source file is read for this, because many exceptions are raised during an outage.
+    This reads no source file, because many exceptions are raised during an outage.
     """
     return [
         _place(code, line)

@@ -22,7 +22,7 @@ from saga.messaging.envelope import FOREIGN, UNKNOWN_SOURCE, declared_identity, 
 from saga.messaging.message_ids import has_no_id
 
 WriterOf: TypeAlias = Callable[[int], Writer | None]
-"""Function that returns the registry's answer for a schema id; `None` if the registry was not asked."""
+"""Function that returns the registry's answer for a schema id; `None` if the registry has not been asked."""
 
 
 def to_single_object(message: Message, writer: Writer | None, library: Library) -> Message:
@@ -58,9 +58,9 @@ def identify_message(message: Message, topic: str, contract: Contract, library: 
 def decode_single_object(message: Message, library: Library, writer_of: WriterOf) -> bytes:
     """Return the value of an accepted message in single-object encoding.
 
-    `writer_of`: function that returns the registry's answer for an id. Raises `BadInput` for an invalid value;
-    `UnknownSchema` if a version that is not deployed here may read it; `SchemaUnasked` if the registry has to be asked
-    first.
+    `writer_of`: function that returns the registry's answer for a schema id. Raises `BadInput` for an invalid value;
+    `UnknownSchema` if a version that is not deployed here may be able to read it; `SchemaUnasked` if the registry has
+    to be asked first.
     """
     if message.value[:2] == MARKER:
         return message.value
@@ -93,7 +93,7 @@ def check_schema(header: bytes, library: Library, writer_of: WriterOf) -> None:
 
 
 def _from_json(message: Message, library: Library) -> bytes:
-    """Convert JSON to single-object encoding: of the version that the message names, otherwise of the newest version.
+    """Convert JSON to single-object encoding, in the version that the message names, or else in the newest version.
 
     Raises `BadInput` and `UnknownSchema`.
     """

@@ -18,7 +18,7 @@ from saga.support.clock import SystemClock
 
 
 class NotIsolated(Halted):
-    """Raised when a run calls anything outside of itself."""
+    """Raised when a run needs anything outside of itself: an external system, a business document, or a pause."""
 
 
 class RecordedDocuments:
@@ -28,8 +28,8 @@ class RecordedDocuments:
         self.document_bytes_max = document_bytes_max
         self.there: dict[tuple[str, str], tuple[Document, float | None]] = {}
         self.trying = False
-        """True while a run is tried. A run that writes before it ends, because it makes a call, is stopped by
-        `NotIsolated`."""
+        """True while a run is tried. `NotIsolated` then stops a run that writes before its end, because only a run that
+        makes a call does so."""
 
     async def get(self, collection: str, key: str) -> Document | None:
         if collection not in (PROGRESS, ARCHIVES):
@@ -68,7 +68,7 @@ class RecordedClock(SystemClock):
 
 @dataclass(frozen=True, slots=True)
 class DiscardingPublisher:
-    """Publisher that discards: the events of a rebuild are in the log already, or are published later."""
+    """Publisher that discards everything: the events of a rebuild are in the log already, or are published later."""
 
     record_bytes_max: int
 
@@ -77,7 +77,7 @@ class DiscardingPublisher:
 
 
 class IsolatedAssignment:
-    """Assignment that is never revoked, and on which a pause raises `NotIsolated`."""
+    """Assignment that is never revoked. A pause on it raises `NotIsolated`."""
 
     def is_committed(self, position: Position, /) -> bool:
         return False
@@ -99,14 +99,14 @@ class IsolatedAssignment:
 
 
 async def asked(*what: object) -> Any:
-    """Raise `NotIsolated` for any call."""
+    """Raise `NotIsolated`, whatever is called."""
     raise NotIsolated
 
 
 def make_isolated_ports(
     service: str, documents: RecordedDocuments, clock: RecordedClock, record_bytes_max: int, keys: Keys | None = None
 ) -> Ports:
-    """Make ports that raise `NotIsolated` for every call outside of the run."""
+    """Make ports for a rebuild: every call outside of the run raises `NotIsolated`."""
     return Ports(
         store=cast(Store, documents),  # the part of a store that processing uses
         publisher=DiscardingPublisher(record_bytes_max),
@@ -150,12 +150,12 @@ class FixedClock:
 
 
 async def at_once(seconds: float, position: Position) -> None:
-    """Pause without taking time."""
+    """Return at once, without a pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class StaticAssignment:
-    """Assignment that is never revoked. See `saga.engine.ports.Assignment` for the promises."""
+    """Assignment that is never revoked. See `saga.engine.ports.Assignment` for the guarantees."""
 
     pause: Callable[[float, Position], Awaitable[None]] = at_once
     is_committed: Callable[[Position], bool] = lambda position: False
@@ -176,7 +176,8 @@ class StaticAssignment:
 
 @dataclass
 class RecordingPublisher:
-    """Publisher that keeps the published records, in order. See `saga.engine.ports.EventPublisher` for the promises."""
+    """Publisher that keeps the published records, in order. See `saga.engine.ports.EventPublisher` for the
+    guarantees."""
 
     messages: list[Outgoing] = field(default_factory=list)
     record_bytes_max: int = RECORD_BYTES_MAX

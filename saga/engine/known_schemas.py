@@ -17,7 +17,7 @@ READ_S_MAX = 10.0
 """Maximum seconds for reloading the contracts; after that they count as unreadable."""
 
 WRITERS_MAX = 1000
-"""Largest number of registry answers that are cached. Beyond it, all are dropped and asked for again."""
+"""Maximum number of registry answers that are cached. Beyond it, all are dropped and the registry is asked again."""
 
 AskRegistry: TypeAlias = Callable[[int], Awaitable[Writer]]
 """Function that asks a schema registry for the schema with an id. Raises `RegistryUnavailable`."""
@@ -45,7 +45,7 @@ class KnownSchemas:
     _read_s: float = float("-inf")
     """Monotonic time of the last reload."""
     _error: str = ""
-    """Error of the last reload, which is reported once."""
+    """Error of the last reload, so that it is reported only once."""
     _gate: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def ask(self, id_: int, registry: AskRegistry | None) -> None:
@@ -55,14 +55,14 @@ class KnownSchemas:
         self.writers[id_] = writer_without_registry(id_) if registry is None else await registry(id_)
 
     def doubt(self) -> None:
-        """Drop the registry's answers, so that it is asked again: an operator has corrected something."""
+        """Drop the registry's answers, so that it is asked again, because an operator has corrected something."""
         self.writers.clear()
 
     async def know(self, why: UnknownSchema, read: ReloadContracts, watching: OutageWatch) -> bool:
         """Return whether the schema is known now, after reloading the contracts if necessary.
 
-        Concurrent callers wait for one reload. A version that is too new for this release is never known here: only
-        another release can read it.
+        Concurrent callers wait for one reload. A version that is too new for this release never becomes known here,
+        because only another release can read it.
         """
         if isinstance(why, NewerVersion):
             return False
@@ -74,7 +74,7 @@ class KnownSchemas:
         return why.fingerprint in self.library.by_fingerprint
 
     async def _reload(self, read: ReloadContracts, watching: OutageWatch) -> None:
-        """Reload the contracts. If they are invalid, perhaps in the middle of a deployment, the known ones stay."""
+        """Reload the contracts. If they are invalid, perhaps in the middle of a deployment, the known ones are kept."""
         before, error = self.library, ""
         try:
             self.library = await watching.clock.within(READ_S_MAX, read(before))

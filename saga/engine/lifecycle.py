@@ -1,6 +1,6 @@
 """Run a service: open and close everything in order.
 
-Opened in this order: resources, worker, consumer groups. Once `stop` is set: polling ends, messages in flight finish
+The opening order is: resources, worker, consumer groups. Once `stop` is set, polling ends, messages in flight finish
 within the time limit, offsets are committed, groups are left, and resources are closed. Store and broker belong to the
 caller, who closes them last.
 """
@@ -59,7 +59,7 @@ class ServiceOptions:
     report: Report
     limits: FlowLimits
     stop: asyncio.Event
-    """Event that ends the service: runs in progress are drained."""
+    """Event that stops the service after its runs in progress are drained."""
     changes_from_beginning: bool = True
     """True if documents that already exist when a service first consumes their changes count as new."""
     open_s: float = OPEN_S_MAX
@@ -67,15 +67,15 @@ class ServiceOptions:
     call_external: CallExternal = ExternalCall.make
     """Function that makes the calls of steps to external systems."""
     compares_logs: bool = True
-    """True if the ids of the topics' logs are compared with those in the store, to notice topics that were deleted and
-    created again. False where no broker forgets a committed position: there the positions show it."""
+    """True if the topics' log ids are compared with those in the store, to notice topics that were deleted and created
+    again. False if the broker never forgets a committed offset, because then the offsets show it."""
     worker: str = ""
-    """Name of the worker, shown to people with failed attempts."""
+    """Name of the worker, which is shown with failed attempts."""
     reload_contracts: ReloadContracts = reload_in_thread
     """Function that reloads the contracts as currently deployed."""
     waits_for_schemas: bool = True
-    """False if a schema that is missing after all attempts will never be deployed: a message that waits for it is given
-    up."""
+    """False if a schema that is missing after all attempts will never be deployed. Then a message that waits for it is
+    given up."""
     gates: CallGates = field(default_factory=CallGates)
     """Counters of limited calls, shared by all services that run with these options in one process."""
     keys: Keys | None = None
@@ -83,9 +83,9 @@ class ServiceOptions:
     tracing: Tracing | None = None
     """Decides what is traced; `None` if nothing is."""
     watch: Watch | None = None
-    """Function that is given the worker, to observe it while it runs."""
+    """Function that gets the worker, to observe it while it runs."""
     record: ServiceRecord | None = None
-    """Record of the service, if it is known already; `None` if it is in the store."""
+    """Record of the service, if it is known; `None` to read it from the store."""
     transitions_topic: Topic | None = None
     """Topic on which the transitions are published; `None` if they are not published."""
 
@@ -93,10 +93,10 @@ class ServiceOptions:
 async def serve(
     prepared: PreparedService, *, store: Store, broker: Broker, options: ServiceOptions, use: Sequence[object] = ()
 ) -> None:
-    """Run one worker of a service until `options.stop` is set, then drain it. `use`: fakes in place of resources.
+    """Run one worker of a service until `options.stop` is set, then drain it. `use`: fakes that replace resources.
 
-    Raises `ConfigurationError` for a resource that does not open, or a store that expires documents too early. Nothing
-    has been consumed from the log then.
+    Raises `ConfigurationError` if a resource does not open, or if the store expires documents too early. Nothing has
+    been consumed from the log at that point.
     """
     clock, report, declared = options.clock, options.report, prepared.declared
     async with AsyncExitStack() as stack:
@@ -137,7 +137,7 @@ async def serve(
 
 
 async def check_log(declared: Declared, store: Store, broker: Broker) -> None:
-    """Check that a log in a file is the one that the store knows.
+    """Check that the log of a file broker is the one that the store knows.
 
     Raises `ConfigurationError` if it is another one, and `SagaError`.
     """
@@ -159,7 +159,8 @@ async def check_log(declared: Declared, store: Store, broker: Broker) -> None:
 
 
 async def _relay(service: ServiceRuntime, store: Store, broker: Broker, options: ServiceOptions) -> ChangeRelay | None:
-    """Return the relay of document changes, if the service's store records them; otherwise a connector publishes them.
+    """Return the relay of document changes if the service's store records them. If it does not, a connector publishes
+    them.
 
     Changes that were recorded for another release of the service continue to be recorded. Raises `ConfigurationError`
     if the relay may not write to their topics.
@@ -177,9 +178,9 @@ async def _relay(service: ServiceRuntime, store: Store, broker: Broker, options:
 async def run_worker(worker: Worker, stop: asyncio.Event) -> float:
     """Let a worker consume from its sources until `stop` is set, and drain it. Returns the seconds that draining took.
 
-    Draining starts nothing new, and finishes in this order: polls, runs that end soon, dead letters, commits, groups,
-    longer runs. So a slow handler does not hold a partition back: its next owner begins with the partition's messages,
-    and of two runs of one message the one that ends first counts.
+    Draining starts nothing new. It ends, in this order: polls, runs that end soon, dead letters, commits, groups,
+    longer runs. So a slow handler does not hold back a partition: the next owner starts the partition's messages again.
+    If two runs of one message overlap, the one that ends first counts.
     """
     clock, tasks, drain_s = worker.service.ports.clock, worker.tasks, worker.limits.drain_s
     async with worker.executor, AsyncExitStack() as groups:
@@ -219,8 +220,7 @@ async def run_worker(worker: Worker, stop: asyncio.Event) -> float:
 
 
 async def _nothing_new_after(stop: asyncio.Event, worker: Worker) -> None:
-    """Prevent new work from the moment when `stop` is set: a poll loop in the middle of a poll would notice it
-    later."""
+    """Prevent new work as soon as `stop` is set, because a poll loop in the middle of a poll would notice it later."""
     await stop.wait()
     worker.assignment.stop()
     worker.listener.wake_polls()
@@ -234,8 +234,8 @@ def collections_of(declared: Declared) -> Sequence[str]:
 async def open_resources(
     declared: Declared, stack: AsyncExitStack, clock: Clock, open_s: float, use: Sequence[object] = ()
 ) -> Mapping[type, object]:
-    """Open the resources, by type: a fake from `use`, or the value that the opener yields. All problems are reported at
-    once."""
+    """Open the resources, by type: a fake from `use`, or the value that the opener yields. All problems are reported
+    together."""
     fakes = {resource.gives: _fake(resource, use) for resource in declared.resources}
     unused = [fake for fake in use if not any(fake is given for given in fakes.values())]
     if unused:
@@ -267,7 +267,7 @@ def _fake(resource: Resource, use: Sequence[object]) -> object | None:
 
 @asynccontextmanager
 async def _open_resource(resource: Resource) -> AsyncIterator[object]:
-    """Use the opener as a context manager, as pytest does with a fixture."""
+    """Open a resource with its generator function, as pytest does with a fixture."""
     opener = asynccontextmanager(resource.opener)
     async with opener() as given:
         yield given

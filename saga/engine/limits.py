@@ -1,7 +1,7 @@
 """Limits of a resource, of one call, or of the runs of a handler: breaker, concurrent calls, calls per second.
 
-`saga.policies.breaker` and `saga.policies.concurrency` decide which call is admitted and when; here calls wait.
-Everything is in memory: other processes do not see it, and a new process begins with a closed breaker.
+`saga.policies.breaker` and `saga.policies.concurrency` decide which call is admitted and when. Here, calls wait until
+they are admitted. Everything is in memory: processes do not share it, and a new process begins with a closed breaker.
 """
 
 import asyncio
@@ -30,7 +30,8 @@ class TooManyCalls(SagaError):
 
 
 class CallNotAdmitted(Exception):
-    """Raised before a call begins. It says nothing about handler or message, and does not count as an attempt."""
+    """Raised before a call begins, if its limits do not admit it. It is not caused by handler or message, and does not
+    count as an attempt."""
 
     def __init__(self, why: SagaError, left_s: float) -> None:
         """`left_s`: seconds after which to try again."""
@@ -42,7 +43,7 @@ class AdmittedCall(NamedTuple):
     """A call that was admitted."""
 
     turns: int
-    """Number of changes of the breaker's state up to then."""
+    """Number of state changes of the breaker before the call was admitted."""
     began_s: float
 
 
@@ -57,7 +58,7 @@ class _Waiting:
 
 
 class CallGate:
-    """Counts calls: those in progress, those begun, and those that wait.
+    """Counts the calls under one limit: those in progress, those begun, and those that wait.
 
     All services of the process with the same limit share one gate, because the called system sees one process.
     """
@@ -70,7 +71,7 @@ class CallGate:
 
 
 class CallGates:
-    """The gates of one process, by what is limited and how."""
+    """The gates of one process. The key of a gate consists of what is limited, and the limits."""
 
     def __init__(self) -> None:
         self._known: dict[object, CallGate] = {}
@@ -81,14 +82,14 @@ class CallGates:
 
 
 class Limiter:
-    """Admits all calls of steps to one resource in this service, or all calls of one function that has its own
-    limits."""
+    """Admits calls within their limits: all calls of steps to one resource in this service, or all calls of one
+    function that has its own limits."""
 
     def __init__(self, service: str, resource: Resource, ports: Ports, gate: CallGate | None = None) -> None:
         self._service, self._resource, self._ports = service, resource, ports
         self._gate = gate or CallGate()
         self.is_needed = resource.is_limited
-        """False if there is no limit, so that each call is made at once."""
+        """False if there is no limit, so that no call has to wait for admission."""
         self._at_once_max, self._rate_per_s = resource.at_once_max, resource.rate_per_s
         self._circuit = Circuit()
 
@@ -105,7 +106,7 @@ class Limiter:
         return self._gate.waiting
 
     def limit(self, switch: Switch | None) -> None:
-        """Apply the limits that an operator has set, instead of the declared ones; `None` restores the declared
+        """Apply the limits that an operator has set in place of the declared ones; `None` restores the declared
         ones."""
         declared = self._resource
         at_once_max = None if switch is None else switch.at_once_max
@@ -124,8 +125,8 @@ class Limiter:
     ) -> T:
         """Make a call once it is admitted. Raises the errors of the call and of `enter`.
 
-        `is_fault`: returns whether an error is the resource's fault; `None` if the call was abandoned, so that nobody
-        knows.
+        `is_fault`: returns whether the resource is to blame for an error; `None` if the call was abandoned, so that
+        this is unknown.
         """
         call = await self.enter(at, latest_s)
         failed: bool | None = False
@@ -138,7 +139,7 @@ class Limiter:
             self.leave(call, failed)
 
     async def enter(self, at: Position, latest_s: float) -> AdmittedCall:
-        """Wait until a call may begin. The caller has to call `leave` afterwards.
+        """Wait until a call may begin. The caller has to call `leave` after the call.
 
         Raises `CallNotAdmitted` while the breaker is open, or if the call is not admitted before `latest_s`; `Draining`
         when the worker stops or loses the partition.
@@ -165,7 +166,8 @@ class Limiter:
         return AdmittedCall(circuit.turns, now_s)
 
     def leave(self, call: AdmittedCall, failed: bool | None) -> None:
-        """Record that a call has ended. `failed`: `None` if the call was abandoned, so that its result is unknown."""
+        """Record that a call has ended. `failed`: whether it failed; `None` if it was abandoned, so that its result is
+        unknown."""
         now_s = self._ports.clock.monotonic_s()
         if self._resource.breaker is not None:
             self._turns(breaker.end_call(self._resource.breaker, self._circuit, call.turns, failed, now_s))

@@ -1,4 +1,4 @@
-"""Watch store, broker and schema registry: their load, and when they are unavailable; and report outages."""
+"""Watch store, broker and schema registry: how loaded they are, and when they are unavailable. Report outages."""
 
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
@@ -18,21 +18,21 @@ NEWS_MAX = 1000
 MOMENT_EVERY_S = 60.0
 """Minimum seconds between two reports that store, broker or registry is unavailable."""
 QUIET_S = 60.0
-"""Seconds without a new failure after which store, broker or registry counts as reachable again. A message that still
+"""Seconds without a new failure after which store, broker or registry counts as available again. A message that still
 waited for it would have retried, and failed, more often than that."""
 
 
 class LoadListener(Protocol):
-    """Receives how well store and broker cope with their load."""
+    """Receives measurements of how well store and broker cope with their load."""
 
     def took(self, seconds: float, now_s: float) -> None:
-        """Record that a write, or a publication, was acknowledged just now, and how many seconds it took."""
+        """Record that a write or a publication was acknowledged just now, and how many seconds it took."""
 
     def on_failure(self) -> None:
         """Record that a write or publication was refused because of overload, failed, or got no answer."""
 
     def eased(self) -> None:
-        """Record that one more message waits for something other than store and broker."""
+        """Record that one more message waits for something other than store or broker."""
 
 
 @dataclass(slots=True)
@@ -46,13 +46,15 @@ class OutageWatch:
     tracing: Tracing | None = None
     """Decides what is traced; `None` if nothing is."""
     load: LoadListener | None = None
-    """Listener for how long each write to store and log takes."""
+    """Listener that learns how long each write to store and log takes."""
     outages: int = 0
-    """Number of calls of `unavailable`. An attempt that times out while it grows does not count as failed."""
+    """Number of calls of `unavailable`. If it grows during an attempt that times out, the attempt does not count as
+    failed."""
     idle: int = 0
-    """Number of messages that wait for neither store nor log: for an external system, or for their next attempt."""
+    """Number of messages that wait for something other than store and log: for an external system, or for their next
+    attempt."""
     _news: dict[str, None] = field(default_factory=dict)
-    """Ids of what was reported last, dead letters for example, oldest first."""
+    """Ids that were reported, dead letters for example, oldest first. Only the most recent are kept."""
     _away: dict[str, float] = field(default_factory=dict)
     """Maps store, broker or registry to the time since which it is unavailable."""
     _reported: dict[str, float] = field(default_factory=dict)
@@ -84,20 +86,20 @@ class OutageWatch:
         self.answered(_what(why))
 
     def answered(self, what: What) -> None:
-        """Record that `what` is available. The recovery is reported if the outage was."""
+        """Record that `what` is available. If its outage was reported, the recovery is reported, too."""
         since = self._away.pop(what, None)
         if since is not None and self._reported.get(what, since - 1) >= since:
             self.report(Recovered(service=self.service, what=what, away_s=self.clock.monotonic_s() - since))
 
     def away(self) -> dict[str, float]:
-        """Map each unavailable one of store, broker and registry to the seconds of its outage."""
+        """Return the duration in seconds of each current outage, by store, broker or registry."""
         now = self.clock.monotonic_s()
         return {what: now - since for what, since in self._away.items()}
 
     def forget_failures(self) -> None:
-        """Drop outages that no message observes any more, for example because its partition was revoked.
+        """End outages that no message observes any more, for example because its partition was revoked.
 
-        A message that still waits for store, broker or registry retries, and fails, more often than every `QUIET_S`
+        A message that still waits for store, broker or registry would have retried, and failed, within `QUIET_S`
         seconds.
         """
         now = self.clock.monotonic_s()
@@ -106,7 +108,7 @@ class OutageWatch:
                 self.answered(what)
 
     async def idling(self, what: Awaitable[T]) -> T:
-        """Await something other than store and broker: meanwhile they have one message less in flight."""
+        """Await something other than store and broker. Meanwhile the message does not count as load on them."""
         self.idle += 1
         if self.load is not None:
             self.load.eased()
@@ -116,7 +118,7 @@ class OutageWatch:
             self.idle -= 1
 
     def is_news(self, id_: str) -> bool:
-        """Return whether this process has not reported this id yet; asking counts as reporting."""
+        """Return True if this process has not reported this id yet. Asking counts as reporting."""
         if id_ in self._news:
             return False
         self._news[id_] = None

@@ -47,7 +47,7 @@ class TransitionListener(Protocol):
 
 
 class Heartbeat(Protocol):
-    """Durable record of the times at which the service works."""
+    """Durable record of the times at which the service was running."""
 
     @property
     def absences(self) -> tuple[tuple[int, int], ...]:
@@ -57,7 +57,7 @@ class Heartbeat(Protocol):
         """Return True if a progress may be written now, because the last record is recent enough."""
 
     def record(self) -> Coroutine[object, object, None]:
-        """Record that the service works now. Raises `StoreError`."""
+        """Record that the service is running. Raises `StoreError`."""
 
 
 class Assignment(Protocol):
@@ -67,8 +67,8 @@ class Assignment(Protocol):
         """Return True if the offset is committed in a partition that this worker owns."""
 
     def is_of_current_log(self, position: Position, /) -> bool:
-        """Return True if the topic still has the log of this position, so that an uncommitted message there will be
-        redelivered."""
+        """Return True if the topic still has the log of this position, so that a message there whose offset is not
+        committed will be redelivered."""
 
     def check_running(self, position: Position, /) -> None:
         """Raise `Draining` if no new work for messages of this partition may begin."""
@@ -76,7 +76,7 @@ class Assignment(Protocol):
     def handled_ms(self, saga: str, due_ms: int, /) -> Awaitable[int]:
         """Return the time up to which everything in the log that may concern the saga has been handled.
 
-        At least `due_ms` if it is known now that the log has been handled up to `due_ms`; 0 if nothing is known.
+        The result is at least `due_ms` if the log is known to be handled up to `due_ms`, and 0 if nothing is known.
         """
 
     def is_at_home(self, saga: str, position: Position, /) -> bool:
@@ -96,9 +96,9 @@ class ExternalCall(Struct, frozen=True):
     args: Sequence[object]
     kwargs: Mapping[str, object]
     secrets: Callable[[], Sequence[str]] = tuple
-    """Function that returns the texts to hide where people see them."""
+    """Function that returns the sensitive texts to hide in displays and reports."""
     trace: str | None = None
-    """Header `traceparent` with which the external system can continue the trace; `None` if the call is not traced."""
+    """Header `traceparent`, with which the external system can continue the trace; `None` if the call is not traced."""
 
     def make(self) -> Awaitable[Any]:
         """Make the call."""
@@ -106,11 +106,11 @@ class ExternalCall(Struct, frozen=True):
 
 
 CallExternal: TypeAlias = Callable[[ExternalCall], Awaitable[Any]]
-"""Function that makes the call of a step and returns its result. `ExternalCall.make` calls directly."""
+"""Function that makes the call of a step and returns its result. `ExternalCall.make` makes it directly."""
 
 
 class Batch(Protocol):
-    """Combines work of several sagas on the same thing."""
+    """Combines work of several sagas on the same target."""
 
     def __call__(
         self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]], /
@@ -122,11 +122,11 @@ class Batch(Protocol):
 
 
 class RunScope(Protocol):
-    """Support for one run of a handler: steps run one after another, and a timeout cannot abandon a write."""
+    """Support for one run of a handler: its steps run one after another, and a timeout cannot abandon a write."""
 
     @property
     def gate(self) -> AbstractAsyncContextManager[object]:
-        """Return the lock that keeps the steps of one run apart."""
+        """Return the lock that prevents steps of one run from overlapping."""
 
     def write(self, work: Coroutine[object, object, T]) -> Awaitable[T]:
         """Begin a write. It runs to its end even if the handler that awaits it is cancelled."""
@@ -154,7 +154,7 @@ class ShieldedRunScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Everything around the engine. Whatever the engine awaits is a call of one of these ports."""
+    """Everything around the engine: whatever the engine awaits is a call of one of these ports."""
 
     store: Store
     publisher: EventPublisher
@@ -165,7 +165,7 @@ class Ports:
     """Combines concurrent updates of one business document."""
     overflow_cache: OverflowCache
     worker: str = ""
-    """Name of this worker, shown to people."""
+    """Name of this worker, for reports and displays."""
     call_external: CallExternal = ExternalCall.make
     reload_contracts: ReloadContracts = reload_now
     """Function that reloads the contracts as currently deployed. It is called for a message whose schema is unknown."""
@@ -173,13 +173,13 @@ class Ports:
     """Function that asks the schema registry about a message that could not be read when it arrived; `None` if there is
     no registry."""
     waits_for_schemas: bool = True
-    """False in tests in which a schema that is missing after all attempts will never be deployed."""
+    """False in tests where a schema that is missing after all attempts will never be deployed."""
     keys: Keys | None = None
     """Keys of encrypted values; `None` if nothing is encrypted."""
     transition_listener: TransitionListener | None = None
     """Receives each transition that is written, and each progress that is loaded; `None` if transitions are not
     published."""
     heartbeat: Heartbeat | None = None
-    """Records when the service works; `None` if its absences are not considered."""
+    """Records when the service is running; `None` if its absences are not considered."""
     make_run_scope: Callable[[], RunScope] = ShieldedRunScope
-    """Function that makes the `RunScope` of a run, at its first step."""
+    """Function that makes the `RunScope` of a run at its first step."""

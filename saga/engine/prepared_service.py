@@ -1,4 +1,4 @@
-"""Prepare the declarations of one service once, for workers and for tools, and derive its topics from them."""
+"""Prepare the declarations of one service once, for workers and for tools. Also derive its topics from them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,20 +45,19 @@ class PreparedService:
     handlers: Mapping[str, Reaction]
     """Handlers and compensations, by the name of the function."""
     classes: Mapping[str, Mapping[str, type[Event]]]
-    """For each handler, the class that it consumes for each type."""
+    """For each handler, the event class for each type that it consumes."""
     contracts: Mapping[str, Contract]
     """All consumed and emitted contracts, by record name."""
     changes: Mapping[str, type[Event]]
-    """Topics of document changes, each with the class that represents them."""
+    """Topics of document changes, each with the class that represents the changes."""
     set_apart: frozenset[str]
-    """Topics without events: those of commands, timers and document changes."""
+    """Topics without events: topics of commands, timers and document changes."""
     consumed: frozenset[str]
-    """Types to be read from the log: those that a handler or compensation here consumes and that other services may
-    emit."""
+    """Types to read from the log: a handler or compensation here consumes them, and other services may emit them."""
     starts: frozenset[str]
     """Types that start a saga."""
     schemas: KnownSchemas
-    """Schemas of the consumed contracts; in a running service also those deployed since its start."""
+    """Schemas of the consumed contracts. In a running service, it also has those deployed since the start."""
     state: type[Any] | None
     state_marks: SensitiveMarks | None = None
     """Sensitive parts of the state."""
@@ -73,7 +72,7 @@ class PreparedService:
     answered."""
     bounds: OverflowBounds
     is_all_at_once: bool = False
-    """True if calls with limits of their own do not wait: when no time passes, or nothing is called."""
+    """True if calls with limits of their own do not wait, because no time passes or nothing is called."""
     version: int = 1
     """Version of the state: the number of migrations plus one."""
     is_private: bool = False
@@ -86,19 +85,19 @@ class PreparedService:
 
     @property
     def event_topics(self) -> frozenset[str]:
-        """Return the topics of events and document changes that the service reads. They contain the events that close
-        deadlines."""
+        """Return the topics of events and document changes that the service reads. Events that close deadlines are on
+        these topics."""
         return self.topics - {self.commands, *self.wakes}
 
     def state_of(self, fields: dict[str, Any]) -> Any:
-        """Make the state as the service's class from the recorded fields."""
+        """Convert the recorded fields to the state, as the service's class."""
         if self.state_marks is not None:
             fields = unwrap_marked(fields)
         return None if self.state is None else msgspec.convert(fields, self.state, strict=False)
 
     def decode(self, handler: str, message: Message) -> Event:
-        """Decode the message as the class that `handler` consumes. Raises `BadInput`; `KeyMissing` if the message is
-        encrypted."""
+        """Decode the message as the class that `handler` consumes. Raises `BadInput`, and `KeyMissing` if the message
+        is encrypted."""
         library = self.schemas.library
         if (parts := split_encrypted(message.value)) is not None and parts[0]:
             raise KeyMissing(NO_KEYS)
@@ -115,14 +114,14 @@ class PreparedService:
         return event
 
     def given(self, handler: str, message: Message) -> Event | Change[Any]:
-        """Decode the message to the value that is passed to `handler`. Raises `BadInput`."""
+        """Decode the message to the value that `handler` gets as its argument. Raises `BadInput`."""
         event = self.decode(handler, message)
         kind = kind_of(type(event)) if self.changes else None
         return event if kind is None else make_change(event, kind)
 
     def find_undecodable(self, message: Message) -> Mapping[str, str]:
-        """Return the handlers for which the message would be pending, but that can never decode it, with the reason for
-        each."""
+        """Return the handlers for which the message would be pending although they can never decode it, with the reason
+        for each."""
         if isinstance(message, OperatorCommand) and message.original is not None:
             message = message.original
         takers = self.roles.by_type.get(message.type, ())
@@ -148,8 +147,8 @@ class PreparedService:
 def prepare(declared: Declared) -> PreparedService:
     """Prepare everything that the service has declared so far.
 
-    Raises `DeclarationError` for migrations that do not lead to the current state, and for older versions of events
-    without an upcaster.
+    Raises `DeclarationError` for migrations that do not lead to the current state, and for older event versions without
+    an upcaster.
     """
     migrations = check_chain(declared)
     everything = declared.reactions
@@ -189,12 +188,13 @@ def prepare(declared: Declared) -> PreparedService:
 
 
 def _changes_of(taken: Iterable[type[Event]]) -> dict[str, type[Event]]:
-    """Return the topics of document changes, each with the class that represents them."""
+    """Return the topics of document changes, each with the class that represents the changes."""
     return {contract_of(e).topic: e for e in taken if is_change(e)}
 
 
 def _library_of(taken: Iterable[type[Event]]) -> Library:
-    """Return a library of all consumed contracts. The contracts of document changes are in no contract folder."""
+    """Return one library of all consumed contracts. It includes document changes, whose contracts are in no contract
+    folder."""
     libraries = [
         binding_of(event).library for event in sorted(taken, key=lambda event: (is_change(event), name_of(event)))
     ]
@@ -212,8 +212,8 @@ def _library_of(taken: Iterable[type[Event]]) -> Library:
 
 
 def _check_upcasts(declared: Declared) -> None:
-    """Check that each older version of consumed events can be read. Raises `DeclarationError` that lists all that
-    cannot."""
+    """Check that every older version of the consumed events can be read. Raises `DeclarationError` that lists the ones
+    that cannot."""
     taken = sorted(
         {event for h in declared.reactions for event in h.taken_events}, key=lambda event: event.__contract__
     )
@@ -226,7 +226,7 @@ def consumed_by(declared: Declared, contracts: Mapping[str, Contract]) -> frozen
     """Return the types that are read from the log: the types that handlers consume, and the outcomes that compensations
     react to.
 
-    Events that only the service itself may emit are left out.
+    Events that only the service itself may emit are left out, because the progress has them.
     """
     taken = {n for h in (*declared.handlers, *declared.deadlines) for n in _names(h.consumed_events)}
     undoing = {n for h in declared.compensations for n in _names(h.taken_events)}
@@ -235,7 +235,7 @@ def consumed_by(declared: Declared, contracts: Mapping[str, Contract]) -> frozen
 
 
 def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> HandlerRoles:
-    """Return the handlers and compensations in the form that decisions use."""
+    """Return the handlers, with their compensations, in the form that decisions use."""
     undo = {}
     for compensation in declared.compensations:
         took = frozenset(n for p in compensation.parameters if p.of_original for n in _names(p.events))
@@ -323,7 +323,7 @@ def get_consumed_contracts(services: Iterable[Declared]) -> list[Contract]:
 def relayed_by(declared: Declared) -> frozenset[str]:
     """Return the topics of the document changes that a service consumes.
 
-    Its workers publish the changes if its store records them; otherwise a connector does.
+    The service's workers publish the changes if its store records them; otherwise a connector does.
     """
     return frozenset(
         contract_of(e).topic for reaction in declared.reactions for e in reaction.taken_events if is_change(e)
@@ -360,7 +360,7 @@ def writes_of(declared: Declared) -> frozenset[str]:
 
 
 def needs_of(services: Iterable[Declared], transition_topic: Topic | None = None) -> BrokerUse:
-    """Return the combined use of the broker by the workers of these services.
+    """Return what the workers of these services, together, need to do on the broker.
 
     `transition_topic`: topic on which they publish their transition events.
     """
@@ -382,7 +382,7 @@ DAY_S = 86_400
 def find_conflicting_times(declared: Declared) -> tuple[str, ...]:
     """Describe retries and topics that last longer than the retention.
 
-    Nothing is lost by them in this service, but a saga may be forgotten while it is still in progress.
+    Nothing is lost in this service because of them, but a saga may be forgotten while it is still in progress.
     """
     return (*_long_waits(declared), *_long_topics(declared))
 
@@ -398,8 +398,7 @@ def retry_span_s(retry: Retry) -> float:
 
 
 def _long_waits(declared: Declared) -> Iterator[str]:
-    """Yield handlers whose attempts last longer than the retention. A deadline that does so is refused when it is
-    declared."""
+    """Yield handlers whose attempts last longer than the retention. Such a deadline is refused when it is declared."""
     retention = declared.retention
     for handler in declared.reactions:
         wait = timedelta(seconds=sum(retry_span_s(retry) for retry in _rules_of(declared, handler)))
@@ -412,7 +411,7 @@ def _long_waits(declared: Declared) -> Iterator[str]:
 
 
 def _rules_of(declared: Declared, handler: Reaction) -> Iterator[Retry]:
-    """Yield the rules under which the handler's attempts may fail.
+    """Yield the retry rules that may apply to the handler.
 
     The attempts under each rule are counted separately, so the rules may apply one after another.
     """

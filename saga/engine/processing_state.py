@@ -1,4 +1,4 @@
-"""The state between two decisions: one immutable value with everything known about the message being processed."""
+"""The state between two decisions: one immutable value with everything known about the message that is processed."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -13,11 +13,12 @@ from saga.progress.actions import AwaitLog, HeldBack, Trigger
 from saga.progress.document import FailedAttempt, RunKey, SagaProgress, StepRecord, Transition
 
 NOWHERE = Position("(repair)", 0, 0)
-"""Position used for processing that no record triggered."""
+"""Position of processing that no record triggered."""
 
 
 class Measurements(Struct):
-    """Outcome of one message, and the seconds that each stage took. For people to read: decisions never read it."""
+    """Outcomes of one message, and the seconds that each stage took. They are only reported: decisions never read
+    them."""
 
     received_s: float = 0.0
     begun_s: float = 0.0
@@ -47,33 +48,37 @@ class ProcessingState(Trigger, frozen=True, kw_only=True, gc=False):
     cas: int = 0
     """Version of the progress in the store; 0 if the store has none."""
     is_current: bool = False
-    """True if the progress was read or written while this message is processed; a cached one may be outdated."""
+    """True if the progress was read or written while this message is processed. Otherwise it is a cached copy, which
+    may be outdated."""
     unpublished: tuple[Transition, ...] = ()
-    """Transitions whose events may be unpublished. They are published by the processing of their own messages, or here
-    before the next write."""
+    """Transitions whose events may be unpublished. Either the processing of their own messages publishes them, or the
+    next write here does before it writes."""
     recalled: dict[str, int] | None = None
-    """Inbox entries of the message that were found in overflow segments; known together with `paged`."""
+    """Inbox entries of the message that were found in overflow segments; `None`, like `paged`, if the segments were not
+    searched."""
     deaths: int = 0
-    """Number of times that the process died on this message, if its next run is to be given up for that reason;
+    """Number of times that the process died on this message, if its next run must be given up for that reason;
     otherwise 0."""
     held_back: tuple[HeldBack, ...] = ()
-    """Stored runs that must not be tried again while this message is processed: it has parked them, or an operator has
-    stopped them."""
+    """Stored runs that must not be retried while this message is processed, because they were parked meanwhile, or an
+    operator has stopped them."""
     is_complete: bool = False
     """True if the message is finished."""
     awaited_log: AwaitLog | None = None
-    """If set, processing ends here for now: the timer is kept until the log has been handled far enough."""
+    """If set, processing ends for now, and the timer is kept until the log has been handled far enough."""
     results: tuple[tuple[RunKey, tuple[StepRecord, ...]], ...] = ()
-    """Results of calls, by run, of runs that failed or whose write was refused: a new attempt reuses them."""
+    """Results of calls, by run. They are kept for runs that failed or whose write was refused, so that a new attempt
+    reuses them."""
     attempts: tuple[tuple[RunKey, tuple[FailedAttempt, ...]], ...] = ()
-    """Failed attempts while this message is processed, by run."""
+    """Failed attempts made while this message is processed, by run."""
     unsent_escalation: Outgoing | None = None
     """Escalation of a failing compensation that could not be published yet; dropped when the run ends."""
     measurements: Measurements
 
     @property
     def loaded_progress(self) -> SagaProgress:
-        """Return the progress, once it has been read, with the inbox entries that its segments have of the message."""
+        """Return the progress, once it has been read. Its inbox includes the message's entries from overflow
+        segments."""
         p = self.progress
         assert p is not None
         return replace(p, inbox={**self.recalled, **p.inbox}) if self.recalled else p
@@ -84,7 +89,7 @@ class ProcessingState(Trigger, frozen=True, kw_only=True, gc=False):
         return self.progress is not None and self.cas > 0 and not self.unpublished
 
     def drop_progress(self) -> "ProcessingState":
-        """Drop the progress: everything is decided again after it has been reloaded."""
+        """Drop the progress, so that it is reloaded and everything is decided again."""
         return replace(self, progress=None, cas=0, is_current=False, unpublished=(), recalled=None, paged=None)
 
     def results_of(self, run: RunKey) -> tuple[StepRecord, ...]:
@@ -104,7 +109,7 @@ class ProcessingState(Trigger, frozen=True, kw_only=True, gc=False):
         )
 
     def drop_carried(self, run: RunKey) -> "ProcessingState":
-        """Drop the results and failed attempts of a run: it has ended."""
+        """Drop the results and failed attempts of a run that has ended."""
         if not (self.results or self.attempts):
             return self
         return replace(self.carry(run, (), ()), unsent_escalation=None)

@@ -13,8 +13,8 @@ class ProgressCache:
     def __init__(self, entries_max: int, age_s_max: float = inf) -> None:
         """`age_s_max`: age in seconds beyond which an entry is not returned.
 
-        By then, the document may have expired in the store, and another worker may have begun a saga with the same id,
-        and with messages of the same ids.
+        An older document may have expired in the store, and another worker may have begun a new saga with the same id
+        and the same message ids.
         """
         self._entries: OrderedDict[str, tuple[SagaProgress, int, float]] = OrderedDict()
         self._entries_max, self._age_s_max = entries_max, age_s_max
@@ -43,7 +43,8 @@ ROOM_BYTES = 200
 
 
 class OverflowCache:
-    """The entries of overflow segments, by key. The cache is bounded; dropped entries are read again."""
+    """The inbox entries of overflow segments, by key. The cache is bounded; entries that were dropped from it are read
+    again."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._entries: OrderedDict[str, bytes] = OrderedDict()

@@ -30,8 +30,8 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 def fields_of(state: Any) -> dict[str, Any]:
     """Return all fields of a state in the form in which they are recorded.
 
-    msgspec alone leaves out fields with their default value in an object that it created itself, because the object's
-    `__dict__` does not contain them.
+    This is necessary because msgspec leaves out fields with their default value in an object that it created itself:
+    the object's `__dict__` does not contain them.
     """
     values: dict[str, Any] = msgspec.to_builtins(state, str_keys=True)
     if len(values) < len(state.__dataclass_fields__):
@@ -42,10 +42,10 @@ def fields_of(state: Any) -> dict[str, Any]:
 
 
 def changed_fields(before: Mapping[str, Any], state: Any, read: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    """Return the changed fields of a state in the form in which they are recorded. `read`: makes a state of recorded
-    fields.
+    """Return the changed fields of a state in the form in which they are recorded. `read`: converts recorded fields to
+    a state.
 
-    Raises `Permanent` for a field that would not be the same when it is read back.
+    Raises `Permanent` for a field that would change when it is recorded and read back.
     """
     changed = {name: value for name, value in fields_of(state).items() if before[name] != value}
     if not changed:
@@ -65,7 +65,7 @@ def changed_fields(before: Mapping[str, Any], state: Any, read: Callable[[dict[s
 
 
 def encode_recorded(value: object, name: str, what: str, type_: Any = None) -> Raw:
-    """Encode a value to be recorded. `type_` determines which parts are sensitive.
+    """Encode a value for the record. The type `type_` determines which parts of it are sensitive.
 
     Raises `Permanent` if the value cannot be encoded.
     """
@@ -127,12 +127,12 @@ def _rebuild_answer(answer: type[Exception], call: StepRecord) -> Exception:
 
 
 def identify_call(call: StepRecord) -> tuple[str, str, int]:
-    """Return the key that identifies a call of a run, whatever its arguments."""
+    """Return the key that identifies a call of a run, independent of its arguments."""
     return call.kind, call.name, call.number
 
 
 def list_answerable_calls(calls: Iterable[StepRecord]) -> tuple[tuple[str, int], ...]:
-    """List the calls, by name and number, that an operator may answer.
+    """List those of the calls, by name and number, that an operator may answer.
 
     Updates are left out, because the result of an update is in its document.
     """
@@ -145,7 +145,7 @@ _FLAG = "flag "
 
 
 def flag_named(name: str) -> str:
-    """Return the name of the call with which a run reads a flag. No collection has such a name."""
+    """Return the name of the call that reads a flag. No collection has such a name."""
     return _FLAG + name
 
 
@@ -155,7 +155,7 @@ def is_flag(call: StepRecord) -> bool:
 
 
 def skip_flags(calls: Sequence[StepRecord], place: int, asked: StepRecord | None) -> int:
-    """Return the index of the first call, from `place` on, that does not read a flag or that is the call asked for."""
+    """Return the index of the next call, from `place` on, that is not a flag, or is the flag that the run asks for."""
     wanted = None if asked is None else identify_call(asked)
     while place < len(calls) and is_flag(calls[place]) and identify_call(calls[place]) != wanted:
         place += 1
@@ -168,8 +168,8 @@ def skip_flags(calls: Sequence[StepRecord], place: int, asked: StepRecord | None
 def migrate_fields(service: PreparedService, fields: dict[str, Any], version: int, saga: str) -> dict[str, Any]:
     """Migrate the recorded fields of a state from an older version of the service to the current one.
 
-    Nothing is written here: the end of the run writes the migrated state with its version, in one compare-and-swap. So
-    a migration takes effect once, however often it is computed. Raises `SagaError` if a migration fails: the saga
+    Nothing is written here. The end of the run writes the migrated state with its version, in one compare-and-swap, so
+    a migration takes effect once, however often it is computed. Raises `SagaError` if a migration fails. The saga then
     waits, and the error is reported.
     """
     for migration in service.migrations[version - 1 :]:
@@ -197,7 +197,7 @@ def _migrate_once(migration: Migration, fields: Mapping[str, Any]) -> dict[str, 
 
 
 def _secrets(migration: Migration, fields: Mapping[str, Any]) -> list[str]:
-    """Return the sensitive texts of an older state that its migration may quote."""
+    """Return the sensitive texts of an older state, which the errors of its migration may quote."""
     marks = find_marks(migration.takes)
     with suppress(msgspec.ValidationError):
         return (
@@ -217,8 +217,8 @@ def migrate_progress(
 ) -> tuple[SagaProgress, dict[str, Any]]:
     """Return the progress with its state in the current version, and the fields that a run has changed.
 
-    If the state was migrated, these are all fields. `older` is the state before, decrypted; `close` encrypts the
-    sensitive parts of the new state. Raises `SagaError`.
+    If the state was migrated, all fields count as changed. `older` is the previous state, decrypted; `close` encrypts
+    the sensitive parts of the new state. Raises `SagaError`.
     """
     if p.version == service.version:
         return p, delta
@@ -236,8 +236,8 @@ def migrate_progress(
 
 
 ARGUMENT_BYTES_MAX = 256
-"""Largest size in bytes of a call's arguments that is recorded for people to read. It is small because the intent is
-rewritten before each call and holds the arguments of all of them."""
+"""Maximum number of bytes of a call's arguments that are recorded for display. It is small because the intent is
+rewritten before each call and contains the arguments of all calls."""
 
 SCALARS = (str, bool, int, float, bytes, Decimal, UUID, datetime, date, time, timedelta, Enum)
 """Types of values that have no fields."""
@@ -260,17 +260,17 @@ def encode_arguments(name: str, args: Sequence[object], kwargs: Mapping[str, obj
 
 
 def digest_arguments(written: bytes) -> str:
-    """Return the digest by which different arguments of a call are recognized."""
+    """Return a digest that shows whether a call is repeated with the same arguments."""
     return blake2b(written, digest_size=12).hexdigest()
 
 
 def describe_arguments(
     call: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], *, first: int = 0
 ) -> str:
-    """Format arguments for people to read.
+    """Format arguments as readable text.
 
-    An argument whose annotation marks any part as sensitive is hidden. Of an object only the class is named, because
-    its fields may be marked, or contain marked values. The text is empty if annotations cannot be read. `first`: number
+    An argument whose annotation marks any part as sensitive is hidden. For an object only the class is named, because
+    its fields may be marked or contain marked values. The text is empty if annotations cannot be read. `first`: number
     of the parameter that takes the first of `args`.
 
     >>> def charge(order: str, cents: int, *, note: str) -> None: ...

@@ -1,9 +1,8 @@
-"""Repair a saga: do what this version of a service would do although no message triggers it, republish lost timers, and
-rebuild lost progress from the log.
+"""Repair a saga: continue work that no message triggers, republish lost timers, and rebuild lost progress from the log.
 
-A repair is safe beside running workers, and may be stopped at any point: it writes by compare-and-swap as they do, and
-a saga counts as repaired only after the last write, when everything before it is published. A repeated repair
-continues.
+A repair is safe beside running workers, and may be stopped at any point. It writes by compare-and-swap as they do, and
+a saga counts as repaired only after the last write, when everything before it is published. A repeated repair continues
+where the first one stopped.
 """
 
 import dataclasses
@@ -68,8 +67,8 @@ def may_act(
 ) -> None:
     """Allow a process outside the consumer group to process sagas that no message triggers.
 
-    `positions`: committed offsets of the group; the events of messages below them are published. `log_ids`: ids of the
-    logs to which the offsets belong, by topic.
+    `positions`: committed offsets of the group. Events of messages below them are published. `log_ids`: ids of the logs
+    to which the offsets belong, by topic.
     """
     for partition, offset in positions.items():
         assignment.trackers[partition] = OffsetTracker(offset, log_ids.get(partition.topic, ""))
@@ -79,10 +78,10 @@ def may_act(
 async def republish_saga(
     service: ServiceRuntime, saga: str, triggers: Sequence[Message] = ()
 ) -> list[tuple[str, str, str | None]]:
-    """Continue the saga until nothing is ready, and forward its timer. Returns handler, outcome and reason of each
+    """Continue the saga until no work is ready, and forward its timer. Returns handler, outcome and reason of each
     transition.
 
-    `triggers`: messages to process again, because only an intent is left of the runs that they began. Raises
+    `triggers`: messages to process again, because the runs that they began are stored only as intents. Raises
     `SagaError` if this version cannot decide, and `Draining` when the process is to stop.
     """
     stages, processor = Measurements(), MessageProcessor(service)
@@ -104,7 +103,7 @@ async def republish_saga(
 async def republish_timer(service: ServiceRuntime, saga: str) -> None:
     """Publish the saga's current timer again, for the earliest time at which work is due. No handler runs here.
 
-    The worker that reads the timer continues what is due then. Raises `SagaError` as above.
+    The worker that reads the timer continues the work that is due then. Raises the errors of `republish_saga`.
     """
     processor = MessageProcessor(service)
     state = await processor.repository.load(_without_message(service, saga, Measurements()))
@@ -138,22 +137,21 @@ REASON = "rebuilt from the log"
 WITHOUT_CALLS = "rebuilt from the log, without its steps"
 LEFT = "rebuilt from the log, which does not show that this run has ended: it is repeated, under the same keys"
 STEPS_MAX = 1_000_000
-"""Number of decisions for one message beyond which there must be an error."""
+"""Maximum number of decisions for one message. More of them mean that there is an error."""
 
 
 Order = Literal["emitted", "appended", "silent last"]
 """Order in which messages of different topics are processed.
 
-- `appended`: as they were appended.
-- `emitted`: as they were appended, but a message that made the service emit an event counts as appended at the
-  event's time.
-- `silent last`: as `emitted`, but messages that made the service emit nothing come after all of its events.
+- `appended`: by the time at which they were appended.
+- `emitted`: like `appended`, but a message that made the service emit an event counts as appended at the event's time.
+- `silent last`: like `emitted`, but messages that made the service emit nothing come after all of its events.
 """
 ORDERS: tuple[Order, ...] = ("emitted", "appended", "silent last")
 
 
 class Unknowable(SagaError):
-    """Raised when the log does not determine what the progress was."""
+    """Raised when the log does not show what the progress was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +166,7 @@ class ReceivedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuiltProgress:
-    """A rebuilt progress, and what remains to be done."""
+    """A rebuilt progress, and what remains to do."""
 
     snapshot: SagaProgress
     documents: Mapping[tuple[str, str], tuple[bytes, float | None]]
@@ -201,7 +199,7 @@ class _Rebuilding:
         self.processor = MessageProcessor(self.service)
 
     async def process(self, received: ReceivedMessage) -> None:
-        """Process a message completely."""
+        """Process a message until it is finished."""
         self.clock.at_ms = max(self.clock.at_ms, received.time_ms)
         message = await value_codec.encrypt_message(self.service, received.message, received.position)
         state: ProcessingState = self.processor.begin(message, received.position, self.known)
@@ -214,7 +212,7 @@ class _Rebuilding:
             self.known = state.progress, state.cas
 
     async def _step(self, state: ProcessingState) -> ProcessingState:
-        """Carry out the next decision. Like `MessageProcessor.advance`, except for runs."""
+        """Carry out the next decision, like `MessageProcessor.advance`. Only runs are treated differently."""
         now = Now(self._decision_time_ms(state.progress), self.service.retention_s)
         action = choose_next_action(
             self.processor.read_progress(state, now.ms), self.service.roles, state, now, state.is_current
@@ -235,15 +233,15 @@ class _Rebuilding:
                 raise Unknowable("a person has decided about it, or it has calls that cannot be undone")
 
     def _decision_time_ms(self, p: SagaProgress | None) -> int:
-        """Return the time of decisions: before the due time of every deadline that has no event in the log.
+        """Return the time for decisions. It is before the due time of every deadline that has no event in the log.
 
-        It is unknown whether such a deadline has run, so the service has to run it.
+        It is unknown whether such a deadline has run, so it is left to the service.
         """
         open_ = () if p is None else [k.due_ms for k in p.deadlines if not self.published_by(k.handler, k.message.id)]
         return min([self.clock.now_ms(), *(due_ms - 1 for due_ms in open_)])
 
     async def _run(self, state: ProcessingState, action: RunHandler | Compensate) -> ProcessingState:
-        """Record a run as the log shows it. If the log has nothing of it, run it here, or leave it to the service."""
+        """Record a run as the log shows it. If the log has no event of it, run it here, or leave it to the service."""
         request = _make_request(self.service, action)
         published = self.published_by(request.handler.name, request.run[2])
         result = await self._try_run(state, request)
@@ -285,7 +283,8 @@ class _Rebuilding:
     async def _try_run(
         self, state: ProcessingState, request: RunRequest
     ) -> tuple[list[EncodedEvent], dict[str, Any]] | None:
-        """Return the events that the handler emits and the fields that it changes; `None` if it makes a call."""
+        """Run the handler here. Returns the events that it emits and the fields that it changes; `None` if it makes a
+        call."""
         if request.handler.may_wait:
             raise Unknowable(f"{request.handler.name} may wait, and the log does not show when it continued")
         if any(parameter.role == "resource" for parameter in request.handler.parameters):
@@ -321,7 +320,7 @@ class _Rebuilding:
     def _build_messages(
         self, state: ProcessingState, request: RunRequest, events: Sequence[EncodedEvent]
     ) -> list[Message]:
-        """Return the events that a handler returned, in the form in which they are published."""
+        """Build the messages of the events that a handler returned, as they are published."""
         p, started = state.loaded_progress, state.loaded_progress.started or state.message.started
         return [
             Message(
@@ -341,14 +340,14 @@ class _Rebuilding:
 
 
 class RebuildEnvironment(NamedTuple):
-    """Limits of log and store, and the keys: the content of a progress depends on them."""
+    """Limits of log and store, and the keys, because the content of a progress depends on them."""
 
     record_bytes_max: int
     """Largest record that the log accepts, in bytes."""
     document_bytes_max: int
     """Largest document that the store accepts, in bytes."""
     keys: Keys | None = None
-    """Keys of encrypted values; `None`: nothing is encrypted."""
+    """Keys of encrypted values; `None` if nothing is encrypted."""
 
 
 async def rebuild_progress(
@@ -362,8 +361,8 @@ async def rebuild_progress(
     """Rebuild the progress of a saga from the messages that the service consumed, and the events that it emitted.
 
     Returns `None` if the saga had no progress. Raises `Unknowable`. The log has no order across topics, so three orders
-    are tried. The result is that of the first order which leads to all emitted events and no others; if there is none,
-    that of the first order which leads to all of them.
+    are tried. The first order that leads to exactly the emitted events counts. If there is none, the first order counts
+    that leads to all of them and to further ones.
     """
     found, why = list[RebuiltProgress | None](), list[Unknowable]()
     for order in ORDERS:
@@ -421,7 +420,7 @@ async def _rebuild_in_order(
 
 
 def _sort(rebuilding: _Rebuilding, received: Sequence[ReceivedMessage], order: Order) -> list[ReceivedMessage]:
-    """Return the messages in the given order. For a deadline that has run, a timer that made it run is inserted."""
+    """Return the messages in the given order. For each deadline that has run, a timer that makes it run is inserted."""
     timed: list[tuple[int, ReceivedMessage]] = []
     last: dict[tuple[str, int], int] = {}
     ended_ms = max([from_iso(event.time) for event in rebuilding.published.values()], default=0)
@@ -459,7 +458,7 @@ def _make_timer(rebuilding: _Rebuilding, due_ms: int) -> SagaTimer:
 
 
 def _make_request(service: PreparedService, action: RunHandler | Compensate) -> RunRequest:
-    """Return the request for the run of an action, as `MessageProcessor` makes it."""
+    """Make the request for the run of an action, as `MessageProcessor` does."""
     if isinstance(action, Compensate):
         cause = action.result.event.id
         return RunRequest(action=action, handler=service.handlers[action.name], run=("undo", action.role.name, cause))
@@ -469,7 +468,7 @@ def _make_request(service: PreparedService, action: RunHandler | Compensate) -> 
 
 
 def _event_id(service: PreparedService, type_: str, saga: str, handler: str, cause: str, index: int) -> str:
-    """Return the id of the event that a handler emitted at `index`, because of a cause."""
+    """Return the id of the event that a run of a handler emitted. `index`: the event's place in the run."""
     return own_identity(
         service.name, ids.event_id(type_, service.name, saga, handler, cause, index), service.contracts[type_].owner
     )
@@ -480,7 +479,7 @@ def _check_same_events(
 ) -> Sequence[Message]:
     """Return the events of a repeated run: those in the log, followed by those that were never published.
 
-    Raises `Unknowable` if the log has others.
+    Raises `Unknowable` if the log has different ones.
     """
     same = len(published) <= len(built) and all(
         there.type == here.type and (there.schema != here.schema or there.value == here.value)

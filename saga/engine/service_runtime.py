@@ -26,7 +26,7 @@ from saga.progress.document import SagaProgress
 
 
 class EncodedEvent(NamedTuple):
-    """An event that a handler emitted, in the form in which it is published."""
+    """An event that a handler returned, as it is published."""
 
     type: str
     schema: str
@@ -53,13 +53,13 @@ class KnownControls:
     until_s: float = -inf
     """Monotonic time until which the copy is valid."""
     stops: bool = False
-    """True if anything is paused, limited or routed; otherwise no run has to check."""
+    """True if anything is paused, limited or routed. Otherwise runs need no check."""
     gate: AbstractAsyncContextManager[object] | None = None
     """Lock that lets one task read at a time. The others wait for its result, because the copy may be very old."""
     cas: int | None = None
-    """Version of the control log that was read; 0 if there is none."""
+    """Version of the control log that was read; 0 if the store has none, `None` if it was not read yet."""
     reported: Mapping[Target, ControlEntry] = field(default_factory=dict)
-    """Active controls as last reported."""
+    """Active controls when changes were last reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +67,16 @@ class ServiceRuntime(PreparedService):
     """A prepared service with its open resources and ports."""
 
     resources: Mapping[type, object]
-    """Open resources, by the declared type."""
+    """Open resources, by declared type."""
     used_resources: Mapping[type, UsedResource]
-    """Open resources, by their actual class: that of the fake, if a fake replaces the resource."""
+    """Open resources, by actual class: the class of the fake, if a fake replaces the resource."""
     ports: Ports
     controls: KnownControls = field(default_factory=KnownControls)
     limiters: dict[str, Limiter] = field(default_factory=dict)
-    """Limiters of handlers whose runs an operator has limited, by handler name."""
+    """Limiters by handler name, for handlers whose runs an operator has limited."""
     calls: dict[tuple[str, Limits], Limiter] = field(default_factory=dict)
-    """Limiters of calls with limits of their own, by resource name and limits. The name is empty for a function without
-    a resource."""
+    """Limiters of calls that have limits of their own, by resource name and limits. The name is empty for a function
+    without a resource."""
 
     gates: CallGates = field(default_factory=CallGates)
     """Counters of limited calls, shared by all services of the process."""
@@ -103,14 +103,16 @@ class ServiceRuntime(PreparedService):
         return Now(self.ports.clock.now_ms(), self.retention_s, absences=absences)
 
     def is_older_than_retention(self, message: Message) -> bool:
-        """Return True if the saga of the message began before the retention: it may have been handled and forgotten."""
+        """Return True if the saga of the message began longer ago than the retention, so that it may have been handled
+        and forgotten."""
         return message.started is not None and message.started < self.decision_time().forgotten
 
     def is_of_forgotten_saga(self, p: SagaProgress, message: Message) -> bool:
-        """Return True if the saga of the message began before the retention, and the progress is not of that time.
+        """Return True if the message belongs to a forgotten saga: the saga began before the retention, and the progress
+        is newer.
 
-        It is not if it has no start, or if an operator had another message of the forgotten saga handled as a new one:
-        then its start is that of the command. What the service did before is not known in both cases.
+        The progress is newer if it has no start, or if an operator had another message of the forgotten saga handled as
+        a new one: then its start is the time of that command. In both cases it is unknown what the service did before.
         """
         if p.started is not None:
             is_later = p.replays and message.started is not None and message.started < p.started
@@ -119,7 +121,7 @@ class ServiceRuntime(PreparedService):
         return self.is_older_than_retention(message)
 
     def limits(self, active: Mapping[Target, ControlEntry]) -> None:
-        """Apply the limits that operators have set; where none is set any more, the declared limit is restored."""
+        """Apply the limits that operators have set. Where none is set any more, the declared limit is restored."""
         limits = {target[1:]: entry.switch for target, entry in active.items() if target[0] == "limit"}
         for used in self.used_resources.values():
             used.limiter.limit(limits.get(("resource", used.resource.name)))
@@ -131,7 +133,7 @@ class ServiceRuntime(PreparedService):
             limiter.limit(runs.get(name))
 
     def limiter_of(self, name: str, limits: Limits, used: UsedResource | None) -> Limiter | None:
-        """Return the limiter of a call that has its own limits; `None` if it has none."""
+        """Return the limiter for a call that has limits of its own; `None` if it has none."""
         if self.is_all_at_once or not limits.has_turns:
             return None
         resource = "" if used is None else used.resource.name
@@ -143,7 +145,7 @@ class ServiceRuntime(PreparedService):
         return limiter
 
     def memory_of(self, limits: Limits, used: UsedResource | None) -> LastGoodCache[Raw] | None:
-        """Return the last good results of a call; `None` if none are remembered."""
+        """Return the cache of a call's last good results; `None` if none are remembered."""
         if not isinstance(limits.fallback, LastGood):
             return None
         at = ("" if used is None else used.resource.name, limits)
@@ -153,7 +155,7 @@ class ServiceRuntime(PreparedService):
         return memory
 
     def encode(self, event: Event, saga: str) -> EncodedEvent:
-        """Encode an event to be emitted. Raises `Permanent` for an event of another saga."""
+        """Encode an event to emit. Raises `Permanent` for an event of another saga."""
         contract = self.contracts[name_of(type(event))]
         key = str(getattr(event, contract.key))
         if key != saga:
@@ -166,7 +168,7 @@ class ServiceRuntime(PreparedService):
         return EncodedEvent(contract.name, event.__contract__, value)
 
     def check_size(self, type_: str, value: bytes) -> None:
-        """Raise `Permanent` for an event that is too large for the log: stored in the progress, it would block the
+        """Raise `Permanent` for an event that is too large for the log. Once stored in the progress, it would block the
         saga's other events."""
         bytes_max = value_bytes_max(self.ports.publisher.record_bytes_max)
         if len(value) > bytes_max:
@@ -179,7 +181,7 @@ class ServiceRuntime(PreparedService):
 def make_service_runtime(
     prepared: PreparedService, resources: Mapping[type, object], ports: Ports, gates: CallGates | None = None
 ) -> ServiceRuntime:
-    """Make a running service. `resources`: open resources, by the declared types. `gates`: those of the process."""
+    """Make a running service. `resources`: open resources, by declared type. `gates`: the gates of the process."""
     gates = gates or CallGates()
     declared = {resource.gives: resource for resource in prepared.declared.resources}
     prepared = replace(
@@ -203,7 +205,7 @@ def _use_resource(service: str, resource: Resource, ports: Ports, gates: CallGat
 
 
 def _limited(name: str, at_once_max: int | None = None, rate_per_s: float | None = None) -> Resource:
-    """Return a resource with limits that stands for the runs of a handler, or for one call."""
+    """Make a resource that stands for the runs of a handler, or for one call, so that they can be limited."""
     return Resource(
         name=name,
         opener=_nothing,
@@ -216,5 +218,5 @@ def _limited(name: str, at_once_max: int | None = None, rate_per_s: float | None
 
 
 async def _nothing() -> AsyncIterator[object]:
-    """Open nothing: such a resource is never passed to a handler."""
+    """Open nothing, because such a resource is never passed to a handler."""
     yield None

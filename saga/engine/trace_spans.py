@@ -12,21 +12,22 @@ from saga.telemetry.events import Span, Traced
 T = TypeVar("T")
 Kind: TypeAlias = Literal["handler", "step", "store"]
 SPANS_MAX = 500
-"""Largest number of spans of one message: of a handler with thousands of steps only the first are recorded."""
+"""Maximum number of spans of one message. If a handler has thousands of steps, only the first are recorded."""
 UNTRACED = nullcontext("")
-"""Used instead of `TurnSpans.of` when nothing is traced."""
+"""Stands for `TurnSpans.of` when nothing is traced."""
 
 
 class TurnSpans:
-    """Spans of the processing of one message. Steps of a handler never overlap, so one span at a time is the
-    innermost."""
+    """Spans of the processing of one message. Steps of a handler never overlap, so there is always one innermost
+    span."""
 
     __slots__ = ("_clock", "_count", "_inner", "_spans", "began_s", "id", "place", "service", "tracing")
 
     def __init__(
         self, tracing: Tracing, service: str, clock: Clock, position: Position, place: TracePosition | None
     ) -> None:
-        """`place`: trace position of the message; `None` for a timer or a command: then the first run determines it."""
+        """`place`: trace position of the message; `None` for a timer or a command, whose trace the first run
+        determines."""
         self.tracing, self.service, self.place = tracing, service, place
         self._clock, self.began_s = clock, clock.monotonic_s()
         self.id = span_of(f"{tracing.process}|{service}|{position}|{self.began_s!r}")
@@ -75,7 +76,7 @@ class TurnSpans:
             return await work
 
     def published(self, events: Sequence[Message], began_s: float) -> None:
-        """Record spans of events that were published since `began_s`. They are the parents of their consumers'
+        """Record spans for events that were published since `began_s`. These spans are the parents of the consumers'
         spans."""
         for event in events:
             self._add(
@@ -91,7 +92,7 @@ class TurnSpans:
             )
 
     def header(self, span: str) -> str | None:
-        """Return the `traceparent` header for a call in this span; `None` as long as the trace is unknown."""
+        """Return the `traceparent` header for a call in this span; `None` while the trace is unknown."""
         return None if self.place is None else self.place.header(span, self.tracing.is_sampled(self.place))
 
     def to_traced(self, message: Message, position: Position) -> Traced | None:
@@ -123,7 +124,7 @@ class TurnSpans:
             self._spans.append(span)
 
     def _links(self, parts: Sequence[Message]) -> tuple[str, ...]:
-        """Return the trace headers of the messages that are not the parent of these spans."""
+        """Return the trace headers of those messages whose span is not the parent of these spans."""
         if not parts or self.place is None:
             return ()
         own = self.place.span

@@ -44,7 +44,7 @@ class Worker:
     executor: KeyedExecutor = field(init=False)
     timers: TimerBuffer = field(init=False)
     low_priority: LowPriorityBuffer | None = field(init=False)
-    """Messages that are held back so that others get through; `None` if no handler has low priority."""
+    """Buffer for low-priority messages, so that other messages come first; `None` if no handler has low priority."""
     poll_loop: PollLoop = field(init=False)
     committer: Committer = field(init=False)
     listener: PartitionListener = field(init=False)
@@ -134,8 +134,10 @@ class Worker:
         return self.sources.stalled_partitions()
 
     async def look(self) -> None:
-        """Read the store once, to check whether it answers. Whether it accepts writes is known better from messages in
-        flight."""
+        """Read the store once, to check whether it answers.
+
+        If messages are in flight, their writes show better whether the store has recovered.
+        """
         ports = self.service.ports
         try:
             await ports.store.get(names.PROGRESS, progress_key(self.name, ""))
@@ -150,5 +152,5 @@ class Worker:
 
 
 async def _end(why: Broken) -> None:
-    """Raise the error that ends the service in one of its tasks."""
+    """Raise an error in a task of its own: this ends the service."""
     raise why

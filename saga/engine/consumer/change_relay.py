@@ -1,11 +1,11 @@
 """Relay document changes, in order, from the store that recorded them to the topic that workers consume.
 
-A change is published first and deleted from the store afterwards. After a crash in between it is published again;
-receivers recognize the duplicate by its id, which is the same each time. One process of a service relays; any other
-takes over changes older than `STALE_MS`, because the first may be frozen.
+A change is first published and then deleted from the store. After a crash in between it is published again, and
+receivers recognize the duplicate by its id, which is the same each time. One process of a service relays. Any other
+process takes over changes older than `STALE_MS`, because the first may be frozen.
 
-A change that the log rejects does not block the changes behind it. It is published without the previous document, or
-else without any document but with the reason; the service then makes a dead letter of it.
+A change that the log rejects does not block the changes behind it. It is published without the previous document or, if
+that is not enough, without any document but with the reason. The service then makes a dead letter of it.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from saga.support.clock import Clock
 AT_ONCE_MAX = 500
 """Maximum number of changes published in one batch."""
 IDLE_S_MIN, IDLE_S_MAX = 0.002, 0.05
-"""First and longest pause between two reads while nothing changes. A read costs some 10 us."""
+"""First and longest pause between two reads while nothing changes. A read costs about 10 us."""
 AGAIN_S = 0.2
 """Pause after a failed read or publication."""
 STALE_MS = 5000
-"""Age from which any process of the service may relay a change."""
+"""Age in milliseconds from which any process of the service may relay a change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,8 @@ class ChangeRelay:
         raise BrokerUnavailable(f"relaying changes of {noted.collection!r}: {refusal}") from refusal
 
     def _candidate_records(self, noted: RecordedChange) -> Iterator[Outgoing]:
-        """Yield the forms of a change that fit into a record of the log: the whole change, the change without the
-        previous document, and the reason in place of any document."""
+        """Yield the forms of a change that fit into a record of the log, largest first: the whole change, the change
+        without the previous document, and the reason without any document."""
         topic, changed = change_topic(self.service, noted.collection), noted.changed
         refused = changed.refused or (
             f"it has {len(changed.after or b'')} bytes, more than a record of the log takes: keep less in it, or raise "

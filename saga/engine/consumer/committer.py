@@ -12,7 +12,7 @@ from saga.errors import BrokerUnavailable, Fenced
 from saga.messages import Partition
 
 AGAIN_S = 0.02
-"""Pause before opening partitions is tried again after the broker was unavailable."""
+"""Pause before another attempt to open partitions, after the broker was unavailable."""
 COMMIT_S = 0.05
 """Pause before a commit, so that one commit covers the messages of many sagas."""
 
@@ -39,8 +39,8 @@ class Committer:
     async def open_partitions(
         self, offsets: Mapping[Partition, int], is_current: Callable[[Partition], bool]
     ) -> Collection[Partition]:
-        """Record durably that messages of these partitions may be in progress. Returns the partitions whose previous
-        owner did not close them: it may have crashed.
+        """Record durably that messages of these partitions may be in progress. Returns the partitions that the previous
+        owner did not close, because it may have crashed.
 
         Retries until the broker has recorded it. A partition that is no longer current is left out: its topic may have
         been created again meanwhile, and these offsets would count in the new log.
@@ -53,7 +53,7 @@ class Committer:
                 try:
                     left |= set(await membership.mark_in_progress(ours)) if ours else set()
                 except Fenced:
-                    pass  # another member owns it now; `lost` reports that
+                    pass  # another member owns it now; `on_lost` reports that
                 except BrokerUnavailable as why:
                     watching.unavailable("commit", why)
                     continue
@@ -63,7 +63,8 @@ class Committer:
         return left
 
     async def close_partitions(self, partitions: Collection[Partition]) -> None:
-        """Record that no message of these partitions is in progress. One attempt: failures are ignored."""
+        """Record that no message of these partitions is in progress. This is attempted once, and failures are
+        ignored."""
         prefixes = self.assignment.trackers
         async with self._one_at_a_time:
             for source, membership in self.sources.joined:
@@ -72,8 +73,8 @@ class Committer:
                     await membership.clear_in_progress(ours)
 
     async def commit(self) -> None:
-        """Commit every offset that has moved. Transition events are published first: once an offset is committed, no
-        redelivery would publish them."""
+        """Commit every offset that has moved. Transition events are published first, because no redelivery would
+        publish them after the offset is committed."""
         watching = self.assignment.outage_watch
         if self.transition_publisher is not None and not await self.transition_publisher.publish():
             self.due.set()
@@ -92,7 +93,7 @@ class Committer:
                 try:
                     await membership.commit({partition: offset for partition, (_, offset) in moved.items()})
                 except Fenced:
-                    continue  # another member owns these partitions now; `lost` reports which
+                    continue  # another member owns these partitions now; `on_lost` reports which
                 except BrokerUnavailable as why:
                     watching.unavailable("commit", why)
                     self.due.set()

@@ -1,11 +1,11 @@
-"""Keep a deadline from firing before the answer that already lies in the log.
+"""Keep a deadline from firing if the event that closes it is already in the log.
 
-After an outage a deadline may be due although the event that closes it is in the log, unread. So the worker looks up
-the end offsets of the log at or after the due time, and fires the deadline once every record below them was processed:
-handled, pending, queued or dead. One lookup serves all deadlines that were due before it. Normally the ends are reached
-already, and the lookup is the only cost.
+After an outage a deadline may be due although the event that closes it is in the log and has not been read. So the
+worker looks up the end offsets of the log at or after the due time, and fires the deadline once every record below them
+was processed: handled, pending, queued or dead. One lookup serves all deadlines that were due before it. Normally the
+end offsets are reached already, and the lookup is the only cost.
 
-In a partition of this worker a record counts as processed when it was taken in and no message of the saga waits behind
+In a partition of this worker a record counts as processed once it was received and no message of the saga waits behind
 the current one, because the messages of a saga are handled in order. In a partition of another worker the committed
 offset of the group decides.
 """
@@ -30,13 +30,14 @@ from saga.telemetry.events import DeadlineBehindLog, DeadlinePassedLog
 AGAIN_S = 1.0
 """Pause after a failed lookup of the end offsets."""
 PENDING_MAX = 16
-"""Maximum number of unreached end offsets for each partition; a new one then replaces the latest."""
+"""Maximum number of end offsets for each partition that are not reached yet. Beyond it, a new one replaces the
+latest."""
 TELL_EVERY_S = 60.0
 """Interval between two reports that deadlines wait for a partition."""
 
 
 class EndsLookup(NamedTuple):
-    """Time of a lookup of the end offsets, by the wall clock and by the monotonic clock."""
+    """Time at which end offsets were looked up, by the wall clock and by the monotonic clock."""
 
     at_ms: int
     at_s: float
@@ -44,7 +45,7 @@ class EndsLookup(NamedTuple):
 
 @dataclass(slots=True)
 class DeadlineFence:
-    """Knows up to which time one worker's part of the log has been processed."""
+    """Knows up to which time the log has been processed for the sagas of one worker."""
 
     clock: Clock
     topics: Collection[str]
@@ -64,7 +65,8 @@ class DeadlineFence:
     _pending: dict[Partition, list[tuple[int, EndsLookup]]] = field(default_factory=dict)
     """End offsets that are not reached yet, oldest first."""
     _reached: dict[Partition, tuple[EndsLookup, float]] = field(default_factory=dict)
-    """The last lookup whose end offset is reached, and the monotonic time at which that was noticed."""
+    """For each partition: the last lookup whose end offset is reached, and the monotonic time at which that was
+    noticed."""
     _positions: dict[Partition, int] = field(default_factory=dict)
     """Committed offsets of other workers' partitions, as of the last query."""
     _looked: EndsLookup | None = None
@@ -83,7 +85,7 @@ class DeadlineFence:
     # ---------------------------------------------------------------- used while a message is processed
 
     async def handled_ms(self, saga: str, due_ms: int) -> int:
-        """See `saga.engine.ports.Assignment`. Looks up the end offsets unless that was done since `due_ms`."""
+        """See `saga.engine.ports.Assignment`. Looks up the end offsets, unless they were looked up since `due_ms`."""
         if not self._is_since(self._looked, due_ms):
             await self._look_up_ends(due_ms)
         self._move_reached_ends()
@@ -95,19 +97,20 @@ class DeadlineFence:
         return handled_ms
 
     def is_at_home(self, saga: str, position: Position) -> bool:
-        """See `saga.engine.ports.Assignment`. A timer without a delay is local: it lies in the saga's own partition,
-        and the worker that owns it owns the saga's events, unless the topics have different numbers of partitions."""
+        """See `saga.engine.ports.Assignment`. A timer without a delay is always at home: it lies in the partition of
+        the saga's key, and the worker that owns this partition also owns the saga's events, unless the topics have
+        different numbers of partitions."""
         tier = self.wakes.get(position.topic)
         return tier is None or not tier.seconds or all(map(self._is_ours, self._partitions(saga)))
 
     # ---------------------------------------------------------------- used by waiting timers
 
     def owns(self, position: Position, prefix: OffsetTracker) -> bool:
-        """Return whether the assignment under which a message was received still holds."""
+        """Return whether the partition is still in the same assignment as when the message was received."""
         return self.assignment.trackers.get(Partition(*position[:2])) is prefix
 
     async def refresh_positions(self) -> None:
-        """Query the committed offsets of the partitions of other workers that are still awaited."""
+        """Query the committed offsets of other workers' partitions for which deadlines still wait."""
         others = [partition for partition, pending in self._pending.items() if pending and not self._is_ours(partition)]
         if others and self.clock.monotonic_s() >= self._refused_until_s:
             try:
@@ -117,9 +120,9 @@ class DeadlineFence:
         self._move_reached_ends()
 
     def is_handled(self, saga: str, due_ms: int) -> bool:
-        """Return whether everything that the log held at `due_ms` was received here or processed elsewhere.
+        """Return whether everything that was in the log at `due_ms` was received here or processed by another worker.
 
-        A message processed now, behind the saga's other messages, then sees the effect of all of them.
+        A message that is then processed behind the saga's other messages sees the effect of all of them.
         """
         return self._handled_until(saga)[0] >= due_ms
 
@@ -128,7 +131,7 @@ class DeadlineFence:
         return self._is_since(self._looked, due_ms)
 
     def report_behind(self, sagas: Iterable[str]) -> None:
-        """Report each partition that deadlines of these sagas wait for, once a minute."""
+        """Report, once a minute, each partition for which deadlines of these sagas wait."""
         now_s = self.clock.monotonic_s()
         waiting = {p: None for saga in sagas for p in self._partitions(saga) if self._pending.get(p)}
         for partition in waiting:
@@ -148,7 +151,7 @@ class DeadlineFence:
     # ---------------------------------------------------------------- rebalances
 
     def forget(self, partitions: Collection[Partition]) -> None:
-        """Drop what is known of these partitions: messages received from them may not be processed here."""
+        """Drop what is known of these partitions, because messages received from them may not be processed here."""
         for partition in partitions:
             self._pending.pop(partition, None)
             self._reached.pop(partition, None)
@@ -159,8 +162,8 @@ class DeadlineFence:
     # ---------------------------------------------------------------- lookups
 
     async def _look_up_ends(self, due_ms: int) -> None:
-        """Look up the end offsets unless that was done since `due_ms`. After a failure no lookup starts for
-        `AGAIN_S`; until one succeeds, no deadline fires."""
+        """Look up the end offsets, unless they were looked up since `due_ms`. After a failure, no lookup starts for
+        `AGAIN_S`. Until one succeeds, no deadline fires."""
         async with self._one_at_a_time:
             if self._is_since(self._looked, due_ms) or self.clock.monotonic_s() < self._refused_until_s:
                 return
@@ -212,9 +215,9 @@ class DeadlineFence:
     def _time_of(self, look: EndsLookup) -> int:
         """Return the wall-clock time of a lookup.
 
-        It is the earlier one of two times: the time recorded at the lookup, and the current time minus the monotonic
-        time that has passed since. So neither a clock that was ahead nor a monotonic clock that stopped during sleep
-        makes it too late.
+        This is the earlier of two times: the time recorded at the lookup, and the current time minus the monotonic time
+        that has passed since. So the result is not too late, even if a clock was ahead, or the monotonic clock stopped
+        during sleep.
         """
         passed_ms = round((self.clock.monotonic_s() - look.at_s) * 1000)
         return min(look.at_ms, self.clock.now_ms() - passed_ms)
@@ -243,8 +246,8 @@ class DeadlineFence:
         return partition in self.assignment.trackers and partition not in self.assignment.leaving
 
     def _handled_until(self, saga: str) -> tuple[int, float]:
-        """Return the time up to which the log is processed for this saga, and when the last partition was seen to
-        be."""
+        """Return the time up to which the log is processed for this saga, and when the last of its partitions reached
+        it."""
         if self._looked is None:
             return 0, 0.0
         handled_ms, seen_s = self._time_of(self._looked), 0.0
@@ -268,7 +271,7 @@ class DeadlineFence:
         ]
 
     def _stalled_partitions(self, saga: str) -> list[Partition]:
-        """Return the partitions of the saga that cannot be read now. No deadline waits for them."""
+        """Return the partitions of the saga that cannot be read now. Deadlines do not wait for them."""
         still = {(each.topic, each.partition) for each in self.sources.stalled_partitions()}
         if not still and not self._unknown:
             return []
@@ -279,7 +282,7 @@ class DeadlineFence:
         ]
 
     def _is_behind(self, saga: str, seen_s: float) -> bool:
-        """Return whether a message of the saga that was received by then still waits to be processed."""
+        """Return whether a message of the saga that was received by `seen_s` still waits to be processed."""
         if self.lanes.has_waiting(saga, seen_s):
             return True
         return self.is_low_priority is not None and self.is_low_priority(saga)

@@ -22,17 +22,17 @@ from saga.support.clock import from_iso
 from saga.telemetry.events import Handled, Stuck
 
 STUCK_S_FIRST, STUCK_S_MAX = 0.5, 30.0
-"""First and longest pause after an unexpected error. Only this saga waits; no message is skipped."""
+"""First and longest pause after an unexpected error. Only this saga waits, and no message is skipped."""
 
 
 @dataclass(slots=True)
 class MessageDelivery:
-    """Processes messages, with a cache of progress documents."""
+    """Delivers messages to the engine, with a cache of progress documents."""
 
     service: ServiceRuntime
     cache_max: InitVar[int]
     keep_timer: Callable[[WorkItem, AwaitLog], None]
-    """Keeps a timer until the log is processed far enough; then it is delivered again."""
+    """Keeps a timer until the log is processed far enough, and then delivers it again."""
     cache: ProgressCache = field(init=False)
     processor: MessageProcessor = field(init=False)
 
@@ -41,7 +41,7 @@ class MessageDelivery:
         self.cache = ProgressCache(cache_max, self.service.retention_s / 2)
 
     async def deliver(self, item: WorkItem) -> bool:
-        """Process a message. Returns false if it is left to the next owner of its partition."""
+        """Process a message. Returns False if it is left to the next owner of its partition."""
         pause_s, service, saga = STUCK_S_FIRST, self.service, item.message.saga
         ports = service.ports
         while True:
@@ -94,7 +94,7 @@ class MessageDelivery:
                 return self._finish(item, state, stages)
 
     def _finish(self, item: WorkItem, state: ProcessingState, stages: Measurements) -> bool:
-        """Report the outcome. A timer that has to wait for the log is kept, and is not finished."""
+        """Report the outcome. A timer that has to wait for the log is kept and does not count as finished."""
         if state.awaited_log is None or stages.outcomes:
             self._report_handled(item, stages)
         if state.awaited_log is not None:
@@ -104,7 +104,8 @@ class MessageDelivery:
     def _find_write_time(
         self, p: SagaProgress, cached: tuple[SagaProgress, int, float] | None, stages: Measurements
     ) -> float:
-        """Return when a progress that this message did not change was written: from the cache, or from its journal."""
+        """Return when the progress was written, if this message did not change it. The time comes from the cache or the
+        journal."""
         if cached is not None and p is cached[0]:
             return cached[2]
         if not p.transitions:

@@ -2,8 +2,9 @@
 wait.
 
 Messages that only low-priority handlers consume are held back while a worker is busy with others. Held messages stay in
-memory and in the log: their offsets are committed only after they were handled. The order within a saga is kept: a
-message of a saga in flight is not held back, and any other message of a saga releases the held ones before it.
+memory and in the log: their offsets are committed only after they were handled. The order within a saga is kept: if a
+message of the saga is in flight, further ones are not held back, and any other message of a saga first releases the
+held ones.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ class LowPriorityBuffer:
     types: Collection[str]
     """Message types that only low-priority handlers consume."""
     topics: Collection[str]
-    """Topics of which the service reads only such types. They are not polled while the buffer is full."""
+    """Topics from which the service reads only such types. They are not polled while the buffer is full."""
     is_saturated: Callable[[], bool]
     held_max: int
     on_room: Callable[[], None]
@@ -43,7 +44,7 @@ class LowPriorityBuffer:
 
     @property
     def is_full(self) -> bool:
-        """True if the topics should not be polled."""
+        """True if the low-priority topics should not be polled."""
         return self.count >= self.held_max
 
     def add(self, item: WorkItem) -> None:
@@ -86,7 +87,7 @@ class LowPriorityBuffer:
                 continue
 
     def forget(self, partitions: Collection[Partition]) -> None:
-        """Drop the messages of these partitions: another member has them now."""
+        """Drop the messages of these partitions, because another member owns the partitions now."""
         gone = {partition[:2] for partition in partitions}
         for saga, held in list(self._sagas.items()):
             kept = deque(each for each in held if each[1].position[:2] not in gone)
@@ -114,10 +115,10 @@ class LowPriorityBuffer:
 POLL_MAX = 500
 """Maximum number of records in one poll."""
 SHARES = 4
-"""One partition may have at most one part in this many of the messages in flight; the rest is for the others."""
+"""Each partition may have at most 1/`SHARES` of the messages in flight, so that the other partitions get the rest."""
 WINDOW = 10
-"""A partition is not read while more than this many times `inflight_max` finished messages wait behind an unfinished
-one and cannot be committed."""
+"""A partition is not read while more than `WINDOW` times `inflight_max` finished messages wait behind an unfinished one
+and cannot be committed."""
 GATHERED = 8
 """A poll starts only when at least 1/`GATHERED` of the concurrency limit is free, because polling for single messages
 costs more than handling them."""
@@ -133,24 +134,24 @@ class FlowLimits:
     inflight_max: int = 1000
     """Maximum number of messages received and not finished."""
     inflight_min: int = INFLIGHT_MIN
-    """Number of messages that may be in flight however slow the store is; at most `inflight_max`."""
+    """Number of messages that may be in flight even if the store is slow; at most `inflight_max`."""
     inflight_bytes_max: int = 64 << 20
-    """Maximum size of the values of these messages; one poll may exceed it."""
+    """Maximum total size of the values of messages in flight; one poll may exceed it."""
     cache_max: int = 2000
     """Number of progress documents cached in memory."""
     deaths_max: int = 3
-    """Number of crashes while a message was handled after which it becomes a dead letter."""
+    """Number of crashes while a message was handled, after which the message becomes a dead letter."""
     drain_s: float = 20
-    """Seconds that running handlers get to finish when the worker stops."""
+    """Seconds that running handlers have to finish when the worker stops."""
 
 
 @dataclass(slots=True)
 class FlowControl:
     """Bounds the messages in flight.
 
-    The adaptive bound follows the latency of store and broker. It counts only messages that may be waiting for these.
-    A message that waits for an external call or for its next attempt is not counted: it puts no load on them, and may
-    take long. If it counted, one slow external system would block all other sagas.
+    The adaptive bound follows the latency of store and broker. It counts only messages that may be waiting for store or
+    broker. A message that waits for an external call or for its next attempt puts no load on them, and may wait for
+    long. If it counted, one slow external system would block all other sagas.
     """
 
     limits: FlowLimits
@@ -160,11 +161,11 @@ class FlowControl:
     concurrency: InFlight = field(init=False)
     """Adaptive bound that follows the latency of store and broker."""
     low_priority: LowPriorityBuffer | None = None
-    """Low-priority messages; `None`: all handlers have the same priority."""
+    """Buffer for low-priority messages; `None` if all handlers have the same priority."""
     is_behind: bool = False
-    """True if the last poll was full, so there are more records. Only set if there are low-priority handlers."""
+    """True if the last poll was full, so that more records wait. Only set if there are low-priority handlers."""
     has_full_partition: bool = False
-    """True if a partition was left out that may have room again soon."""
+    """True if a partition was left out because it was full, and may soon have room again."""
 
     def __post_init__(self) -> None:
         self.concurrency = InFlight(self.limits.inflight_min, self.limits.inflight_max)
@@ -178,8 +179,8 @@ class FlowControl:
     def choose_partitions(self) -> tuple[list[Partition], int]:
         """Return the partitions to read now, and the maximum number of records.
 
-        No partition may fill the worker alone: a saga that is retried, with a thousand messages behind it, then blocks
-        its own partition and no other.
+        No partition may fill the worker alone. A saga that is retried, with a thousand messages behind it, then blocks
+        only its own partition.
         """
         limit, most = self.concurrency.limit, self.limits.inflight_max
         room = limit - self.busy
@@ -203,7 +204,7 @@ class FlowControl:
 
     def _find_partitions_with_room(self, share: int) -> tuple[dict[Partition, OffsetTracker], Iterable[int]]:
         """Return the partitions that have room, and the number of messages in flight of each. Buffered timers do not
-        count: they have limits of their own."""
+        count, because they have limits of their own."""
         open_: dict[Partition, OffsetTracker] = {}
         unfinished: list[int] = []
         window, wait = WINDOW * self.limits.inflight_max, self._low_priority_topics_to_skip()

@@ -1,10 +1,10 @@
 """Handle the messages of one saga in order, and all sagas concurrently.
 
-Each saga in flight has a queue and a task, mostly for a single message. A task group does work at the end of each of
-its tasks, which costs as much as starting one. So the executor puts a single keeper task into the group, and watches
-the tasks of the sagas itself.
+Each saga in flight has a queue and a task, mostly for a single message. Putting each task into a task group would cost
+as much again as starting it, because the group does work at the end of each task. So the executor puts one keeper task
+into the group, and watches the tasks of the sagas itself.
 
-`Batcher` lets the task of one saga do the same work for several, such as updates of one document.
+`Batcher` lets the task of one saga do the same work for several sagas, such as updates of one document.
 """
 
 import asyncio
@@ -27,12 +27,13 @@ class WorkItem(Struct, eq=False):
     message: Message
     position: Position
     tracker: OffsetTracker
-    """Offsets of its partition, in the assignment under which it was received."""
+    """Offset tracker of its partition, in the assignment under which the message was received."""
     received_s: float
     deaths: int = 0
-    """Number of crashes for which its next run is given up; 0: it may run."""
+    """Number of crashes because of which its next run is given up; 0 if the run may begin."""
     on_survived: Callable[[], None] | None = None
-    """Called when the message did not crash the process although it is not finished, because its saga waits."""
+    """Called once it is certain that the message did not crash the process, even if it is not finished yet because its
+    saga waits."""
     done: asyncio.Future[None] | None = None
     """Done when the message is finished or abandoned; created on demand."""
 
@@ -51,11 +52,11 @@ class KeyedExecutor:
     """Runs one task for each saga in flight. Leaving the `async with` block waits for all of them."""
 
     tasks: asyncio.TaskGroup
-    """Task group of the service. If any of its tasks or any saga's task fails, all end."""
+    """Task group of the service. If one of its tasks or a saga's task fails, all end."""
     handle: Callable[[WorkItem], Awaitable[bool]]
-    """Handles one message; false if it was left to the next owner of the partition."""
+    """Handles one message; False if the message is left to the next owner of the partition."""
     handle_guarded: Callable[[WorkItem], Awaitable[bool]]
-    """The same for a message that may crash the process."""
+    """Like `handle`, for a message that may crash the process."""
     inflight: int = 0
     """Number of messages received and neither finished nor abandoned."""
     inflight_bytes: int = 0
@@ -66,7 +67,7 @@ class KeyedExecutor:
     """Set whenever a message is finished, so that there may be something to commit."""
     _queues: dict[str, "SagaQueue"] = field(default_factory=dict)
     _late: set[WorkItem] = field(default_factory=set)
-    """Messages being handled that are to be abandoned, as by a crash."""
+    """Messages whose handling is to be abandoned, as in a crash, because draining took too long."""
     _failed: asyncio.Event = field(default_factory=asyncio.Event)
     _failures: list[BaseException] = field(default_factory=list)
     """Exceptions raised by the tasks of sagas: they end the service."""
@@ -88,7 +89,8 @@ class KeyedExecutor:
             await self._cancel_all()
 
     async def _keep_tasks(self) -> None:
-        """Wait until a task fails, cancel the others and raise its exception. Cancellation cancels them, too."""
+        """Wait until a task fails, cancel the others and raise its exception. Being cancelled also cancels the
+        others."""
         try:
             await self._failed.wait()
         finally:
@@ -127,8 +129,8 @@ class KeyedExecutor:
         return saga in self._queues
 
     def has_waiting(self, saga: str, until_s: float) -> bool:
-        """Return whether a message of the saga that was received by this monotonic time waits behind the current one.
-        Timers do not count: they bring nothing new."""
+        """Return whether a message of the saga that was received by `until_s` waits behind the current one. Timers do
+        not count, because they bring nothing new."""
         lane = self._queues.get(saga)
         return lane is not None and any(
             item.received_s <= until_s and type(item.message) is not SagaTimer for item in lane.waiting
@@ -177,7 +179,7 @@ class KeyedExecutor:
         self.finished.set()
 
     def forget(self, partitions: Collection[Partition]) -> None:
-        """Drop the queued messages of these partitions: another member has them now."""
+        """Drop the queued messages of these partitions, because another member owns the partitions now."""
         for lane in self._queues.values():
             # The first two fields of a position compare equal to a `Partition`.
             gone = [item for item in lane.waiting if item.position[:2] in partitions]
@@ -198,7 +200,7 @@ class KeyedExecutor:
         return (await asyncio.wait(left, timeout=limit_s))[1] if left else set()
 
     async def drain(self, limit_s: float) -> None:
-        """Wait until no message is being handled; after `limit_s` the rest is cancelled and abandoned."""
+        """Wait until no message is being handled. After `limit_s`, the remaining runs are cancelled and abandoned."""
         late = await self.wait_until_idle(limit_s)
         for lane in self._queues.values():
             if (item := lane.current) is not None and item.done in late:
@@ -221,10 +223,11 @@ BATCH_MAX = 100
 
 @dataclass(slots=True)
 class Batcher:
-    """Collects the items that arrive while a batch for the same target is under way."""
+    """Collects items for the same target while a batch for it is in progress, and processes them together as the next
+    batch."""
 
     _waiting: dict[str, list[tuple[Any, asyncio.Future[Any]]]] = field(default_factory=dict)
-    """Waiting items by target. A target without a batch under way has no entry."""
+    """Waiting items by target. A target has an entry only while a batch for it is in progress."""
 
     async def submit(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> T:
         """Return the result of `act` for `item`, batched with the items that arrived during the previous batch.

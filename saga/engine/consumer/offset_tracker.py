@@ -16,30 +16,30 @@ True
 
 
 class OffsetTracker:
-    """Messages of one partition during one assignment. Each assignment gets a tracker of its own."""
+    """The messages of one partition during one assignment. Each assignment gets a tracker of its own."""
 
     __slots__ = ("_committed", "_end", "guarded", "log_id", "may_have_moved", "taken", "unfinished")
 
     def __init__(self, committed: int, log_id: str = "") -> None:
-        """`committed`: the group's committed offset at the assignment. `log_id`: id of the log these offsets refer
-        to."""
+        """`committed`: the group's committed offset when the partition was assigned. `log_id`: id of the log to which
+        the offsets belong."""
         self._committed = self._end = committed
         self.log_id = log_id
         self.may_have_moved = False
-        """False if nothing has changed what may be committed since `offset_to_commit` returned `None`."""
+        """False if nothing can have moved the offset to commit since `offset_to_commit` last returned `None`."""
         self.guarded = 0
-        """Number of messages still to come that may have crashed a process."""
+        """Number of messages to come that may have crashed a process."""
         self.unfinished = 0
         """Number of messages received and not finished."""
         self.taken: dict[int, bool] = {}
-        """Offsets received and not yet committable, in order; true if finished."""
+        """Offsets that were received and cannot be committed yet, in order; true if finished."""
 
     def __len__(self) -> int:
         """Return the number of received messages that cannot be committed yet."""
         return len(self.taken)
 
     def begin(self, offset: int) -> None:
-        """Register a received message. Offsets may have gaps, and only grow."""
+        """Register a received message. Offsets only grow, and may have gaps."""
         self.taken[offset] = False
         if offset != self._end:  # a gap, which may be committed before anything is finished
             self.may_have_moved = True
@@ -47,8 +47,8 @@ class OffsetTracker:
         self.unfinished += 1
 
     def skip_to(self, after: int) -> None:
-        """Treat every offset below `after` that was never registered with `begin` as finished, because it needs no
-        work or does not exist. Registered messages still have to finish."""
+        """Treat every offset below `after` that was never registered with `begin` as finished: it needs no work or does
+        not exist. Registered messages still have to finish."""
         if after > self._end:
             self._end = after
         self.may_have_moved = True
@@ -86,9 +86,9 @@ class OffsetTracker:
 
     @property
     def position(self) -> int:
-        """Committed offset that the broker has acknowledged."""
+        """Committed offset, as acknowledged by the broker."""
         return self._committed
 
     def is_committed(self, offset: int) -> bool:
-        """Return whether the offset lies below the committed one."""
+        """Return whether the offset is below the committed one."""
         return offset < self._committed

@@ -29,19 +29,19 @@ class PartitionListener:
     cache: ProgressCache
     committer: Committer
     guarded_max: int
-    """Maximum number of messages that a crashed owner may have been handling."""
+    """Maximum number of messages that a previous owner may have been handling when it crashed."""
     lost_timers: LostTimers
     low_priority: LowPriorityBuffer | None = None
     _recreated: set[Partition] = field(default_factory=set)
     """Timer partitions whose log was replaced and whose timers are not republished yet."""
     _looking: set[asyncio.Task[None]] = field(default_factory=set)
     _beginning: dict[Partition, asyncio.Task[None]] = field(default_factory=dict)
-    """Partitions that are assigned and not polled yet, with the task that opens them."""
+    """Partitions that are assigned and not polled yet, each with the task that opens it."""
 
     async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
-        """Start polling partitions once it is durable that their messages may be in progress.
+        """Start polling partitions once it is durably recorded that their messages may be in progress.
 
-        Otherwise the next owner would not guard itself against a message that crashes this process.
+        Without this record, the next owner would not guard itself against a message that crashes this process.
         """
         # Partitions whose timers are republished first must not delay the others.
         recreated = {partition: at for partition, at in partitions.items() if partition in self._recreated}
@@ -78,15 +78,15 @@ class PartitionListener:
     async def on_revoked(self, partitions: Collection[Partition]) -> None:
         """Stop at once: no further message starts, and finished ones are committed. Running handlers are not awaited.
 
-        A run continues until `lost` reports another owner. If the partition comes back instead, the message is
+        A run continues until `on_lost` reports another owner. If the partition comes back instead, the message is
         delivered again, waits behind the run in its saga's queue, and is recognized as a duplicate.
         """
         self._release(partitions)
         prefixes = self.assignment.trackers
         try:
             await self.committer.commit()
-            # A guarded partition of which nothing was delivered stays open, so that the next owner guards it, too.
-            # Messages in progress make no difference: no process crashed of them.
+            # A guarded partition from which nothing was delivered stays open, so that the next owner guards it, too.
+            # Messages in progress make no difference: they crashed no process.
             await self.committer.close_partitions(
                 [p for p in partitions if p in prefixes and prefixes[p].guarded < self._guarded_messages_max(p)]
             )
@@ -132,12 +132,12 @@ class PartitionListener:
         task.add_done_callback(self._looking.discard)
 
     def cancel_timer_tasks(self) -> None:
-        """Cancel the tasks that republish timers: the next worker does it."""
+        """Cancel the tasks that republish timers. The next worker does their work."""
         for task in self._looking:
             task.cancel()
 
     async def _republish_expired_timers(self, partition: Partition, prefix: OffsetTracker | None, first: int) -> None:
-        """Republish timers whose records expired; only then may the committed offset pass the gap."""
+        """Republish timers whose records expired. Only afterwards may the committed offset move past these records."""
         await self.lost_timers.republish([partition.topic])
         if prefix is not None:
             self.executor.finish(prefix, first)
@@ -158,11 +158,11 @@ class PartitionListener:
         )
 
     def _guarded_messages_max(self, partition: Partition) -> int:
-        """Return how many messages of a partition a crashed owner may have been handling."""
+        """Return how many messages of a partition its previous owner may have been handling when it crashed."""
         return self.guarded_max + (HELD_MAX if is_timer_topic(partition.topic) else 0)
 
     def wake_polls(self) -> None:
-        """Wake the poll loops: the worker stops, or its partitions have changed."""
+        """Wake the poll loops, because the worker stops or its partitions have changed."""
         self.executor.freed.set()
         self.committer.sources.wake()
 

@@ -1,9 +1,10 @@
-"""Guard against poison messages that crash the process: count in the store how often each was being handled at a crash.
+"""Guard against poison messages, which crash the process: count in the store how often each message was being handled
+at a crash.
 
 Only the first messages of a partition whose previous owner crashed are counted, before they are handled. So the guard
-costs nothing unless a process died. A message that has a count already was being handled at a crash, perhaps beside the
-culprit. It is handled alone, so that the next crash is certainly its own; but only for `ALONE_S_MAX`, because a slow
-handler must not block the others.
+costs nothing unless a process died. If a message has a count already, it was being handled at a crash, perhaps beside
+the message that caused it. Such a message is handled alone: if the process crashes again, this message is certainly the
+cause. It is alone for at most `ALONE_S_MAX`, because a slow handler must not block the others.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -25,17 +26,18 @@ from saga.telemetry.events import DeadLettered
 EXPIRY_S = 7 * 86_400
 """Expiry of a count in the store. A crashing message is delivered again much sooner."""
 LOOK_S = 0.02
-"""Polling interval of messages that wait to be alone, or for one that is alone."""
+"""Polling interval, in seconds, of messages that wait to be alone, or wait for one that is alone."""
 ALONE_S_MAX = 10.0
-"""Longest time for which a message is alone, and for which it waits for those already being handled."""
+"""Maximum seconds for which a message is alone, and for which it waits until the others have ended."""
 MORE = 2
-"""Crashes beyond `deaths_max` after which not even the progress is read: reading it may be what crashes."""
+"""Number of crashes beyond `deaths_max` after which not even the progress is read, because reading it may cause the
+crash."""
 Deliver = Callable[[WorkItem], Awaitable[bool]]
 """Callback that processes one message."""
 
 
 class DeathCount(Struct, frozen=True, gc=False):
-    """Stored document: how often handling a message has begun without an end."""
+    """Stored document: how often the handling of a message has begun and not ended."""
 
     deaths: int
 
@@ -46,16 +48,16 @@ class PoisonGuard:
 
     service: ServiceRuntime
     deaths_max: int
-    """Number of crashes while a message was handled after which it becomes a dead letter."""
+    """Number of crashes while a message was handled, after which the message becomes a dead letter."""
     deliver: Deliver
     _beside: int = 0
-    """Number of messages counted for the first time that are being handled and may still crash the process."""
+    """Number of messages without an earlier count that are being handled and may still crash the process."""
     _alone: WorkItem | None = None
-    """Message that is handled alone, or waits for the others to end."""
+    """Message that is handled alone, or waits until the others have ended."""
     _alone_until_s: float = 0.0
 
     async def deliver_guarded(self, item: WorkItem) -> bool:
-        """Count the message and process it. Returns what `deliver` returns."""
+        """Process a message that may crash the process, and count it. Returns what `deliver` returns."""
         item.tracker.guarded -= 1
         try:
             async with self._run_beside_others(item):
@@ -72,7 +74,7 @@ class PoisonGuard:
             return False
 
     async def _deliver_counted(self, item: WorkItem, deaths: int, cas: int) -> bool:
-        """Process the message, then delete its count: it did not crash the process."""
+        """Process the message, then delete its count, because it did not crash the process."""
         item.deaths = deaths
         finished = await self.deliver(item)
         if cas:
@@ -87,8 +89,8 @@ class PoisonGuard:
         return f"guard::{self.service.name}::{position.place}{f'@{position.log_id}' if position.log_id else ''}"
 
     async def _count_first_delivery(self, item: WorkItem) -> int | None:
-        """Insert the count of a message. Returns its version, 0 if the version is not known, or `None` if the message
-        is counted already."""
+        """Insert the count of a message. Returns the count's version, 0 if the version is not known, or `None` if the
+        message has a count already."""
         insert, key = self.service.ports.store.insert, self._key(item)
         content = msgspec.json.encode(DeathCount(1))
         try:
@@ -125,7 +127,7 @@ class PoisonGuard:
         return deaths, cas
 
     async def _give_up(self, item: WorkItem, deaths: int) -> None:
-        """Publish the dead letter only. The progress is not touched."""
+        """Publish the dead letter, and do not touch the progress."""
         service, message = self.service, item.message
         contract = service.contracts.get(message.type)
         kept = await value_codec.encrypt_message(service, message, item.position)
@@ -179,7 +181,7 @@ class PoisonGuard:
             while self._beside and self._alone is item and self._is_one_alone():
                 await ports.assignment.pause(LOOK_S, item.position)
             if self._alone is item:
-                self._start_alone(item)  # its time starts now
+                self._start_alone(item)  # its time alone starts now
             yield
         finally:
             survived()

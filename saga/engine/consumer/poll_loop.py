@@ -1,5 +1,5 @@
-"""Poll one source for as many records as flow control allows, and pass each to the executor, to a buffer, or to the
-dead letters."""
+"""Poll one source for as many records as flow control allows, and pass each record to the executor, to a buffer, or to
+the dead letters."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -35,12 +35,12 @@ from saga.telemetry.events import (
 )
 
 Place: TypeAlias = tuple[str, int | None]
-"""Topic, and the number of a partition of it, or `None` for all."""
+"""Topic and partition number; `None` for all partitions of the topic."""
 
 POLL_S = 86_400.0
-"""Timeout of an idle poll. Any change wakes it."""
+"""Timeout of a poll, in seconds, while the worker is idle. Any change wakes the poll."""
 TELL_EVERY_S = 60.0
-"""Interval between two reports of foreign members in the group."""
+"""Interval, in seconds, between two reports of foreign members in the group."""
 AGAIN_S = 0.2
 """Pause after a failed poll."""
 FULL_S = 0.005
@@ -48,7 +48,7 @@ FULL_S = 0.005
 UNKNOWN_MAX = 200
 """Maximum number of unknown types that are reported."""
 GATHER_S = 0.002
-"""Pause of a full worker after the first message has ended, so that one poll fetches several."""
+"""Pause of a full worker after its first message has ended, so that one poll fetches several records."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class PollLoop:
     timers: TimerBuffer
     unreadable: "UnreadableRecords"
     low_priority: LowPriorityBuffer | None = None
-    """Low-priority messages; `None`: all handlers have the same priority."""
+    """Buffer for low-priority messages; `None` if all handlers have the same priority."""
     _unknown: set[tuple[str, str]] = field(default_factory=set)
     """Unknown types that were reported, with their topics."""
 
@@ -139,8 +139,8 @@ class PollLoop:
                 self.unreadable.give_up(record, prefix, taken.reason)
 
     def _check_partitioner(self, record: Record) -> None:
-        """Report an event topic, once, whose producer uses another partitioner: the order within its sagas is lost.
-        Only the first record of each partition in a batch is checked."""
+        """Report an event topic, once, whose producer uses another partitioner, because the order within its sagas is
+        lost. Only the first record of each partition in a batch is checked."""
         topic = self.service.schemas.library.topics.get(record.topic)
         if topic is None or not record.key or record.partition >= topic.partitions:
             return
@@ -158,7 +158,8 @@ class PollLoop:
             )
 
     def _report_passed_over(self, record: Record, skip: SkippedRecord) -> None:
-        """Report a skipped record that may have been meant for this service; an unknown type only the first time."""
+        """Report a skipped record that may have been meant for this service. An unknown type is reported only the first
+        time."""
         watching, name = self.service.ports.outage_watch, self.service.name
         topic, partition, offset = record[:3]
         assert skip.why is not None
@@ -171,26 +172,26 @@ class PollLoop:
 
 @dataclass(slots=True)
 class UnreadableRecords:
-    """Publishes dead letters of records that belong to no saga. They count as messages in flight."""
+    """Publishes dead letters for records that belong to no saga. They count as messages in flight."""
 
     service: ServiceRuntime
     lanes: KeyedExecutor
     _under_way: set[asyncio.Task[None]] = field(default_factory=set)
 
     def give_up(self, record: Record, prefix: OffsetTracker, reason: str) -> None:
-        """Start publishing the dead letter; other records are handled meanwhile."""
+        """Start publishing the dead letter. Other records are handled meanwhile."""
         self.lanes.inflight += 1
         task = self.lanes.tasks.create_task(self._send_dead_letter(record, prefix, reason), name="dead letter")
         self._under_way.add(task)
         task.add_done_callback(self._finish)
 
     async def drain(self, limit_s: float) -> None:
-        """Wait until all dead letters are published, at most `limit_s`."""
+        """Wait until all dead letters are published, or for `limit_s`."""
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=limit_s)
 
     async def _send_dead_letter(self, record: Record, prefix: OffsetTracker, reason: str) -> None:
-        """Publish a dead letter, then mark the record as finished: the offset never moves first."""
+        """Publish a dead letter, and only then mark the record as finished, so that its offset does not move before."""
         position = Position(*record[:3], record.log_id)
         contract, now_ms = self.service.contracts.get(type_of(record) or ""), self.service.ports.clock.now_ms()
         try:

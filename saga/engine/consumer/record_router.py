@@ -2,11 +2,11 @@
 
 The contract of a record is recognized from its type header, and from the schema that its bytes or a schema registry
 name. A type that is spelled differently (quotes around it, a version behind it, lower case, dots in a word) is accepted
-if the bytes confirm the contract. If they do not, as in JSON, or contradict the header, the record becomes a dead
-letter: nothing is guessed.
+if the bytes confirm the contract. If they cannot confirm it, as in JSON, or contradict the header, the record becomes a
+dead letter: nothing is guessed.
 
-A change of a document becomes an event of the class that was declared for its collection, and is handled like any
-other.
+A change of a document becomes an event of the class that was declared for its collection, and is handled like any other
+event.
 """
 
 import re
@@ -38,18 +38,17 @@ from saga.support.printable import printable, quote_text, shorten
 
 
 class SkippedRecord(Struct, frozen=True, gc=False):
-    """A record that does not concern this service: finished at once."""
+    """A record that does not concern this service: it is finished at once."""
 
     reason: str
     why: Literal["tombstone", "unknown type"] | None = None
-    """Kind of a skipped record that may have been meant for this service and is counted; `None` if it certainly was
-    not."""
+    """Why the record may have been meant for this service, so that it is counted; `None` if it certainly was not."""
     type: str = ""
     """Event type that matches no contract, for telemetry; shortened to printable text."""
 
 
 class BadRecord(Struct, frozen=True, gc=False):
-    """Bad input whose saga may not even be known: it becomes a dead letter."""
+    """Bad input, perhaps without a saga: it becomes a dead letter."""
 
     reason: str
 
@@ -58,9 +57,9 @@ RoutedRecord: TypeAlias = SkippedRecord | BadRecord | Message
 """Result of routing a record. A message goes to the executor."""
 
 TYPE_BYTES_MAX = 100
-"""Maximum size of an unknown type in reports."""
+"""Maximum number of bytes of an unknown type in reports."""
 CONTROL = TYPE.rpartition(".")[2]
-"""Type header of a control, without its namespace."""
+"""Type header of a control record, without its namespace."""
 UNTOUCHED = SkippedRecord("no change of the document: the toolkit's marks in it alone are others")
 UNKNOWN = SkippedRecord("no handler here names its type")
 TOMBSTONE = SkippedRecord("it has no value: the log may forget what has its key, and it says nothing", "tombstone")
@@ -81,7 +80,8 @@ def _route_special_record(record: Record, service: PreparedService) -> RoutedRec
 
 
 def _parse_command(record: Record, service: PreparedService) -> Message:
-    """Parse an operator command: about a dead letter, or a control of the service itself."""
+    """Parse a record of the command topic: an operator command about a dead letter or a parked run, or a control of the
+    service."""
     if envelope.type_of(record) != CONTROL:
         command = parse_command(record)
         if command.original is not None and command.original.source == service.name:
@@ -94,13 +94,14 @@ def _parse_command(record: Record, service: PreparedService) -> Message:
 
 
 def _skip_unknown_type(type_: str) -> SkippedRecord:
-    """Skip a record of an unknown type. It is reported, because its sender may mean one of our types."""
+    """Skip a record of an unknown type. The type is reported, because the sender may have meant one of this service's
+    types."""
     shown = shorten(printable(type_), TYPE_BYTES_MAX)
     return SkippedRecord(f"no contract here is called {shown}", "unknown type", shown)
 
 
 def route_record(record: Record, service: PreparedService) -> RoutedRecord:
-    """Route one record. Any program may have written it, so no content makes this raise."""
+    """Route one record. Any program may have written it, so this never raises, whatever the record contains."""
     schema, consumed = "", service.consumed
     try:
         if record.topic in service.set_apart:
@@ -138,9 +139,9 @@ def route_record(record: Record, service: PreparedService) -> RoutedRecord:
 
 
 def _mark_foreign_time(message: Message, service: PreparedService) -> Message:
-    """Mark an event that opens a deadline if its time cannot be trusted as the time of publication.
+    """Mark an event that opens a deadline if its time may not be the time of publication.
 
-    A foreign sender may write any time, such as that of an order which it exports days later.
+    A foreign sender may write any time. For example, it may export an order days later and write the order's time.
     """
     is_ours = message.source == CLIENT or could_be_own(message.id, message.type)
     if is_ours or service.contracts[message.type].trusts_time:
@@ -166,13 +167,13 @@ class Recognition(NamedTuple):
     """Result of recognizing a record."""
 
     name: str
-    """Name of the contract; empty: no known contract."""
+    """Name of the contract; empty if no known contract fits."""
     schema: str = ""
-    """Path of its schema, if the type comes from the bytes alone."""
+    """Path of its schema, if the type is known only from the bytes."""
     doubt: str = ""
     """Reason why the record cannot be handled although its contract is known."""
     remark: str = ""
-    """What is unusual about its type header; it is handled nevertheless."""
+    """What is unusual about the type header of a record that is handled nevertheless."""
     unknown_type: str = ""
     """Event type that matches no contract, or contradicts the record's bytes; for telemetry. Empty if there is none."""
 
@@ -226,8 +227,8 @@ def _get_type_header(record: Record) -> bytes | None:
 def _identify_value(record: Record, library: Library) -> tuple[str | None, str]:
     """Return the contract that the value itself names, and the path of its schema.
 
-    The contract is empty for a record of some other type, and `None` if the value names none. Raises `BadInput` for an
-    invalid schema.
+    The contract is empty if the value names a type without a contract here, and `None` if it names none. Raises
+    `BadInput` for an invalid schema.
     """
     value = record.value or b""
     if value[:2] == codec.MARKER:
@@ -241,7 +242,8 @@ def _schema_name(record: Record) -> str:
 
 
 def _resolve_type(header: bytes, library: Library) -> MeantType | None:
-    """Return the name of the contract that a type header means, or `None`. Cached, because there are few types."""
+    """Return the contract that a type header means; `None` if it means none. Results are cached, because there are few
+    types."""
     try:
         return library.types[header]
     except KeyError:
@@ -288,7 +290,7 @@ def _text(header: bytes) -> str:
 
 
 def _explain_missing_type(record: Record, library: Library) -> str:
-    """Explain why the type of a record is not known, and what its sender has to change."""
+    """Explain why the type of a record is unknown, and what its sender has to change."""
     near = next((name for name, _ in record.headers if name != "ce_type" and _normalize(name) == "cetype"), None)
     hint = f"; its header {quote_text(near)} is not looked at: it has to be called ce_type" if near is not None else ""
     why = foreign_values.why_id_elsewhere(record.headers) or foreign_values.why_unreadable(
@@ -312,7 +314,7 @@ def _explain_missing_type(record: Record, library: Library) -> str:
 
 
 SOURCE = "documents/"
-"""Prefix of the message source; the name of the collection follows."""
+"""Prefix of the source of messages that are document changes; the collection's name follows."""
 _fields = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -326,12 +328,12 @@ def parse_change(record: Record, event: type[Event]) -> Message | None:
 
 
 def make_change_message(changed: DocumentChange, event: type[Event], started_ms: int) -> Message:
-    """Make the message of a change.
+    """Make the message of a document change.
 
     Args:
         event: The class declared for changes of this collection.
-        started_ms: Start time of a saga that the change starts: when the change was published, because the document
-            may be older than the retention of sagas.
+        started_ms: Start time of a saga that the change starts: when the change was published, because the document may
+            be older than the retention of sagas.
 
     Raises:
         BadInput: The document has no valid saga id.

@@ -1,4 +1,4 @@
-"""Sources of records of a worker, each joined as a member of a consumer group."""
+"""Sources of records of a worker. The worker joins each as a member of a consumer group."""
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -17,7 +17,7 @@ class TopicSource(Protocol):
         """Names of the topics. No two sources of a worker share a topic."""
 
     def join(self, listener: Listener) -> AbstractAsyncContextManager[Membership]:
-        """Join the group for the duration of the block. Leaving it revokes the partitions."""
+        """Join the group for the duration of the block. Leaving the block revokes the partitions."""
 
 
 class EventTopics(NamedTuple):
@@ -40,7 +40,7 @@ class WorkerSources:
 
     sources: Sequence[TopicSource]
     joined: list[tuple[TopicSource, Membership]] = field(default_factory=list)
-    """Sources that the worker has joined; they stay here after it has left them."""
+    """Sources that the worker has joined. They stay in this list after the worker has left them."""
 
     async def join(self, source: TopicSource, listener: Listener, groups: AsyncExitStack) -> Membership:
         """Join the group of a source until `groups` is closed."""
@@ -49,23 +49,23 @@ class WorkerSources:
         return membership
 
     def wake(self) -> None:
-        """Make the current poll of each source, or else its next one, return at once."""
+        """Make the current poll of each source return at once; if no poll is running, the next one."""
         for _, membership in self.joined:
             membership.wake()
 
     def log_id(self, partition: Partition) -> str:
-        """Return the id of the log in which a partition is read."""
+        """Return the id of the log from which a partition is read."""
         return next((id_ for _, membership in self.joined if (id_ := membership.log_id(partition))), "")
 
     def lag(self) -> Mapping[Partition, int] | None:
-        """Return the number of records not yet polled in each partition, or `None` until every group has assigned its
+        """Return the number of records not yet polled in each partition; `None` until every group has assigned its
         partitions."""
         lags = [membership.lag() for _, membership in self.joined]
         known = [lag for lag in lags if lag is not None]
         return {p: n for lag in known for p, n in lag.items()} if len(known) == len(self.sources) else None
 
     def polled_offsets(self) -> Mapping[Partition, int]:
-        """Return the offset of each assigned partition below which everything was polled."""
+        """Return, for each assigned partition, the offset below which everything was polled."""
         return {p: offset for _, membership in self.joined for p, offset in membership.polled_offsets().items()}
 
     async def fetch_ends(self) -> Mapping[Partition, int | None]:

@@ -1,12 +1,12 @@
-"""Timers of a worker: buffer them until they are due, and republish those that were lost with their topics.
+"""Timers of a worker: buffer them until they are due, and republish timers that were lost with their topics.
 
 Buffered timers stay in memory and in the log: their offsets are committed only after they were handled. They have
-limits of their own and do not count as messages in flight, because they put no load on anything meanwhile.
+limits of their own and do not count as messages in flight, because they put no load on anything while they wait.
 
-A progress names its current timer, whose record lies on a timer topic. If that topic or its records are deleted,
-nothing wakes the saga when the timer is due. So a worker that sees a gap in a timer topic republishes the current timer
-of every saga. A duplicate is harmless. The committed offset moves past the gap only afterwards, so a crash leaves the
-work to the next owner.
+A progress names its current timer, whose record is on a timer topic. If that topic or its records are deleted, nothing
+wakes the saga when the timer is due. So a worker that sees a gap in a timer topic republishes the current timer of
+every saga. A duplicate is harmless. The committed offset moves past the gap only afterwards, so after a crash the next
+owner does the work.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ BATCH = 200
 BESIDE = 50
 """Number of documents scanned before other tasks get to run."""
 AGAIN_S_FIRST, AGAIN_S_MAX = 0.2, 10.0
-"""First and longest pause after store or broker was unavailable."""
+"""First and longest pause before another attempt, after store or broker was unavailable."""
 
 LogIds = Callable[[Collection[str]], Awaitable[Mapping[str, str]]]
 """Queries the broker for the log ids of topics."""
@@ -45,19 +45,20 @@ LogIds = Callable[[Collection[str]], Awaitable[Mapping[str, str]]]
 
 @dataclass(slots=True)
 class LostTimers:
-    """Republishes the timers of a service that its topics have lost."""
+    """Republishes the timers of a service if a timer topic has lost records."""
 
     service: ServiceRuntime
     log_ids: LogIds | None
-    """`None`: committed offsets alone show that a log was replaced."""
+    """Queries the current log ids; `None` if only committed offsets show that a log was replaced."""
     _lost: set[str] = field(default_factory=set)
     """Topics whose timers have to be republished."""
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
     _told: set[tuple[str, str]] = field(default_factory=set)
-    """Topics, with their current log ids, that were reported as having lost published events."""
+    """Topics, with their current log ids, for which it was reported that published events were lost."""
 
     async def republish(self, topics: Collection[str]) -> bool:
-        """Republish all timers after these topics lost theirs. Returns false if that failed for good."""
+        """Republish the timers of all sagas, because these topics have lost records. Returns False if that failed for
+        good."""
         self._lost.update(topics)
         async with self._one_at_a_time:
             if not self._lost.intersection(topics):
@@ -102,7 +103,7 @@ class LostTimers:
         await note_logs(service.ports.store, service.name, now, but=events)
 
     async def _republish_all(self) -> int:
-        """Publish the current timer of each saga. Returns their number."""
+        """Publish the current timer of each saga. Returns the number of timers."""
         service, batch, sent, looked = self.service, list[Outgoing](), 0, 0
         ports, prefix = service.ports, progress_key(service.name, "")
         async for key, document in ports.store.scan(PROGRESS, prefix):
@@ -128,7 +129,7 @@ class LostTimers:
         return sent
 
     async def _retry(self, work: Callable[[], Awaitable[int | None]], *, tells: bool) -> int:
-        """Retry until store and broker are available. `tells`: whether outages are reported.
+        """Call `work` until store and broker are available. `tells`: whether outages are reported.
 
         Raises `SagaError` for an error that waiting does not cure.
         """
@@ -149,44 +150,46 @@ class LostTimers:
 HELD_MAX = 5000
 """Maximum number of buffered timers of one partition."""
 WAITING_MAX = 200
-"""Maximum number among them whose tier has not passed: those behind them become due no earlier."""
+"""Maximum number of buffered timers of a partition whose tier delay has not passed. Timers behind them are not read
+yet, because they become due no earlier."""
 EARLY_S = 5
-"""Seconds for which a timer is buffered that is early although its tier has passed. The clocks of worker and broker may
-disagree; without this pause the timer would circulate through the log until it is due."""
+"""Seconds for which a timer is buffered that is not due although its tier delay has passed: the clocks of worker and
+broker may differ. Without this pause the timer would circulate through the log until it is due."""
 LOOK_S_MIN, LOOK_PARTS = 1.0, 60
-"""How often the wall clock is checked: every second at most, or after this fraction of the time until the next timer.
-While a machine sleeps its monotonic clock stops; timers that became due meanwhile are released when it wakes up."""
+"""Interval between two checks of the wall clock: `LOOK_S_MIN` seconds, or 1/`LOOK_PARTS` of the time until the next
+timer if that is longer. While a machine sleeps, its monotonic clock stops. Timers that became due meanwhile are
+released when it wakes up."""
 BEHIND_S_FIRST, BEHIND_S_MAX = 0.05, 2.0
 """First and longest pause between two checks whether the log is processed far enough."""
 STEP_S = 1.0
-"""Difference between wall clock and monotonic clock from which the wall clock counts as having jumped."""
+"""Seconds by which the wall clock must have moved against the monotonic clock to count as having jumped."""
 
 
 @dataclass(slots=True)
 class TimerBuffer:
-    """Buffered timers of a worker."""
+    """Holds timers of a worker in memory until they are due."""
 
     clock: Clock
     executor: KeyedExecutor
     inflight_max: int
-    """Number of messages in flight from which no timer is released."""
+    """Maximum number of messages in flight. While it is reached, no timer is released."""
     on_room: Callable[[], None]
     """Called when a full partition may be polled again."""
     fence: DeadlineFence | None = None
-    """How far the log is processed; `None` if no log is consumed, so that no timer waits for it."""
+    """Knows how far the log is processed; `None` if no log is consumed, so that no timer waits for it."""
     full: set[tuple[str, int]] = field(default_factory=set)
     """Partitions that should not be polled now."""
     _heap: list[tuple[float, int, WorkItem, bool]] = field(default_factory=list)
-    """Heap of the buffered timers. Each entry: the monotonic time at which the timer is released, a sequence number
-    that breaks ties, the timer, and whether it waits because of the delay of its timer tier."""
+    """Heap of the buffered timers. Each entry has the monotonic time at which the timer is released, a sequence number
+    that breaks ties, the timer, and whether it waits for the delay of its timer tier."""
     _added: int = 0
     _all: Counter[tuple[str, int]] = field(default_factory=Counter)
     _waiting: Counter[tuple[str, int]] = field(default_factory=Counter)
     _sooner: asyncio.Event = field(default_factory=asyncio.Event)
     _first: dict[tuple[str, str], WorkItem] = field(default_factory=dict)
-    """Buffered timers by saga and id. Of several copies of a timer, the one due first."""
+    """Buffered timers by saga and id. If there are several copies of a timer, it is the copy due first."""
     _behind: dict[WorkItem, AwaitLog] = field(default_factory=dict)
-    """Timers that are due and wait until the log is processed far enough, oldest first."""
+    """Due timers that wait until the log is processed far enough, oldest first."""
     _some_behind: asyncio.Event = field(default_factory=asyncio.Event)
     _date_s: float = inf
     """Wall-clock time at which the monotonic clock was zero, in seconds since 1970."""
@@ -196,10 +199,10 @@ class TimerBuffer:
         return self._all[partition] if self._heap or self._behind else 0
 
     def add(self, item: WorkItem, record: Record, tier: TimerTier) -> None:
-        """Buffer a timer for the delay of its tier, counted from when it was appended.
+        """Buffer a timer for the delay of its tier, counted from when its record was appended.
 
-        It is never buffered for longer than the tier from now on, nor beyond its due time, because the clock of the
-        writer may differ. A copy of a buffered timer that is due no earlier is finished at once: if each copy were
+        Because the writer's clock may differ, the timer is never buffered longer than the tier's delay from now, nor
+        beyond its due time. A copy of a buffered timer that is due no earlier is finished at once: if each copy were
         forwarded, their number would grow without end.
         """
         held = self._first.get(_name(item))
@@ -218,8 +221,8 @@ class TimerBuffer:
     def keep_until_handled(self, item: WorkItem, awaits: AwaitLog) -> None:
         """Keep a due timer until the log is processed far enough, or until `awaits.look_ms`.
 
-        A copy of a kept timer is finished at once. A timer whose partition was revoked meanwhile is ignored: it is
-        delivered again.
+        A copy of a kept timer is finished at once. If the timer's partition was revoked meanwhile, the timer is
+        ignored, because it will be delivered again.
         """
         if self.fence is None or not self.fence.owns(item.position, item.tracker):
             return
@@ -283,7 +286,7 @@ class TimerBuffer:
                 await self._sooner.wait()
 
     def forget(self, partitions: Collection[Partition]) -> None:
-        """Drop the timers of these partitions: another member has them now."""
+        """Drop the timers of these partitions, because another member owns the partitions now."""
         gone = {partition[:2] for partition in partitions}
         self._heap = [held for held in self._heap if held[2].position[:2] not in gone]
         heapify(self._heap)
@@ -296,8 +299,8 @@ class TimerBuffer:
             self.full.discard(partition)
 
     def _check_clock_jump(self) -> None:
-        """Release what became due when the wall clock jumped ahead. A jump back needs nothing: a timer that is then too
-        early is buffered again, or forwarded."""
+        """Release timers that became due because the wall clock jumped ahead. After a jump back nothing has to be done:
+        a timer that is then too early is buffered again, or forwarded."""
         now_s = self.clock.monotonic_s()
         date_s = self.clock.now_ms() / 1000 - now_s
         if date_s >= self._date_s + STEP_S:
@@ -343,7 +346,7 @@ class TimerBuffer:
             self.full.add(partition)
 
     def _uncount(self, item: WorkItem) -> None:
-        """Count one timer less of its partition, which may then be polled again."""
+        """Count one timer less of its partition. If the partition was full, it may be polled again."""
         if self._first.get(_name(item)) is item:
             del self._first[_name(item)]
         partition = item.position[:2]

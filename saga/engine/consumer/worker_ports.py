@@ -19,7 +19,7 @@ from saga.store.port import Store
 
 
 class LogProgress(Protocol):
-    """How far the log is processed: see `saga.engine.consumer.deadline_fence`."""
+    """Knows how far the log is processed: see `saga.engine.consumer.deadline_fence`."""
 
     async def handled_ms(self, saga: str, due_ms: int, /) -> int:
         """See `saga.engine.ports.Assignment`."""
@@ -28,23 +28,23 @@ class LogProgress(Protocol):
         """See `saga.engine.ports.Assignment`."""
 
     def forget(self, partitions: Collection[Partition], /) -> None:
-        """Drop what is known of these partitions."""
+        """Drop everything that is known about these partitions."""
 
 
 @dataclass(slots=True)
 class WorkerAssignment:
-    """Partitions of a worker. Implements `saga.engine.ports.Assignment`."""
+    """The partitions that a worker owns. Implements `saga.engine.ports.Assignment`."""
 
     outage_watch: OutageWatch
     trackers: dict[Partition, OffsetTracker] = field(default_factory=dict)
-    """Assigned partitions, each with its offsets."""
+    """Assigned partitions, each with the tracker of its offsets."""
     leaving: set[Partition] = field(default_factory=set)
-    """Revoked partitions that may come back: none of their messages is started, but running handlers continue."""
+    """Revoked partitions that may come back: no further message of them starts, but running handlers continue."""
     fence: LogProgress | None = None
-    """How far the log is processed; `None`: the service has no deadlines."""
+    """Knows how far the log is processed; `None` if the service has no deadlines."""
     scattered: set[str] = field(default_factory=set)
-    """Topics in which a key may lie in any partition: a producer uses another partitioner, or partitions were added.
-    Each was reported once."""
+    """Topics in which the records of one key may be in any partition, because a producer uses another partitioner or
+    partitions were added. Each was reported once."""
     _stopping: bool = False
     _pauses: dict[asyncio.Future[None], None] = field(default_factory=dict)
 
@@ -91,11 +91,12 @@ class WorkerAssignment:
         self._wake()
 
     def let_go(self, partitions: Collection[Partition]) -> None:
-        """Start no message of these partitions until they are assigned again."""
+        """Stop starting messages of these partitions until they are assigned again."""
         self.leaving.update(partitions)
 
     def lose(self, partitions: Collection[Partition]) -> None:
-        """Remove these partitions: another member has them. Running handlers may start no further step either."""
+        """Remove these partitions, because another member owns them now. Running handlers may not start a further step
+        either."""
         self.leaving.difference_update(partitions)
         for partition in partitions:
             self.trackers.pop(partition, None)
@@ -115,7 +116,8 @@ def make_worker_ports(
     worker: str = "",
     contracts: ReloadContracts = reload_in_thread,
 ) -> Ports:
-    """Make the ports for a real store and a real broker. Ports that only some workers have are set in a copy.
+    """Make the ports for a real store and a real broker. Ports that only some workers need are set on a copy of the
+    result.
 
     Args:
         through: Function that makes the external calls of steps.

@@ -1,7 +1,7 @@
 """Abort a run that never finishes: make the calls that it declared with `saga.on_abort`.
 
-Pending updates of its documents are prevented, the declared calls are made, and a person is shown the effects that no
-call undoes.
+Pending updates of its documents are prevented, the declared calls are made, and the effects that no call undoes are
+reported to an operator.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ async def prepare_abort(service: ServiceRuntime, state: ProcessingState, action:
 def record_abort(
     p: SagaProgress, context: WriteContext, action: Abort, remains: Sequence[str], calls: tuple[StepRecord, ...]
 ) -> Commit:
-    """Record that a run was aborted, and what remains of it for a person to correct."""
+    """Record that a run was aborted, and which of its effects remain for an operator to correct."""
     command = action.message
     if isinstance(command, OperatorCommand):
         kept = next(k for k in p.queue if k.dead == command.dead)
@@ -57,7 +57,8 @@ def record_abort(
 
 
 async def _call_abort_actions(service: ServiceRuntime, context: SagaContext, intent: Intent) -> list[str]:
-    """Make the calls that undo a run, newest first. Return those that could not be made, or were refused."""
+    """Make the calls that undo a run, newest first. Returns descriptions of those that could not be made, or were
+    refused."""
     left = []
     for action in reversed(intent.undo_with):
         try:
@@ -73,7 +74,7 @@ async def _call_abort_actions(service: ServiceRuntime, context: SagaContext, int
 
 
 async def _describe_remains(service: ServiceRuntime, state: ProcessingState, intent: Intent) -> list[str]:
-    """Describe the calls of the run that nothing undoes, newest first, for a person to correct."""
+    """Describe the calls of the run that nothing undoes, newest first, for an operator to correct."""
     remains = []
     for call, sure in _find_begun_calls(intent):
         if call.kind == "step":
@@ -97,13 +98,14 @@ def _find_begun_calls(intent: Intent) -> list[tuple[StepRecord, bool]]:
 
 
 def _is_declared(service: ServiceRuntime, call: StepRecord) -> bool:
-    """Return whether the service declares the collection of an update, whose name comes from a stored document."""
+    """Return whether the service declares the collection of an update. The collection's name comes from a stored
+    document."""
     collection = (call.document or "").partition("/")[0]
     return any(collection == declared.collection for declared in service.documents.values())
 
 
 async def _was_applied(service: ServiceRuntime, state: ProcessingState, intent: Intent, call: StepRecord) -> bool:
-    """Return whether an update took effect. If it did not, it never will."""
+    """Return True if an update took effect. If it did not, it is marked so that it never will."""
     assert call.document is not None
     saga = state.message.saga
     collection, _, key = call.document.partition("/")

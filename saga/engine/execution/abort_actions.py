@@ -1,7 +1,7 @@
 """Calls that undo a run, as `saga.on_abort` records them.
 
 A call is recorded by its name, so that another process, perhaps of a later version, can find it. The name is looked up
-in the service's declarations and never imported: otherwise anyone who can write a document of the store could make the
+in the service's declarations and never imported. Otherwise anyone who can write a document to the store could make the
 service run any code.
 """
 
@@ -25,7 +25,7 @@ from saga.view import Saga
 
 
 class NotFound(Exception):
-    """Raised for a call that this version does not have, or whose arguments it cannot read."""
+    """Raised for a recorded call that this version does not have, or whose arguments it cannot read."""
 
 
 def record_action(
@@ -35,7 +35,8 @@ def record_action(
     args: Sequence[object],
     kwargs: Mapping[str, object],
 ) -> AbortAction:
-    """Make the record of a call. Raises `Permanent` for a call that could not be found again, or not be repeated."""
+    """Make the record of a call. Raises `Permanent` for a call that could not be found again or repeated after a
+    crash."""
     name = _name(service, call)
     return_type_of(call)  # its result has to be recorded, like that of a step
     places = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
@@ -59,7 +60,7 @@ def record_action(
 def find_call(
     service: ServiceRuntime, saga: Saga[Any], back: AbortAction
 ) -> tuple[Callable[..., Awaitable[object]], list[object], dict[str, object]]:
-    """Return the call and its arguments, as the service declares the call now. Raises `NotFound`."""
+    """Return the recorded call and its arguments, as this version declares the call. Raises `NotFound`."""
     call = _of_name(service, back.call)
     if call is None:
         raise NotFound(f"{back.call} is not there any more")
@@ -114,7 +115,7 @@ def _name(service: ServiceRuntime, call: Callable[..., Awaitable[object]]) -> st
 def _of_name(service: ServiceRuntime, name: str) -> Callable[..., Awaitable[object]] | None:
     """Return the call with this name in the service's declarations; `None` if there is none.
 
-    Names come from stored documents, which others may be able to write. So nothing is imported, and names are looked up
+    Names come from stored documents, which others may be able to write. So nothing is imported, and a name is looked up
     nowhere else.
     """
     if ":" in name:
@@ -131,9 +132,10 @@ def _of_name(service: ServiceRuntime, name: str) -> Callable[..., Awaitable[obje
 
 
 def _function(service: ServiceRuntime, name: str) -> Callable[..., Awaitable[object]] | None:
-    """Return an `async def` at the top of a module that declares a handler, or imported there by name.
+    """Return an `async def` at the top of a module that declares a handler, or one that is imported there by name;
+    `None` if there is none.
 
-    Functions of Python's standard library are left out: none of them undoes a run.
+    Functions of Python's standard library are left out, because none of them undoes a run.
     """
     module, _, own = name.partition(":")
     if module.partition(".")[0] in sys.stdlib_module_names:

@@ -1,4 +1,4 @@
-"""Read the control log of a service periodically, and append operators' controls to it."""
+"""Read the control log of a service periodically, and append the controls that operators set."""
 
 from saga.engine.persistence import dead_letters, outbox
 from saga.engine.service_runtime import READ_S, ServiceRuntime
@@ -14,7 +14,7 @@ from saga.telemetry.events import ControlTurned, ControlUnknown
 
 
 async def is_on(service: ServiceRuntime, at: Position, flag: str, saga: str) -> bool:
-    """Return whether a flag is on for a saga, according to a recent copy of the control log."""
+    """Return whether a flag is on for a saga, by a recent copy of the control log."""
     if service.ports.clock.monotonic_s() >= service.controls.until_s:
         await refresh(service, at)
     return controls.is_on(service.controls.in_force.flags, flag, saga, service.ports.clock.now_ms())
@@ -23,7 +23,7 @@ async def is_on(service: ServiceRuntime, at: Position, flag: str, saga: str) -> 
 async def refresh(service: ServiceRuntime, at: Position) -> None:
     """Read the control log, unless another task has just read it.
 
-    Raises `SagaError` if it cannot be read: then it is unknown what is paused.
+    Raises `SagaError` if it cannot be read, because then it is unknown what is paused.
     """
     known, clock, key = service.controls, service.ports.clock, controls.control_log_key(service.name)
     if known.gate is None:
@@ -78,7 +78,7 @@ def _report_change(service: ServiceRuntime, entry: controls.ControlEntry, *, is_
 async def write_control(service: ServiceRuntime, at: Position, control: Control) -> None:
     """Append a control, or its refusal, to the control log once. Return when it is durable.
 
-    If the log has no room for it, it becomes a dead letter.
+    If the log has no room for the control, the control becomes a dead letter.
     """
     store, key = service.ports.store, controls.control_log_key(service.name)
     while True:

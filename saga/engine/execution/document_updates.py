@@ -1,6 +1,6 @@
 """Update business documents exactly once for each cause, without a transaction.
 
-The marker in the document records the update. docs/concepts/protocol.md, "Business documents", says which loss each
+The marker in the document records the update. docs/concepts/protocol.md, "Business documents", explains which loss each
 read and write here prevents.
 """
 
@@ -27,15 +27,15 @@ from saga.store.port import Document
 T = TypeVar("T")
 
 PRUNE_FROM = 64
-"""Number of markers in a document from which an update first drops those that are no longer needed."""
+"""With more markers than this in a document, an update first drops those that are no longer needed."""
 MARKERS_MAX = 1000
-"""Maximum number of markers of open intents in a document. Beyond it, a new update fails and is retried."""
+"""Maximum number of markers of open runs in a document. Beyond it, a new update fails and is retried."""
 PAUSE_S = 0.002
 PAUSE_S_MAX = 0.1
 
 
 class Marker(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An update that was made or refused, or that will never be made."""
+    """Record of an update that was made or refused, or that will never be made."""
 
     saga: str
     handler: str
@@ -82,7 +82,7 @@ def _as_it_is(value: Raw) -> Raw:
 
 
 class DocumentUpdate(Struct, frozen=True, kw_only=True):
-    """An update of a business document that a run makes."""
+    """An update of a business document by a run."""
 
     declared: DocumentKind
     key: str
@@ -93,7 +93,7 @@ class DocumentUpdate(Struct, frozen=True, kw_only=True):
     args: Sequence[object]
     kwargs: Mapping[str, object]
     until_s: float
-    """Monotonic time until which the write is retried while others change the document."""
+    """Monotonic time until which the write is retried if others keep changing the document."""
     seen: list[tuple[Any, object]] = []
     """Values with sensitive parts that the run has read or received, each with its type."""
     close: Callable[[Raw], Raw] = _as_it_is
@@ -101,8 +101,8 @@ class DocumentUpdate(Struct, frozen=True, kw_only=True):
 
 
 def result_of(change: Callable[..., object], kind: type) -> Any:
-    """Return the type of an update's result: the part of the return annotation beside the document. `Self` is the class
-    of the document."""
+    """Return the type of an update's result: the part of the return annotation after the document. `Self` means the
+    class of the document."""
     returned = return_type_of(change)
     for option in get_args(returned) if get_origin(returned) is not tuple else (returned,):
         if get_origin(option) is tuple and len(get_args(option)) == 2:
@@ -125,10 +125,10 @@ async def read(service: ServiceRuntime, position: Position, declared: DocumentKi
 
 
 async def apply(service: ServiceRuntime, position: Position, update: DocumentUpdate) -> Marker:
-    """Apply an update once, or find out that it was applied already.
+    """Apply an update once, or return the marker of an earlier time that it was applied.
 
-    Concurrent updates of one document in this process are combined into one write. Raises `Superseded` if the run is no
-    longer open, and `Permanent`.
+    Concurrent updates of one document in this process are combined into one write. Raises `Permanent`, and `Superseded`
+    if the run is no longer open.
     """
     made = await service.ports.batch(
         f"{update.declared.collection}/{update.key}",
@@ -143,7 +143,7 @@ async def apply(service: ServiceRuntime, position: Position, update: DocumentUpd
 async def apply_together(
     service: ServiceRuntime, position: Position, updates: Sequence[DocumentUpdate]
 ) -> Sequence[Marker | Exception | Superseded]:
-    """Apply these updates of one document. Returns for each its marker, or its exception."""
+    """Apply these updates of one document. Returns the marker or the exception of each."""
     collection, key = updates[0].declared.collection, updates[0].key
     store, pause_s, refused = service.ports.store, PAUSE_S, False
     while True:
@@ -205,7 +205,8 @@ def _too_hot(update: DocumentUpdate) -> TimeoutError:
 async def withdraw(
     service: ServiceRuntime, position: Position, collection: str, key: str, marker: str, mark: Marker
 ) -> Marker:
-    """Mark that an update will never be made, or return its result if it was made: its intent is about to be closed."""
+    """Mark in the document that an update will never be made, because its intent is about to be closed. If the update
+    was made already, return its marker."""
     store, pause_s = service.ports.store, PAUSE_S
     while True:
         document = await retry_while_unavailable(service, position, "get", store.get, collection, key)
@@ -222,7 +223,7 @@ async def withdraw(
 
 
 def _cannot_grow(update: DocumentUpdate, why: TooLarge) -> Permanent:
-    """Make the failure of an update that would make its document larger than the store accepts."""
+    """Make the error of an update that would make its document larger than the store accepts."""
     return Permanent(
         f"document {update.key!r} of {update.declared.collection!r} would be too large: {why}; "
         "let it hold less, or split it into several"
@@ -253,7 +254,8 @@ def _decode_body(declared: DocumentKind, key: str, document: Document | None, he
 
 
 def _change(update: DocumentUpdate, current: Any) -> tuple[Marker, Any]:
-    """Return the marker and the new document; the document is `None` if only the markers change."""
+    """Call the update's function. Returns the marker and the new document, or `None` as the document if only the
+    markers change."""
     kind, name = update.declared.kind, getattr(update.change, "__name__", "the function")
     run_kind, handler, cause = update.run
     marker = Marker(saga=update.saga, handler=handler, kind=run_kind, cause=cause)
@@ -286,7 +288,7 @@ def _change(update: DocumentUpdate, current: Any) -> tuple[Marker, Any]:
 
 
 def _restore(declared: DocumentKind, before: bytes | None, body: Any) -> Any:
-    """Return the document as it was `before` an update whose function may have changed it in place.
+    """Return the document as it was `before` an update, because the update's function may have changed it in place.
 
     If only one update is made, `before` is `None`, and the document is returned unchanged.
     """
@@ -318,7 +320,7 @@ def _encode_document(document: Document | None, body: Any, head: Head) -> bytes:
 async def _put(
     service: ServiceRuntime, position: Position, collection: str, key: str, document: Document | None, content: bytes
 ) -> bool:
-    """Insert the document, or replace the version that was read. Returns whether it is certain that this succeeded.
+    """Insert the document, or replace the version that was read. Returns True if this certainly succeeded.
 
     The document's expiry is kept, because it belongs to the application.
     """
@@ -340,8 +342,8 @@ async def _put(
 async def _refusal(
     service: ServiceRuntime, position: Position, update: DocumentUpdate
 ) -> StoreError | Superseded | None:
-    """Return the error that prevents an update of which the document has no marker: `Superseded` if its run is no
-    longer open, `StoreError` if that cannot be determined. Return `None` if the update may be applied."""
+    """Return the error that prevents an update without a marker in the document: `Superseded` if its run is no longer
+    open, `StoreError` if that cannot be determined. Return `None` if the update may be applied."""
     try:
         return None if await _is_open(service, position, update.saga, update.run) else Superseded()
     except StoreError as why:
@@ -349,7 +351,7 @@ async def _refusal(
 
 
 async def _is_open(service: ServiceRuntime, position: Position, saga: str, run: RunKey) -> bool:
-    """Return whether the run's intent is open in the current progress."""
+    """Return True if the run's intent is open in the current progress."""
     intents = await _load_intents(service, position, saga)
     if intents is None:
         raise StoreError(f"the progress of saga {saga!r} cannot be read any more: what it has begun is unknown")
@@ -369,7 +371,8 @@ async def _load_intents(service: ServiceRuntime, position: Position, saga: str) 
 async def _drop_old_markers(
     service: ServiceRuntime, position: Position, markers: Mapping[str, Marker]
 ) -> dict[str, Marker]:
-    """Return the markers without those of closed runs, if there are many. The runs are read after the markers."""
+    """Return the markers without those of closed runs, if there are many. The open runs are read after the markers
+    were."""
     if len(markers) <= PRUNE_FROM:
         return dict(markers)
     open_ = {saga: await _load_intents(service, position, saga) for saga in sorted({m.saga for m in markers.values()})}

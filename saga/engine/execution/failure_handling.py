@@ -1,7 +1,7 @@
 """React to a failed attempt: retry in memory, park the run until its next attempt, or make a dead letter.
 
-`saga.progress.failed_attempts` decides; here the decision is carried out and reported. What has to be recorded is
-returned as a `Write`, because only the message processor commits.
+`saga.progress.failed_attempts` decides. Here the decision is carried out and reported. If something has to be recorded,
+it is returned as a `Write`, because only the message processor commits.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,7 +46,8 @@ from saga.support.clock import iso
 from saga.telemetry.events import Escalated, Failed, Parked, PutOff, Retrying
 
 PAUSE_S_MAX = 30.0
-"""Longest pause in memory, whatever the rules say, if an operator waits for the result or has to be alerted."""
+"""Longest pause in memory, in seconds, if an operator waits for the result or has to be alerted. It overrides the retry
+rules."""
 NOT_DETERMINISTIC = (
     "let the handler make the same steps, in the same order, with the same arguments in every rerun, as the version"
     " that began it does, and replay it; or look what the external system did, and say it: saga dead resolve"
@@ -61,7 +62,7 @@ OVERSIZED_REMEDY = (
 )
 ESCALATION_REMEDY = "put right what it calls, or mend it: it is tried without end, and goes on as soon as it can"
 REASON_MAX = 200
-"""Largest number of characters recorded of the reason of each failed attempt."""
+"""Maximum number of characters that are recorded of the reason of each failed attempt."""
 WAYS_OUT = (
     "deploy the schema here, or the release that reads it; should there never be one, send the message to the dead "
     "letters: saga control route"
@@ -69,17 +70,17 @@ WAYS_OUT = (
 
 
 class Write(NamedTuple):
-    """A write that follows from the end of a run."""
+    """A write that is necessary after a run."""
 
     state: ProcessingState
     """State before the write, with the answers that a rerun can reuse."""
     record: Callable[[SagaProgress, WriteContext], Commit]
     held_back: HeldBack | None = None
-    """The run, if it must not be tried again while this message is processed."""
+    """The run, if it must not be retried while this message is processed."""
 
 
 class FailureHandler:
-    """Carries out decisions about failed, postponed and diverted runs. It keeps no state for a message."""
+    """Carries out decisions about failed, postponed and diverted runs. It keeps no state between calls."""
 
     def __init__(self, repository: ProgressRepository) -> None:
         self.service, self.repository = repository.service, repository
@@ -162,7 +163,7 @@ class FailureHandler:
     def _give_up(
         self, state: ProcessingState, request: RunRequest, failed: AttemptFailed, verdict: FailureVerdict
     ) -> Write:
-        """Make a dead letter of the message after the last attempt."""
+        """Make a dead letter of the message after its last attempt."""
         failure = replace(
             _run_failure(failed, verdict),
             remedy=_remedy(failed.error, verdict.attempts_max),
@@ -177,7 +178,7 @@ class FailureHandler:
         return Write(state, partial(failed_attempts.give_up, action=request.action, failure=failure, intent=intent))
 
     def give_up_poisonous(self, state: ProcessingState, request: RunRequest) -> Write:
-        """Make a dead letter of a message on which processes die, and do nothing else with the message."""
+        """Make a dead letter of a message on which processes die, without running its handler again."""
         p = state.loaded_progress
         before, _ = count_failures_before(p, request.action)
         failure = RunFailure(reason=describe_deaths(state.deaths), remedy=DEADLY, attempts=before, blame="code")
@@ -205,9 +206,9 @@ class FailureHandler:
     ) -> ProcessingState | Write:
         """Postpone a run because of a pause, a limit or a breaker. This does not count as an attempt.
 
-        A short wait is made in memory. Otherwise the run is parked for up to a minute, with its number of attempts
-        unchanged. If the journal already has this wait, the timer is forwarded without a write. `intent`: the run's
-        intent with the last answers, if the run has begun.
+        A short wait is made in memory. For a longer one, the run is parked for up to a minute, with its number of
+        attempts unchanged. If the journal already records this wait, the timer is forwarded without a write. `intent`:
+        the run's intent with the last answers, if the run has begun.
         """
         ports, p, action = self.service.ports, state.loaded_progress, request.action
         history, begun = state.attempts_of(request.run), request.open_intent(p)
@@ -257,15 +258,14 @@ class FailureHandler:
     ) -> Write:
         """Park a run until its next attempt.
 
-        The run is held back while this message is processed. Otherwise, if a write takes longer than the delay,
-        processing would never end: the saga's other messages would not be processed, and the offset would not be
-        committed.
+        The run is held back while this message is processed. Otherwise, if a write takes longer than the delay, the run
+        would be due again after each write, and processing would never end.
         """
         due_ms = self.service.ports.clock.now_ms() + ceil(wait_s * 1000)
         record = partial(failed_attempts.park, action=request.action, failure=failure, intent=intent, due_ms=due_ms)
         return Write(state, record, _held_back(request, due_ms))
 
-    # ---------------------------------------------------------------- telling people
+    # ---------------------------------------------------------------- reports
 
     def _report_failed(self, request: RunRequest, failed: AttemptFailed) -> None:
         self.service.ports.outage_watch.report(
@@ -297,7 +297,7 @@ class FailureHandler:
         )
 
     def _report_long_wait(self, request: RunRequest, failed: AttemptFailed, verdict: FailureVerdict) -> None:
-        """Report a run that has waited long for its schema."""
+        """Report a run that has waited for its schema for a long time."""
         self.service.ports.outage_watch.report(
             Escalated(
                 service=self.service.name,
@@ -311,7 +311,7 @@ class FailureHandler:
     async def _escalate(
         self, state: ProcessingState, request: RunRequest, failed: AttemptFailed, verdict: FailureVerdict
     ) -> ProcessingState:
-        """Escalate a compensation that keeps failing, after each round of attempts."""
+        """Escalate a compensation that keeps failing, once after each round of attempts."""
         due = None
         if verdict.attempt % verdict.attempts_max == 0:
             due = self._escalation(state, request, failed, verdict)
@@ -320,7 +320,7 @@ class FailureHandler:
     def _escalation(
         self, state: ProcessingState, request: RunRequest, failed: AttemptFailed, verdict: FailureVerdict
     ) -> Outgoing | None:
-        """Report an escalation, and return its record; `None` if none is due.
+        """Report an escalation, and return its record for the dead-letter topic; `None` if no record is due.
 
         A record is due after 1, 2, 4, 8 ... rounds of attempts, because a failure that lasts for days brings little new
         information.
@@ -363,8 +363,8 @@ class FailureHandler:
     async def _publish_escalation(self, state: ProcessingState, due: Outgoing | None) -> ProcessingState:
         """Try to publish the escalation that is due, or the last one that the log has refused.
 
-        While the log refuses it, that is reported, and publishing is tried again after the next attempt. Attempts do
-        not wait for it.
+        If the log refuses it, that is reported, and publishing is tried again after the next attempt. Attempts do not
+        wait for it.
         """
         ports, letter = self.service.ports, due or state.unsent_escalation
         if letter is None:
@@ -382,7 +382,7 @@ class FailureHandler:
     async def give_up_oversized(
         self, state: ProcessingState, action: HandlerAction, why: TooLarge
     ) -> ProcessingState | Write:
-        """Make a dead letter of a message whose progress the store refuses as too large.
+        """Make a dead letter of a message, because the store refuses its progress as too large.
 
         The dead letter contains the whole message, and is durable before anything else is done.
         """
@@ -395,8 +395,7 @@ class FailureHandler:
         return await self.give_up_unwritten(state, action, why)
 
     async def give_up_unwritten(self, state: ProcessingState, action: HandlerAction, why: TooLarge) -> ProcessingState:
-        """Make dead letters for the other handlers of a message, because the progress can never record anything for
-        them."""
+        """Finish a message whose progress can record nothing more: make dead letters for its other handlers, too."""
         for name in self._other_handlers(state, action):
             await self._publish_oversized(state, state.message, name, why)
         return replace(state, is_complete=True)
@@ -404,12 +403,12 @@ class FailureHandler:
     async def reject_oversized_command(
         self, state: ProcessingState, command: OperatorCommand, why: TooLarge
     ) -> ProcessingState:
-        """Report that an operator's command cannot be recorded, so it is not carried out."""
+        """Report that an operator's command is not carried out, because it cannot be recorded."""
         await self._publish_oversized(state, command, COMMAND, why)
         return replace(state, is_complete=True)
 
     async def _publish_oversized(self, state: ProcessingState, message: Message, name: str, why: TooLarge) -> str:
-        """Publish the whole message on `<service>.dead` for a handler, and return the id of the dead letter."""
+        """Publish the whole message as a handler's dead letter, and return the id of the dead letter."""
         service, saga = self.service, message.saga
         dead = DeadLetterRecord(
             id=ids.dead_letter_id(service.name, saga, name, message.id, state.loaded_progress.replays),
@@ -429,7 +428,7 @@ class FailureHandler:
         return dead.id
 
     def _other_handlers(self, state: ProcessingState, action: HandlerAction) -> Iterator[str]:
-        """Yield the other handlers and compensations of the message for which it is not stored."""
+        """Yield the other handlers and compensations that still have to process the message and have not stored it."""
         service, p, message = self.service, state.loaded_progress, state.message
         roles = service.roles
         for role in roles.by_type.get(message.type, ()):
@@ -455,12 +454,12 @@ def _held_back(request: RunRequest, due_ms: int) -> HeldBack:
 
 
 def _hold_back(state: ProcessingState, request: RunRequest, due_ms: int) -> ProcessingState:
-    """Return the state in which this run, but no other run of its handler, is not tried before `due_ms`."""
+    """Return the state in which this run, but no other run of its handler, is not retried before `due_ms`."""
     return replace(state, held_back=(*state.held_back, _held_back(request, due_ms)))
 
 
 def _intent_with_answers(state: ProcessingState, request: RunRequest, failed: AttemptFailed) -> Intent | None:
-    """Return the open intent with the last answers; `None` if the run has not begun."""
+    """Return the run's open intent with the last answers added; `None` if the run has not begun."""
     intent = request.open_intent(state.loaded_progress)
     if intent is None:
         return None

@@ -1,4 +1,4 @@
-"""Call a handler or a compensation once, and return how it ended. Only checkpoints of its steps are written here."""
+"""Call a handler or a compensation once, and return how it ended. The only writes here are checkpoints of steps."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ class RunResult(NamedTuple):
     """A run that has ended or was suspended."""
 
     context: SagaContext
-    """The `SagaContext` of the handler: its answers, its time, and the progress after the last checkpoint."""
+    """The handler's `SagaContext`: its answers, its time, and the progress after the last checkpoint."""
     events: list[EncodedEvent]
     changed_state: dict[str, Any]
     suspended: SuspendedRun | None = None
@@ -35,10 +35,10 @@ class RunResult(NamedTuple):
 
 
 class RunSuperseded(NamedTuple):
-    """A run whose checkpoint was refused, because another worker has changed the progress."""
+    """A run that was stopped because a checkpoint was refused: another worker has changed the progress."""
 
     state: ProcessingState
-    """State from which processing decides again, with the answers that a rerun can reuse."""
+    """State from which the next action is decided again, with the answers that a rerun can reuse."""
 
 
 RunOutcome: TypeAlias = RunResult | AttemptFailed | RunSuperseded
@@ -46,7 +46,7 @@ RunOutcome: TypeAlias = RunResult | AttemptFailed | RunSuperseded
 
 
 class HandlerRunner:
-    """Calls user code. It keeps no state for a message."""
+    """Calls user code. It keeps no state between calls."""
 
     def __init__(self, repository: ProgressRepository) -> None:
         """`repository`: writes the checkpoints of steps."""
@@ -55,7 +55,7 @@ class HandlerRunner:
     async def run(self, state: ProcessingState, request: RunRequest) -> RunOutcome:
         """Call the handler once.
 
-        Raises `Draining` if the worker is to stop, and `SagaError` if the store cannot be read. In both cases the run
+        Raises `Draining` if the worker has to stop, and `SagaError` if the store cannot be read. In both cases the run
         is repeated.
         """
         p = state.loaded_progress
@@ -80,8 +80,8 @@ class HandlerRunner:
     async def open(self, state: ProcessingState, request: RunRequest, intent: Intent) -> SagaContext:
         """Create the `SagaContext` of a run and decrypt everything that the handler receives.
 
-        If a value cannot be opened, for example because a key is missing, nothing is raised here. The error is kept in
-        `ValueCodec.trouble`, and the attempt fails when the run opens its messages.
+        If a value cannot be decrypted, for example because a key is missing, nothing is raised here. The error is kept
+        in `ValueCodec.trouble`, and the attempt fails when the run decrypts its messages.
         """
         service, codec = self.service, ValueCodec(self.service, state, intent.state)
         # A service without keys, sensitive fields and migrations has nothing to decrypt or convert.
@@ -169,8 +169,7 @@ class HandlerRunner:
         return RunResult(context, encoded, context.changed_state(), suspended)
 
     def _suspend(self, context: SagaContext, returned: object) -> SuspendedRun | None:
-        """Return how the run continues; `None` if it has ended. Raises `Permanent` if the run may not wait that
-        long."""
+        """Return how the run continues; `None` if it has ended. Raises `Permanent` if the run would wait too long."""
         service, handler = self.service, context.handler
         later = handler.wait_of(returned)
         if later is None:
@@ -215,7 +214,7 @@ class HandlerRunner:
                 if parameter.optional or len(parts) != 1:
                     part = next((m for m in parts if classes.get(m.type) in parameter.events), None)
                 else:
-                    part = parts[0]  # it, or one that can never be decoded: then nothing else is asked for
+                    part = parts[0]  # the event, or one that can never be decoded: then nothing else is looked for
                 if part is None and not parameter.optional:
                     raise Permanent(_missing_argument(handler, parameter))
                 arguments[parameter.name] = None if part is None else service.given(handler.name, part)
@@ -228,7 +227,7 @@ class HandlerRunner:
 
 
 def _missing_argument(handler: Reaction, parameter: Parameter) -> str:
-    """Describe why a compensation cannot be given a message that its original consumed."""
+    """Describe why a compensation cannot get a message that its handler consumed."""
     names = " | ".join(event.__name__ for event in parameter.events)
     return (
         f"{handler.name} takes {names}, which {handler.undoes} took, and that is not kept with what it did: the "

@@ -72,12 +72,13 @@ from saga.support.clock import from_iso, iso
 from saga.telemetry.events import DeadlinePassedLog, StartInFuture, TimerKept
 
 UNJUDGED: Mapping[str, str] = {"": "a schema registry has to be asked first"}
-"""Value of `Trigger.bad` while it is unknown which handlers can decode the message: `advance` finds out."""
+"""Value of `Trigger.undecodable` while it is unknown which handlers can decode the message. `advance` then determines
+it."""
 
 
 class MessageProcessor:
-    """Carries out one decision at a time, and is the only part that commits. It makes no decisions and keeps no
-    state."""
+    """Carries out one decision at a time, and is the only part that commits. It decides nothing itself and keeps no
+    state between calls."""
 
     def __init__(self, service: ServiceRuntime) -> None:
         self.service = service
@@ -94,7 +95,7 @@ class MessageProcessor:
     ) -> ProcessingState:
         """Return the first state for a message, with the cached progress.
 
-        The message that starts a young saga needs no read: its progress is assumed to be empty, and the first write
+        A message that starts a young saga needs no read. Its progress is assumed to be empty, and the first write
         inserts it.
         """
         service = self.service
@@ -131,7 +132,7 @@ class MessageProcessor:
         return state
 
     async def advance(self, state: ProcessingState) -> ProcessingState:
-        """Carry out one decision, which reads or writes the progress once at most.
+        """Carry out one decision, which reads or writes the progress at most once.
 
         A refused write is not an error: the next decision is made on the reloaded progress.
         """
@@ -175,10 +176,10 @@ class MessageProcessor:
         return self._complete_if_finished(state)
 
     def read_progress(self, state: ProcessingState, now_ms: int) -> SagaProgress | None:
-        """Return the progress for this version of the service, without the runs that are held back.
+        """Return the progress as decisions see it, without the runs that are held back.
 
-        If the first message of the queue could not be decoded when it arrived, it is decoded again: this version may
-        know its schema.
+        If the first message of the queue could not be decoded when it arrived, it is decoded again, because this
+        version may know its schema.
         """
         p, service = state.progress, self.service
         if p is None or not (state.recalled or state.held_back or p.queue):
@@ -191,7 +192,7 @@ class MessageProcessor:
         return replace(p, queue=(replace(head, undecodable=bad), *p.queue[1:]))
 
     def _complete_if_finished(self, state: ProcessingState) -> ProcessingState:
-        """Complete the message if another decision would only confirm that it is finished.
+        """Complete the message if the next decision would only confirm that it is finished.
 
         It is not finished if a deadline has become due meanwhile.
         """
@@ -203,7 +204,8 @@ class MessageProcessor:
         return replace(state, is_complete=True)
 
     async def _give_up_oversized(self, state: ProcessingState, action: Action, why: TooLarge) -> ProcessingState:
-        """Make a dead letter of a message whose progress the store refuses as too large, or reject the command.
+        """Make a dead letter of a message because the store refuses its progress as too large; reject an operator's
+        command.
 
         Raises `why` again if the refused write was for neither a handler nor a command.
         """
@@ -288,14 +290,15 @@ class MessageProcessor:
             return outcome.state.carry(request.run, outcome.reusable_answers, earlier).drop_progress()
 
     async def _abort(self, state: ProcessingState, action: Abort) -> ProcessingState:
-        """Abort a run that never finished: make the calls that undo its steps, if it has any."""
+        """Abort a run that never finishes: make the calls that undo its steps, if it declared any."""
         request = await prepare_abort(self.service, state, action)
         if action.intent.undo_with:
             return await self._run(state, request)
         return await self.repository.commit(state, record_abort, action, request.remains, ())
 
     async def _write_run(self, request: RunRequest, reaction: ProcessingState | Write) -> ProcessingState:
-        """Write what follows from the end of a run, if anything; then drop the attempt's carried answers."""
+        """Write what follows from the end of a run, if anything. Then drop the answers that were carried over for the
+        run."""
         if not isinstance(reaction, Write):
             return reaction
         state = (await self._write(reaction)).drop_carried(request.run)
@@ -321,10 +324,11 @@ class MessageProcessor:
         return replace(state, is_complete=True)
 
     async def _end_with_timer(self, state: ProcessingState, action: ForwardTimer | AwaitLog) -> ProcessingState:
-        """Finish the message: its timer is forwarded, or kept until the log has been handled far enough.
+        """Finish the message by forwarding its timer, or by keeping the timer until the log has been handled far
+        enough.
 
-        If another worker has the partitions of the saga, the timer is forwarded to it: only that worker knows how far
-        they have been handled.
+        If another worker owns the partitions of the saga, the timer is forwarded to it, because only that worker knows
+        how far they have been handled.
         """
         if isinstance(action, ForwardTimer):
             return await self.forward_timer(state, action)
@@ -333,8 +337,10 @@ class MessageProcessor:
         return replace(state, is_complete=True, awaited_log=action)
 
     async def _add_log_progress(self, state: ProcessingState, now: Now) -> Now:
-        """Add to `now` the time up to which the log was handled, if a deadline is due: an event that closes it may be
-        in the log."""
+        """Return `now` with the time up to which the log has been handled, if a deadline is due.
+
+        The deadline has to know this, because an event that closes it may still be unread in the log.
+        """
         p = state.loaded_progress
         if not is_deadline_overdue(p, now.ms):
             return now
@@ -346,7 +352,7 @@ class MessageProcessor:
         return replace(now, handled_ms=handled_ms)
 
     def _report_grace(self, p: SagaProgress, k: PendingMessage, now_ms: int) -> None:
-        """Report a deadline that runs because its grace is over, although the log was not handled up to its due
+        """Report a deadline that runs because its grace is over, although the log has not been handled up to its due
         time."""
         service, watch = self.service, self.service.ports.outage_watch
         grace_ms = service.roles.handlers[k.handler].grace_ms

@@ -1,4 +1,4 @@
-"""Runs of handlers as values: what is to run, and why an attempt failed."""
+"""Runs of handlers as values: what to run, and why an attempt failed."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -24,11 +24,11 @@ class RunRequest(Struct, frozen=True, kw_only=True, gc=False):
     handler: Reaction
     run: RunKey
     remains: list[str] = []
-    """For an abort: effects that remain for a person to correct. The abort adds to the list while it runs."""
+    """For an abort: effects that remain for an operator to correct. The abort adds to the list while it runs."""
 
     @property
     def version(self) -> int:
-        """Version of the handler for a new run: only an open intent can have another one."""
+        """Version of the handler that begins the run or began its first turn. An open intent may have another one."""
         c = self.action.goes_on
         return self.handler.version if c is None else c.handler_version
 
@@ -54,7 +54,7 @@ class RunRequest(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AttemptFailed(Struct, frozen=True, kw_only=True, gc=False):
-    """A failed attempt, with everything that decides what follows from it."""
+    """A failed attempt, with everything that the decision about it needs."""
 
     state: ProcessingState
     """State after the last checkpoint of the attempt."""
@@ -62,13 +62,14 @@ class AttemptFailed(Struct, frozen=True, kw_only=True, gc=False):
     reason: str
     """Description of the error, without sensitive values."""
     secrets: tuple[str, ...]
-    """Sensitive values that the handler was given."""
+    """Sensitive texts that the handler was given, to be hidden in reports."""
     rule: FailureRule
     """Retry rule that applies to the error."""
     is_of_call: bool
-    """True if the external function that a step called has raised the error."""
+    """True if the error comes from the external function that a step called."""
     postponed_s: float | None
-    """Seconds after which to try again, if a limit or a breaker refused a call: the attempt does not count."""
+    """Seconds after which to try again, if a limit or a breaker refused a call; then the attempt does not count.
+    Otherwise `None`."""
     duration_s: float
     outages: int
     """Value of `OutageWatch.outages` when the attempt began."""
@@ -78,18 +79,18 @@ class AttemptFailed(Struct, frozen=True, kw_only=True, gc=False):
     """All step results."""
     abort_actions: tuple[AbortAction, ...]
     recorded: tuple[StepRecord, ...]
-    """Calls that the intent contains."""
+    """Calls in the run's intent."""
 
     @property
     def blame(self) -> Blame | None:
-        """Who can correct the cause; `None` if the rollout in progress will do so."""
+        """Who can correct the cause; `None` if the error ends with the rollout in progress."""
         if isinstance(self.error, UnknownSchema | NewerHandler):
             return None
         return self.blame_of_error
 
     @property
     def blame_of_error(self) -> Blame:
-        """Who can correct the cause, apart from a rollout in progress."""
+        """Who can correct the cause, whether or not a rollout is in progress."""
         return classify_failure(type(self.error), called=self.is_of_call)
 
     @property
@@ -99,7 +100,7 @@ class AttemptFailed(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def failure(self) -> Failure:
-        """The error, as far as the decision about it depends on it."""
+        """The error, reduced to what the decision about the attempt needs."""
         error = self.error
         waits_for: Literal["schema", "key", "release"] | None = next(
             (name for kind, name in _AWAITED.items() if isinstance(error, kind)), None
@@ -114,8 +115,8 @@ class AttemptFailed(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def disputed_calls(self) -> tuple[tuple[str, int], ...]:
-        """Steps and reads that an operator may answer even if an answer is recorded, because this release cannot follow
-        the record."""
+        """Steps and reads that an operator may answer even if they have a recorded answer, because this release cannot
+        follow the record."""
         if isinstance(self.error, NewerHandler):
             return list_answerable_calls(self.recorded)
         return self.error.disputed if isinstance(self.error, NotDeterministic) else ()
@@ -126,4 +127,4 @@ _AWAITED: Mapping[type[Exception], Literal["schema", "key", "release"]] = {
     KeyMissing: "key",
     NewerHandler: "release",
 }
-"""Errors that end without an operator once what the run waits for is deployed or restored."""
+"""Errors that no operator has to correct: they end once the schema, key or release that the run waits for is there."""

@@ -1,4 +1,4 @@
-"""The saga as a running handler sees it: steps, updates and reads are recorded, and replayed in a rerun."""
+"""The saga as a running handler sees it. Steps, updates and reads are recorded, and replayed in a rerun."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -52,39 +52,38 @@ T = TypeVar("T")
 
 
 REMEMBERED = "remembered"
-"""Recorded origin of an answer that is the last good result of an earlier call."""
+"""Recorded in `StepRecord.instead` if an answer is the last good result of an earlier call."""
 
 UNDEPLOYED = FailureRule(UnknownSchema.__name__, Retry(attempts_max=10, delay_s_first=READ_S_MIN, in_place_s=0))
 """Retry rule for a message whose schema is not deployed here; it overrides all declared rules. Attempts continue
-without limit, and each round of this many attempts is reported."""
+without limit, and each round of `attempts_max` attempts is reported."""
 NEWER = FailureRule(NewerHandler.__name__, RETRY)
 """Retry rule for a run that a newer version of its handler began; it overrides all declared rules. The run waits for a
-release."""
+release that has this version."""
 
 
 class SagaContext(Saga[Any]):
     """One attempt of a handler's run, as the handler sees it.
 
-    No call is made before the intent to make it is in the store: see `_begin`.
+    Before each call, the intent to make it is written to the store: see `_begin`.
     """
 
     failure: Exception | None = None
     """Error of a step. It fails the attempt even if the handler catches it."""
     halt: BaseException | None = None
-    """Reason why this attempt ends as it would by a crash."""
+    """Reason why this attempt has to end as in a crash."""
     is_abandoned = False
-    """True if the attempt is abandoned as by a crash: only writes in progress are awaited."""
+    """True if the attempt is abandoned as in a crash. Then only writes in progress are awaited."""
     has_ended = False
-    """True if the run may not begin any further call."""
+    """True if the run may begin no further call."""
     given: Mapping[str, object] = MappingProxyType({})
-    """Arguments that were passed to the handler."""
+    """Arguments that the handler got."""
     failed_on: Resource | None = None
-    """Resource that the failed step called."""
+    """Resource that was called by the step that failed."""
     called_failure: BaseException | None = None
-    """Exception of the function that the step called, or of its missing answer; `None` if the step failed for another
-    reason."""
+    """Exception of the function that a step called, or of its timeout; `None` if the step failed for another reason."""
     postponed_s: float | None = None
-    """Seconds after which to try again, if the step was not admitted: then the attempt does not count."""
+    """Seconds after which to try again, if limits did not admit the step. Then the attempt does not count."""
     _refused_answer: tuple[int, float] | None = None
     """Number of the call that a breaker refused, and the seconds after which to try it again."""
     _scope: RunScope | None = None
@@ -93,7 +92,7 @@ class SagaContext(Saga[Any]):
     _written = b""
     """Arguments of the current call, as JSON."""
     _digest = ""
-    """Digest of these arguments, made without a key."""
+    """Digest of `_written`, made without a key."""
     _abort_actions: tuple[AbortAction, ...] = ()
 
     def __init__(
@@ -104,8 +103,8 @@ class SagaContext(Saga[Any]):
         intent: Intent,
         codec: ValueCodec,
     ) -> None:
-        """`intent`: the open intent, or the one that will be written before the first step. `codec`: has the state of
-        the intent, decrypted."""
+        """`intent`: the open intent, or the one to write before the first step. `codec`: has the state of the intent,
+        decrypted."""
         self.service = service = repository.service
         self.repository, self.processing, self.codec = repository, processing, codec
         self.request, self.intent = request, intent
@@ -116,7 +115,7 @@ class SagaContext(Saga[Any]):
         self.seen: list[tuple[Any, object]] = []
         """Values with sensitive parts that steps, reads and updates returned, each with its type."""
         self.hides: list[str] = []
-        """Other texts to hide in reports about the run."""
+        """Further texts to hide in reports about the run."""
         self._numbers: dict[str, int] = {}
         self.replay = StepReplay(self.handler, intent.handler_version, codec.may_be_same)
         if intent.calls or intent.begins is not None or processing.results:  # else nothing is recorded yet
@@ -136,12 +135,12 @@ class SagaContext(Saga[Any]):
 
     @property
     def reusable_answers(self) -> tuple[StepRecord, ...]:
-        """Step results that a rerun can reuse. Without a persisted intent nothing can be reused."""
+        """Step results that a rerun can reuse. Without a persisted intent there are none."""
         return tuple(self.replay.calls) if self.intent.begins is not None else ()
 
     @property
     def until_s(self) -> float:
-        """Monotonic time at which the handler's timeout is over."""
+        """Monotonic time at which the handler times out."""
         return self.begun_s + self.handler.timeout_s
 
     @property
@@ -158,7 +157,7 @@ class SagaContext(Saga[Any]):
         now_ms, c = self.service.ports.clock.now_ms(), self.suspended_run
         if c is None:
             return now_ms
-        # This worker's clock may be behind that of the worker which made the previous turn, or found this one due.
+        # This worker's clock may be behind the clock of the worker that made the previous turn, or found this one due.
         is_awaited = any(message.type in c.awaited_types for message in self.intent.parts[len(c.parts) :])
         return max(now_ms, c.seen_ms if is_awaited or c.attempts else c.due_ms)
 
@@ -211,7 +210,7 @@ class SagaContext(Saga[Any]):
 
     @property
     def _whose(self) -> str:
-        """Return the handler's name for keys and markers. An abort has other keys and markers than the run that it
+        """Return the name of the run for keys and markers. An abort must not share these with the run that it
         undoes."""
         return f"{self.handler.name}|lieu" if self.intent.kind == "lieu" else self.handler.name
 
@@ -235,7 +234,7 @@ class SagaContext(Saga[Any]):
     def abort_actions(self) -> tuple[AbortAction, ...]:
         """Calls that undo this run.
 
-        A rerun that has declared fewer of them than an earlier attempt uses those of the earlier attempt.
+        If an earlier attempt declared more of them than this rerun so far, those of the earlier attempt count.
         """
         known = self.intent.undo_with if self.intent.kind == "do" else ()
         return self._abort_actions if len(self._abort_actions) >= len(known) else known
@@ -368,19 +367,19 @@ class SagaContext(Saga[Any]):
             raise
 
     def marker(self, call: StepRecord) -> str:
-        """Return the id of an update of this run."""
+        """Return the id of an update of this run. The marker in the document has this id."""
         return ids.update_id(
             self.service.name, self.processing.message.saga, self._whose, self.intent.cause, call.name, call.number
         )
 
     def _exclusive(self) -> AbstractAsyncContextManager[object]:
-        """Return the lock of this run: steps never overlap, and one that is called during another waits."""
+        """Return the lock of this run, so that steps never overlap: a step that is called during another one waits."""
         if self._scope is None:
             self._scope = self.service.ports.make_run_scope()
         return self._scope.gate
 
     async def settle(self) -> None:
-        """Wait until no call of this run is in progress. The run may not begin any further call."""
+        """Wait until no call of this run is in progress. From now on, the run may begin no further call."""
         self.has_ended = True
         if self._scope is not None and self.is_abandoned:
             await self._scope.wait_for_writes()
@@ -400,7 +399,7 @@ class SagaContext(Saga[Any]):
     def _describe_call(
         self, kind: Any, name: str, args: Sequence[object], kwargs: Mapping[str, object], document: str | None = None
     ) -> StepRecord:
-        """Make the record of a call, to be compared with the recorded calls."""
+        """Make the record of a call, to compare it with the recorded calls."""
         if self.has_ended:
             raise Permanent(f"{self.handler.name} asks for {kind} {name!r} after its end: await what it begins")
         if self.halt is not None:
@@ -443,7 +442,7 @@ class SagaContext(Saga[Any]):
     async def _or_halt(self, work: Awaitable[T]) -> T:
         """Await an operation of the store.
 
-        If the store fails, the attempt ends as by a crash, because that is not a failure of the handler.
+        If the store fails, the attempt ends as in a crash, because that is not a failure of the handler.
         """
         try:
             return await work
@@ -454,7 +453,7 @@ class SagaContext(Saga[Any]):
             raise
 
     def _shielded(self, work: Coroutine[object, object, Any]) -> Coroutine[object, object, Any]:
-        """Await a write. A timeout abandons the wait, never the write."""
+        """Await a write. A timeout ends the waiting, never the write."""
         assert self._scope is not None
         return self._or_halt(self._scope.write(work))
 
@@ -463,7 +462,7 @@ class SagaContext(Saga[Any]):
         return self._shielded(self.repository.overflow.store_claim(self.processing, answered))
 
     async def _replay_result(self, call: StepRecord, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
-        """Return a recorded result, as the first attempt and every rerun see it."""
+        """Return a recorded result as the handler sees it. The first attempt and every rerun get the same value."""
         if call.claim:
             call = await self._or_fail(self._or_halt(self.repository.overflow.load_claim(self.processing, call)))
         if find_marks(type_) is not None or call.by is not None:
@@ -484,9 +483,9 @@ class SagaContext(Saga[Any]):
     async def call_when_admitted(
         self, step: ExternalCall, used: UsedResource | None, limits: Limits | None
     ) -> StepRecord:
-        """Make a call when its own limits and those of its resource admit it. No intent is written before.
+        """Make a call when its own limits and those of its resource admit it. The intent is written only after that.
 
-        The call's own limits come first: a call that waits for them must not occupy a place at the resource.
+        The call's own limits come first, because a call that waits for them must not occupy a place at the resource.
         """
         timeout_s = self.handler.timeout_s if used is None else used.resource.timeout_s
         if limits is not None and limits.timeout_s is not None:
@@ -539,7 +538,8 @@ class SagaContext(Saga[Any]):
         return with_(step.record, value=self._encrypt_answer(step.record, value), instead=REMEMBERED)
 
     async def _call_fallback(self, step: ExternalCall, limits: Limits, timeout_s: float) -> StepRecord:
-        """Call the fallback of a call. The intent names it, so that a rerun calls the same function."""
+        """Call the fallback function in place of a call. The intent names it, so that a rerun calls the same
+        function."""
         other = limits.fallback
         assert callable(other)
         asked = with_(step.record, instead=other.__name__)
@@ -561,7 +561,7 @@ class SagaContext(Saga[Any]):
         )
 
     def _is_fault(self, why: BaseException) -> bool | None:
-        """Return whether the resource is at fault for a failed call; `None` if the call was abandoned before its
+        """Return True if the resource is to blame for a failed call; `None` if the call was abandoned before its
         timeout."""
         if isinstance(why, Exception) and self.failed_on is not None:
             return not isinstance(why, self.retry_rule(why).retry.never)
@@ -569,7 +569,7 @@ class SagaContext(Saga[Any]):
         return True if is_late else None
 
     def _has_failed(self, why: BaseException) -> bool | None:
-        """Return whether a call counts as failed for the call's own limits; `None` if it was abandoned."""
+        """Return True if a call counts as failed for the call's own limits; `None` if it was abandoned."""
         return True if self.called_failure is not None and isinstance(why, Exception) else self._is_fault(why)
 
     async def call_external(
@@ -613,7 +613,7 @@ class SagaContext(Saga[Any]):
         return answered
 
     def withdraw_refused_answer(self, why: Exception) -> None:
-        """Withdraw the answer that a breaker is open, if the handler fails because of it: then the attempt is
+        """Withdraw the recorded answer that a breaker is open, if the handler fails because of it. Then the attempt is
         postponed.
 
         An answer that is in a written intent stays.
@@ -626,8 +626,8 @@ class SagaContext(Saga[Any]):
             self.postponed_s = left_s
 
     def retry_rule(self, why: Exception) -> FailureRule:
-        """Return the retry rule for a failure. The rule of a resource applies only if a step that called it has
-        failed."""
+        """Return the retry rule for a failure. The rule of a resource applies only if a step that called the resource
+        has failed."""
         if isinstance(why, NewerHandler):
             return NEWER
         if isinstance(why, UnknownSchema):
@@ -645,8 +645,8 @@ class SagaContext(Saga[Any]):
         return [*marks.texts(self.service.state_of(self._fields)), *marks.texts(self._state)]
 
     def secrets(self) -> list[str]:
-        """Return the texts of all sensitive values that this run was given. They are hidden in reports about the
-        run."""
+        """Return the texts of all sensitive values that this run was given, so that reports about the run can hide
+        them."""
         texts = []
         if self.service.sensitive:
             events = [event for event in self.given.values() if isinstance(event, Event)] or self._events()
@@ -668,18 +668,18 @@ class SagaContext(Saga[Any]):
         *,
         first: int = 0,
     ) -> StepRecord:
-        """Return the record of a call with its arguments for people to read, if they are short. `written`: the
-        arguments as JSON.
+        """Return the record of a call with its arguments as readable text, if they are short. `written`: the arguments
+        as JSON.
 
-        A run that was given any sensitive value, even a boolean, records no arguments: values that its handler derives
-        from the sensitive one could not be recognized.
+        A run that was given any sensitive value, even a boolean, records no arguments, because values that its handler
+        derives from the sensitive one could not be recognized.
         """
         if len(written) > recorded_values.ARGUMENT_BYTES_MAX or not (args or kwargs) or any(self.secrets()):
             return asked
         return with_(asked, arguments=recorded_values.describe_arguments(call, args, kwargs, first=first))
 
     def _events(self) -> list[Event]:
-        """Decode the events of a run that is aborted: the abort itself is not given them."""
+        """Decode the events of a run that is aborted, because the abort itself does not get them."""
         found = []
         for part in self.intent.parts:
             with suppress(BadInput, KeyError, KeyMissing):

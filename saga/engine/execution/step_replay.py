@@ -1,7 +1,7 @@
 """Replay the recorded steps in a rerun, which has to make the same calls in the same order.
 
 Flags are the exception, because a release uses them to introduce a new branch in a handler. A recorded flag that this
-release does not read is skipped, and a flag that the recorded run never read is off. The calls after it are compared as
+release does not read is skipped, and a flag that the recorded run never read is off. All other calls are compared as
 usual.
 """
 
@@ -18,7 +18,7 @@ from saga.progress.document import Intent, StepRecord
 
 
 class StepReplay:
-    """Answers of one run so far: those that are recorded, and those that this attempt adds."""
+    """Answers of one run so far: the recorded ones, and the ones that this attempt adds."""
 
     open_call: StepRecord | None = None
     """The call that has begun and has no answer in the intent."""
@@ -30,7 +30,7 @@ class StepReplay:
     """Answers that an operator supplied in place of the external system."""
 
     def __init__(self, handler: Reaction, began_version: int, may_be_same: Callable[[str, str], bool]) -> None:
-        """`began_version`: version of the handler that began the run. `may_be_same`: compares the digest of arguments
+        """`began_version`: version of the handler that began the run. `may_be_same`: compares a digest of arguments
         with one that may have been recorded with another key."""
         self._handler, self._began_version, self._may_be_same = handler, began_version, may_be_same
         self.calls: list[StepRecord] = []
@@ -47,17 +47,17 @@ class StepReplay:
 
     @property
     def begun_before(self) -> StepRecord | None:
-        """The current call, if an earlier attempt began it, so that its result is unknown; otherwise `None`."""
+        """The current call, if an earlier attempt began it and its result is unknown; otherwise `None`."""
         return self.open_call if self.recorded == len(self.calls) else None
 
     @property
     def is_resolved(self) -> bool:
-        """True if an operator has answered one of the steps. Then the run continues with whatever version of its code
-        is deployed."""
+        """True if an operator has answered one of the steps. Then the run continues with whatever version of the
+        handler is deployed."""
         return bool(self._resolved)
 
     def load(self, intent: Intent, carried: tuple[StepRecord, ...]) -> None:
-        """Load the answers of an earlier attempt: those in its intent, or those carried while this message is
+        """Load the answers of an earlier attempt: from its intent, or those carried over while this message is
         processed."""
         known = intent.calls
         if answered := {identify_call(call): call for call in known if call.by is not None}:
@@ -70,12 +70,12 @@ class StepReplay:
         self.calls = list(carried if carried and carried[: len(known)] == known else known)
 
     def mark_saved(self, begun: StepRecord | None) -> None:
-        """Record that the intent was saved with all answers so far. `begun`: the call that this intent marks as
-        started, if any."""
+        """Record that the intent was saved with all answers so far. `begun`: the call that this intent marks as begun,
+        if any."""
         self.open_call, self.recorded = begun, len(self.calls)
 
     def check_exhausted(self) -> None:
-        """Raise `NotDeterministic` if a call is recorded that this run has not made."""
+        """Raise `NotDeterministic` if the record has a call that this run has not made."""
         left = self._expected() if self.calls or self.open_call else None
         if left is not None and is_flag(left):
             self._next = skip_flags(self.calls, self._next, None)
@@ -115,9 +115,9 @@ class StepReplay:
         return self.calls[self._next - 1] if self._next <= len(self.calls) else None
 
     def as_begun(self, asked: StepRecord, digest: str) -> StepRecord:
-        """Return the call with the digest under which it was begun, if it was begun.
+        """Return the call with the digest under which an earlier attempt began it; unchanged if none did.
 
-        A key that was added or lost since would change the digest.
+        The digest may differ, because a key may have been added or lost since.
         """
         begun = self.open_call
         is_it = begun is not None and begun.input != asked.input and identify_call(begun) == identify_call(asked)
@@ -126,7 +126,8 @@ class StepReplay:
         return with_(asked, input=begun.input)
 
     def _mismatch(self, what: str, *calls: StepRecord) -> NotDeterministic:
-        """Make the failure of a rerun. If another version of the handler began the run, the failure names it.
+        """Make the error of a rerun that differs from the record. If another version of the handler began the run, the
+        error names it.
 
         `calls`: the recorded call, and the call that the rerun made instead.
         """
@@ -140,7 +141,7 @@ class StepReplay:
         )
 
     def _answer_past_flags(self, asked: StepRecord, digest: str) -> StepRecord | None:
-        """Return the recorded answer if the current call, or the recorded one, reads a flag."""
+        """Return the recorded answer, where the call asked for or the recorded call reads a flag."""
         place = skip_flags(self.calls, self._next, asked)
         count = len(self.calls)
         follows = self.calls[place] if place < count else self.open_call if count == self.recorded else None

@@ -1,4 +1,4 @@
-"""Encryption around a run: decrypt the values that the handler is given, encrypt those that it records and emits.
+"""Encryption around a run: decrypt the values that the handler gets, and encrypt the values that it records and emits.
 
 Each value is encrypted with the key of its subject. Without keys nothing is encrypted, and an encrypted value from
 another process fails the attempt, which is retried later.
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 _KEYED = "k"
-"""Prefix of a digest that was made with a key. Digests without a key never begin with it."""
+"""Prefix of a digest that was made with a key. Digests without a key never start with it."""
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
@@ -57,19 +57,19 @@ class ValueCodec:
     """Decrypts and encrypts the values of one run, with the keys of their subjects."""
 
     own: "SubjectKey | None" = None
-    """Key of the subject of the run; `None` if there are no keys, or if this key was erased."""
+    """Key of the run's subject; `None` if there are no keys, or if this key was erased."""
     trouble: KeyMissing | Permanent | None = None
-    """Error for a value of the run that cannot be opened. The attempt raises it when it opens its messages."""
+    """Error for a value of the run that cannot be decrypted. The attempt raises it when it decrypts its messages."""
 
     older_state: Mapping[str, Any] = MappingProxyType({})
-    """State of an older version, decrypted, to be migrated."""
+    """State of an older version, decrypted, which has to be migrated."""
 
     def __init__(
         self, service: ServiceRuntime, processing: ProcessingState, state: dict[str, Any] | None = None
     ) -> None:
         self._service, self._processing = service, processing
         self.state: dict[str, Any] = state or {}
-        """State that the handler is given, decrypted."""
+        """State that the handler gets, decrypted."""
         self._known: dict[str, SubjectKey | None] = {}
 
     async def open(self, handler: str, intent: Intent, p: SagaProgress) -> None:
@@ -82,10 +82,10 @@ class ValueCodec:
             self.older_state = await self.decrypt_state(p.state, p.version)
 
     async def begin(self, handler: str, intent: Intent) -> None:
-        """Get the keys for everything that a run is given.
+        """Get the keys for all values that a run gets.
 
-        Raises `KeyMissing` if one is missing, before a key is made for the run's subject: a new key would replace the
-        missing one.
+        Raises `KeyMissing` if one is missing. This happens before a key is created for the run's subject, because a new
+        key would replace the missing one.
         """
         library = self._service.schemas.library
         recorded = [msgspec.json.decode(call.value) for call in intent.calls if find_key_names(bytes(call.value))]
@@ -172,23 +172,24 @@ class ValueCodec:
     # ------------------------------------------------------------ digests
 
     def digest(self, plain: str) -> str:
-        """Return the digest of arguments for the record. With a key, the arguments cannot be guessed from the
-        digest."""
+        """Return the digest of arguments for the record. If it is made with a key, the arguments cannot be guessed from
+        it."""
         if self.own is None:
             return plain
         return _KEYED + blake2b(plain.encode(), key=self.own.digest, digest_size=12).hexdigest()
 
     def may_be_same(self, plain: str, expected: str) -> bool:
-        """Return whether a digest that was recorded with another key, or without a key, may belong to these arguments.
+        """Return True if a digest that was recorded with another key, or without a key, may belong to these arguments.
 
-        A digest whose key is lost may belong to any arguments.
+        If the key of the digest is lost, it may belong to any arguments.
         """
         return self.own is None if expected.startswith(_KEYED) else plain == expected
 
     # ------------------------------------------------------------ what is recorded
 
     def encrypt(self, recorded: Any, what: str) -> Any:
-        """Encrypt the sensitive parts of a recorded value, bound to their place. `what`: the state, or a call."""
+        """Encrypt the sensitive parts of a recorded value, bound to their place. `what`: the place, which is the state
+        or a call."""
         if self._service.ports.keys is None:
             return recorded
         return replace_marked_at(recorded, lambda path, value: self._encrypt_text(value, self._place(what, path)))
@@ -202,8 +203,8 @@ class ValueCodec:
         return {MARK: self.own.encrypt_recorded(_encoder.encode(value), place)}
 
     def decrypt(self, recorded: Any, what: str) -> Any:
-        """Decrypt the sensitive parts of a recorded value. Erased parts read `erased`. `_unlock` has to be called
-        before."""
+        """Decrypt the sensitive parts of a recorded value. Erased parts become the text `erased`. `_unlock` has to be
+        called before."""
         return replace_marked_at(recorded, lambda path, value: self._decrypt_text(value, self._place(what, path)))
 
     def _decrypt_text(self, value: Any, place: str) -> Any:
@@ -224,13 +225,13 @@ class ValueCodec:
             ) from None
 
     def encrypt_raw(self, value: Raw, what: str) -> Raw:
-        """Encrypt the sensitive parts of a recorded value that is JSON."""
+        """Encrypt the sensitive parts of a recorded value that is given as JSON."""
         if self._service.ports.keys is None or f'"{MARK}"'.encode() not in bytes(value):
             return value
         return Raw(_encoder.encode(self.encrypt(msgspec.json.decode(value), what)))
 
     async def decrypt_raw(self, value: Raw, what: str) -> Raw:
-        """Get the keys of a recorded value that is JSON, and decrypt it."""
+        """Get the keys for a recorded value that is given as JSON, and decrypt it."""
         if not find_key_names(bytes(value)):
             return value
         recorded = msgspec.json.decode(value)
@@ -260,8 +261,8 @@ class ValueCodec:
         return replace(action, args=tuple(args), named=named)
 
     async def decrypt_state(self, fields: Mapping[str, Any], version: int) -> dict[str, Any]:
-        """Decrypt the fields of a state of the given version. A field whose type does not accept `erased` gets its
-        default."""
+        """Decrypt the fields of a state of the given version. If an erased value does not fit a field's type, the field
+        gets its default."""
         await self._unlock(_names_in(fields))  # the keys of a state to be migrated are not known yet
         if not self._known:
             return dict(fields)
@@ -272,7 +273,7 @@ class ValueCodec:
 
 
 async def encrypt_answer(service: ServiceRuntime, state: ProcessingState, action: CommandDecision) -> CommandDecision:
-    """Encrypt an operator's answer to a step, with the key of the run's subject, as the step's own answer would be
+    """Encrypt an operator's answer to a step with the key of the run's subject, as the step's own answer would be
     encrypted.
 
     The whole answer is encrypted, because the name of a step does not show which parts are sensitive. The arguments of
@@ -299,17 +300,17 @@ async def encrypt_answer(service: ServiceRuntime, state: ProcessingState, action
 
 
 STATE = "state"
-"""Place of a saga's state, to which encrypted values in it are bound."""
+"""Place of a saga's state. Encrypted values in the state are bound to it."""
 
 
 def place_of_call(run: RunKey, call: StepRecord) -> str:
-    """Return the place of the answer to a call. The encrypted answer is bound to it, so only this run and call can use
-    it."""
+    """Return the place of the answer to a call. The encrypted answer is bound to it, so it cannot be used for another
+    run or call."""
     return repr((*run, call.kind, call.name, call.number))
 
 
 def _may_be_encrypted(intent: Intent) -> bool:
-    """Return whether a run may be given an encrypted value, judging by the bytes of its messages."""
+    """Return True if a run may get an encrypted value, judging by the bytes of its messages."""
     return bool(intent.state or intent.calls) or any(find_key_names(part.value) for part in intent.parts)
 
 
@@ -327,15 +328,15 @@ def _readable_value(part: Message, library: Library, writer_of: WriterOf) -> byt
 
 
 def _names_in(recorded: Any) -> set[str]:
-    """Return the names of the keys in a recorded value. Only marked values count, even if others look like encrypted
-    ones."""
+    """Return the names of the keys that a recorded value needs. Only marked values count, even if others look
+    encrypted."""
     names = set[str]()
     replace_marked(recorded, lambda value: names.add(key_name_of(value)) if is_encrypted(value) else None)
     return names
 
 
 def _fits(name: str, value: Any, kind: Any) -> bool:
-    """Return whether a state can have this field, if its other fields have their defaults."""
+    """Return True if this field has a valid value for the state, with the other fields at their defaults."""
     try:
         msgspec.convert({name: unwrap_marked(value)}, kind, strict=False)
     except msgspec.ValidationError:
@@ -347,7 +348,7 @@ def _fits(name: str, value: Any, kind: Any) -> bool:
 
 
 async def encrypt_message(service: ServiceRuntime, message: Message, position: Position) -> Message:
-    """Encrypt a message when it arrives, so that it can be stored. Waits while the keys are unavailable. Raises
+    """Encrypt a message when it arrives, so that it can be stored. Retries while the keys are unavailable. Raises
     `Draining`."""
     if service.ports.keys is None:
         return message
@@ -380,9 +381,9 @@ async def _encrypt_value(
 ) -> bytes:
     """Encrypt every part of a value that should be encrypted and is not.
 
-    If the schema is unknown, so are the fields and the subject, and a newer version may mark more fields as sensitive.
-    So the value is encrypted as a whole, with the key of its saga. Its header stays plain, so that the value can be
-    read once its schema is deployed or known to a registry.
+    If the schema is unknown, the fields and the subject are unknown, too, and a newer version may mark more fields as
+    sensitive. So the value is encrypted as a whole, with the key of its saga. Its header stays plain, so that the value
+    can be read once its schema is deployed or known to a registry.
     """
     library = service.schemas.library
     if encryption.split_encrypted(value) is not None:
@@ -414,7 +415,8 @@ async def _encrypt_value(
 async def _encrypt_foreign(
     service: ServiceRuntime, position: Position, value: bytes, contract: Contract, saga: str
 ) -> bytes:
-    """Encrypt a value that is not in single-object encoding: rejected JSON field by field, anything else as a whole."""
+    """Encrypt a value that is not in single-object encoding: rejected JSON is encrypted field by field, anything else
+    as a whole."""
     newest = contract.newest
     try:
         key = await _key_of(service, position, subject_in_json(value, newest.subject) or saga, saga)
@@ -431,7 +433,7 @@ async def _encrypt_foreign(
 
 
 async def _key_of(service: ServiceRuntime, position: Position, subject: str, saga: str) -> "SubjectKey | None":
-    """Return the key of a subject, or that of the saga if the subject's key is lost. Raises `KeyMissing` if both are
+    """Return the key of a subject or, if that key is lost, the key of the saga. Raises `KeyMissing` if both are
     lost."""
     keys = service.ports.keys
     assert keys is not None

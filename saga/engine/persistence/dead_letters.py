@@ -1,7 +1,7 @@
 """Make dead letters, records on `<service>.dead`: the original bytes and headers, the reason, and what to do.
 
-A dead letter always fits: the size of its own texts is limited, and it contains as much of the original as the log
-accepts, with length, digest, and the place where the whole original is.
+A dead letter is never too large. The size of its own texts is limited, and it contains as much of the original as the
+log accepts, with length, digest, and the place where the whole original is.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,8 +23,8 @@ from saga.support.printable import printable, shorten
 from saga.telemetry.events import DeadLettered, Escalated
 
 TOO_LARGE = "the progress cannot be written"
-"""Beginning of the reason of a dead letter that is in no progress, because the progress would be too large for the
-store."""
+"""Beginning of a dead letter's reason: the dead letter is in no progress, because the progress would be too large for
+the store."""
 
 DEADLY = "mend what ends the process, which the system's log may tell; then have it tried again: saga dead replay"
 """Remedy for a poison message."""
@@ -34,15 +34,16 @@ STACK_BYTES_MAX, STATE_BYTES_MAX = 300, 2000
 CALLS_BYTES_MAX = 8000
 """Maximum size of all listed calls together, in bytes."""
 SMALLER_BYTES = (1 << 18, 1 << 16, 1 << 13)
-"""Sizes in bytes to which a dead letter that the log refuses is cut, one after another; finally it is sent without the
-original."""
+"""Sizes in bytes to which a dead letter is cut, one after another, while the log refuses it. Finally it is sent without
+the original."""
 LEAST_BYTES_MAX = 120
-"""Maximum size in bytes of each of our headers, in a dead letter without the original."""
+"""Maximum size in bytes of each of the toolkit's headers, in a dead letter without the original."""
 _LEAST = ("dead_id", "dead_what", "dead_service", "dead_reason", "dead_time", "dead_handler", "dead_whole")
 
 
 def to_outgoing(service: str, dead: DeadLetterRecord, time: str, whole: str, contract: Contract | None) -> Outgoing:
-    """Make the dead letter of a handler. `whole`: place of the whole original, if the log does not accept it."""
+    """Make the record of a handler's dead letter. `whole`: place of the whole original, if the log does not accept
+    it."""
     message = dead.message
     headers = (
         *envelope.headers_of(message, contract),
@@ -63,8 +64,7 @@ def to_outgoing(service: str, dead: DeadLetterRecord, time: str, whole: str, con
 def escalation_to_outgoing(
     service: str, dead: DeadLetterRecord, time: str, undoes: str, whole: str, contract: Contract | None
 ) -> Outgoing:
-    """Make the escalation of a compensation that keeps failing. `undoes`: the event that the compensation cannot
-    undo."""
+    """Make the record of an escalation: a compensation keeps failing. `undoes`: the event that it cannot undo."""
     record = to_outgoing(service, dead, time, whole, contract)
     return record._replace(headers=(*record.headers, _header("dead_undoes", undoes)))
 
@@ -72,7 +72,7 @@ def escalation_to_outgoing(
 def to_telemetry(
     service: str, saga: str, dead: DeadLetterRecord, contract: Contract | None
 ) -> DeadLettered | Escalated | None:
-    """Make the telemetry event of a dead letter; `None` for the end of a dead letter."""
+    """Make the telemetry event of a dead letter or escalation; `None` for a record that only ends a dead letter."""
     if dead.kind == "escalation":
         return Escalated(
             service=service, saga=saga, handler=dead.handler, reason=dead.reason, steps=dead.calls, id=dead.id
@@ -95,8 +95,8 @@ def to_telemetry(
 
 
 def from_unreadable(service: str, record: Record, reason: str, now_ms: int, contract: Contract | None) -> Outgoing:
-    """Make the dead letter of a record whose saga is unknown, with its bytes and headers. `contract`: that of the
-    declared type."""
+    """Make the dead letter of a record whose saga is unknown, with its bytes and headers. `contract`: the contract of
+    the type that the record declares."""
     where = f"{record.topic}/{record.partition}/{record.offset}"
     remedy = "mend its sender; this dead letter has the original, or says where it is"
     id_ = ids.dead_letter_id(service, where, "-", f"{where}@{record.log_id}" if record.log_id else where, 0)
@@ -110,7 +110,7 @@ def from_unreadable(service: str, record: Record, reason: str, now_ms: int, cont
 
 
 def from_forgotten(service: str, message: Message, position: Position, contract: Contract | None) -> Outgoing:
-    """Make the dead letter of a message whose saga is forgotten here. Otherwise the message would start a new saga."""
+    """Make the dead letter of a message whose saga is forgotten here. If it were handled, it would start a new saga."""
     reason = f"{TOO_OLD}: its saga began {message.started}, and nothing is known of it here any more"
     remedy = (
         "look why it comes so late, or whether this worker's clock is ahead; "
@@ -135,7 +135,8 @@ def describe_deaths(deaths: int) -> str:
 def from_poisonous(
     service: str, message: Message, position: Position, deaths: int, contract: Contract | None
 ) -> Outgoing:
-    """Make the dead letter of a message on which processes die before any handler runs: no progress mentions it."""
+    """Make the dead letter of a message on which processes die before any handler runs. No progress mentions the
+    message."""
     where = position.place
     headers = (
         *envelope.headers_of(message, contract),
@@ -155,18 +156,18 @@ def from_poisonous(
 
 
 def forgotten_id(service: str, message: Message) -> str:
-    """Return the id of a dead letter for a message that is older than the retention."""
+    """Return the id of the dead letter for a message whose saga is older than the retention."""
     return ids.dead_letter_id(service, message.saga, "-", message.id, 0)
 
 
 def _blame_headers(blame: Blame | None, contract: Contract | None) -> Headers:
-    """Return the class of the failure, and the service that owns the contract."""
+    """Return headers with the class of the failure, and the service that owns the contract."""
     of_class = (_header("dead_class", blame),) if blame else ()
     return (*of_class, _header("dead_owner", contract.owner)) if contract is not None else of_class
 
 
 class Explanation(NamedTuple):
-    """Reason why a message was given up, and what to do."""
+    """Why a message was given up, and what to do."""
 
     reason: str
     remedy: str
@@ -205,7 +206,7 @@ def _call_headers(calls: Sequence[str]) -> Iterator[tuple[str, bytes]]:
 def shrink(whole: Outgoing, record_bytes_max: int) -> Iterator[Outgoing]:
     """Yield a dead letter in full or with as much of the original as the log accepts, then with less and less of it.
 
-    The topic may accept less than the log.
+    The smaller forms are tried because the topic may accept less than the log.
     """
     size = record_size(whole)
     if size <= record_bytes_max:

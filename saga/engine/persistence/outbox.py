@@ -32,8 +32,8 @@ async def retry_while_unavailable(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> T:
-    """Return the result of `act`, and retry while store or broker is unavailable. A retry does not count as an
-    attempt."""
+    """Return the result of `act`, and call it again while store or broker is unavailable. This does not count as an
+    attempt of the run."""
     pause_s, away, ports = WAIT_S_FIRST, None, service.ports
     while True:
         began = ports.clock.monotonic_s()
@@ -59,7 +59,7 @@ async def retry_while_unavailable(
 def report_refused_write(
     service: ServiceRuntime, saga: str | None, operation: Literal["write", "archive", "update"], why: StoreError
 ) -> None:
-    """Report a refused write, for the metrics."""
+    """Report a write that the store refused, for the metrics."""
     kind: Literal["conflict", "ambiguous"] = "ambiguous" if isinstance(why, Ambiguous) else "conflict"
     service.ports.outage_watch.report(WriteRefused(service=service.name, saga=saga, operation=operation, why=kind))
 
@@ -73,7 +73,7 @@ async def send_dead_letter(service: ServiceRuntime, position: Position, whole: O
     """Publish a dead letter in full, or with as much of the original as the log accepts; return when it is
     acknowledged.
 
-    While the log rejects it in every form, this waits and reports it.
+    While the log rejects every form of it, this is reported, and publishing is tried again.
     """
     ports, pause_s, was_refused = service.ports, WAIT_S_FIRST, False
     while (
@@ -123,7 +123,7 @@ def timer_record(service: ServiceRuntime, saga: str, id_: str, due_ms: int, *, u
 def outbox_records(service: ServiceRuntime, p: SagaProgress, entry: Transition) -> list[Outgoing]:
     """Make the records of a transition: events in recorded order, then dead letters.
 
-    They are built only from the contents of the progress, so a repetition has the same bytes.
+    They are built only from the contents of the progress, so publishing them again sends the same bytes.
     """
     contracts = service.contracts
     messages = build_messages(p, entry)

@@ -1,4 +1,5 @@
-"""Overflow segments and claim checks: the parts of a saga's progress that do not fit in its one document."""
+"""Read and write overflow segments and claim checks: the parts of a saga's progress that do not fit in its one
+document."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -35,8 +36,8 @@ class OverflowStore:
     async def recall(self, state: ProcessingState) -> ProcessingState:
         """Look the message up in the overflow segments.
 
-        Afterwards `ProcessingState.loaded_progress` shows about the message what a progress without segments would
-        show.
+        Afterwards `ProcessingState.loaded_progress` and `paged` show everything about the message, as if the progress
+        had no segments.
         """
         had, kept = await self._find_entries(state, state.loaded_progress, [state.message])
         return replace(state, recalled=had, paged=tuple(sorted(kept)))
@@ -50,7 +51,7 @@ class OverflowStore:
     async def _find_entries(
         self, state: ProcessingState, p: SagaProgress, messages: Sequence[Message]
     ) -> tuple[dict[str, int], set[str]]:
-        """Return the message's entries in inbox segments, and the handlers for which segments store the message as
+        """Return the messages' entries in inbox segments, and the handlers for which segments store the messages as
         pending."""
         missing = {
             ids.inbox_entry(m.id, name): name for m in messages for name in self.service.roles.names.get(m.type, ())
@@ -76,8 +77,8 @@ class OverflowStore:
     ) -> tuple[SagaProgress, list[tuple[str, int]]]:
         """Move items that do not fit in the progress to segments, and restore items that are needed.
 
-        Returns the progress to be written, once its segments are durable, and the segments that are no longer needed
-        after that write, each with its version. Raises `Superseded`.
+        Returns the progress to write, after its segments are durable. Also returns the segments, each with its version,
+        that are no longer needed after that write. Raises `Superseded`.
         """
         emptied: list[tuple[str, int]] = []
         context = OverflowContext(
@@ -116,7 +117,7 @@ class OverflowStore:
     async def _empty_segment(
         self, state: ProcessingState, segment: OverflowSegment, emptied: list[tuple[str, int]]
     ) -> SegmentDocument:
-        """Read a segment that is to be removed from the progress, add it to `emptied`, and return its content."""
+        """Return the content of a segment that will be removed from the progress, and add the segment to `emptied`."""
         key, document = await self._read(state, segment)
         content = _decode_segment(key, document)
         emptied.append((key, document.cas))
@@ -154,7 +155,7 @@ class OverflowStore:
         return p
 
     async def remove_segments(self, emptied: Sequence[tuple[str, int]]) -> None:
-        """Remove segments that no progress lists any more. A segment that cannot be removed does no harm."""
+        """Remove segments that no progress lists any more. If this fails, the segment stays and does no harm."""
         for key, cas in emptied:
             with suppress(StoreError):
                 await self.service.ports.store.remove(ARCHIVES, key, cas=cas)
@@ -189,7 +190,7 @@ class OverflowStore:
             ports.overflow_cache.learn(key, overflow.decode_segment(new.content).entries)
 
     async def _entries_of(self, state: ProcessingState, segment: OverflowSegment) -> bytes:
-        """Return the entries of a segment. Raises `Superseded` if the progress has changed meanwhile."""
+        """Return the inbox entries of a segment. Raises `Superseded` if the progress has changed meanwhile."""
         ports, saga = self.service.ports, state.message.saga
         key = overflow.segment_key(self.service.name, saga, segment)
         entries = ports.overflow_cache.entries_of(key)

@@ -50,8 +50,8 @@ def _decode_archive(key: str, document: Document) -> TransitionArchive:
 
 
 class ProgressRepository:
-    """Loads and commits the progress of one service's sagas, and publishes their events. It keeps no state for a
-    message."""
+    """Loads and commits the progress of one service's sagas, and publishes their events. It keeps no state between
+    calls."""
 
     def __init__(self, service: ServiceRuntime) -> None:
         self.service, self.overflow = service, OverflowStore(service)
@@ -59,9 +59,9 @@ class ProgressRepository:
     async def load(self, state: ProcessingState) -> ProcessingState:
         """Read the progress from the store.
 
-        Events that are not known as published are published first, except events that another message's redelivery will
-        publish: those are published only if the processing of this message writes. Raises `Draining`, because a worker
-        that has lost the partition must not decide.
+        Events that are not known as published are published first. If another message will be redelivered and will
+        publish them, that is left to it, unless the processing of this message writes. Raises `Draining`, because a
+        worker that has lost the partition must not decide.
         """
         service, message = self.service, state.message
         ports = service.ports
@@ -98,7 +98,8 @@ class ProgressRepository:
         return replace(state, progress=p, cas=cas, is_current=True, unpublished=unpublished, recalled=None, paged=None)
 
     def _is_brought_elsewhere(self, state: ProcessingState, entry: Transition) -> bool:
-        """Return True if another message will be redelivered, and will then publish the events of a transition.
+        """Return True if another message will be redelivered, and its processing will then publish the events of a
+        transition.
 
         That is so if the message's offset is not committed, its log is still read, and a handler of this version
         consumes it.
@@ -113,7 +114,7 @@ class ProgressRepository:
             await self.publish(state, p, entry)
 
     async def _take_over(self, state: ProcessingState, p: SagaProgress) -> SagaProgress:
-        """Return the progress with self-consumed events that the previous version of the service did not consume."""
+        """Return the progress with the self-consumed events that only this version of the service consumes."""
         entries = [*await self._load_archives(state.position, p), *map(decode_transition, p.transitions)]
         if p.segments:
             p = await self.overflow.restore_results(state, p)
@@ -138,8 +139,8 @@ class ProgressRepository:
     def _check_declared(self, p: SagaProgress, unpublished: Sequence[Transition]) -> None:
         """Check that this version of the service declares everything that the progress needs.
 
-        Raises `SagaError` otherwise: the saga waits, and this is reported, until a version that does so processes the
-        message.
+        Raises `SagaError` otherwise. The saga then waits, and this is reported, until a version that declares
+        everything processes the message.
         """
         if p.version > self.service.version:
             raise SagaError(
@@ -178,7 +179,7 @@ class ProgressRepository:
             )
 
     def _note_work(self, heartbeat: Heartbeat, position: Position) -> Awaitable[None]:
-        """Record in the store that the service works now, so that its absences are known later."""
+        """Record in the store that the service is running, so that its absences are known later."""
         return retry_while_unavailable(self.service, position, "write", heartbeat.record)
 
     async def commit(
@@ -190,8 +191,8 @@ class ProgressRepository:
     ) -> ProcessingState:
         """Write the progress that `record_it` returns by one compare-and-swap, then publish its events.
 
-        `record_it` is called with the progress, the context of this write, and the arguments. Raises `Superseded` if
-        the next action has to be decided again on a reloaded progress, and `TooLarge`.
+        `record_it` is called with the progress, the context of this write, and the arguments. Raises `TooLarge`, and
+        `Superseded` if the progress has to be reloaded and the next action decided again.
         """
         p, ports, stages = state.loaded_progress, self.service.ports, state.measurements
         written = record_it(p, self._write_context(state, p), *args, **kwargs)
@@ -223,8 +224,8 @@ class ProgressRepository:
             self.service.ports.outage_watch.report(ended)
 
     async def checkpoint(self, state: ProcessingState, written: Commit) -> ProcessingState:
-        """Write the progress only. An ambiguous write counts as refused and is never repeated, because it may still
-        take effect.
+        """Write the progress without publishing its events. An ambiguous write counts as refused and is never repeated,
+        because it may still take effect.
 
         Raises `Superseded`, and `TooLarge` for a progress that can never be written.
         """
@@ -279,7 +280,7 @@ class ProgressRepository:
         return replace(state, progress=p, cas=cas, is_current=True, unpublished=())
 
     async def open_intent(self, state: ProcessingState, intent: Intent) -> ProcessingState:
-        """Write an intent, so that the call that it begins is known after a crash. Raises `Superseded` and
+        """Write an intent, so that the call that begins now is known after a crash. Raises `Superseded` and
         `TooLarge`."""
         p = state.loaded_progress
         context = self._write_context(state, p, appends=False)
@@ -321,7 +322,8 @@ class ProgressRepository:
     async def publish(self, state: ProcessingState, p: SagaProgress, entry: Transition) -> None:
         """Publish the events and the timer of a transition, in order, and return when all are acknowledged.
 
-        Nothing of a later transition is published before. A timer that is being processed is not published again.
+        The events of later transitions are published after these. A timer that is being processed is not published
+        again.
         """
         service, position = self.service, state.position
         records, count = outbox.outbox_records(service, p, entry), len(entry.events)
@@ -347,7 +349,7 @@ class ProgressRepository:
     def _write_context(self, state: ProcessingState, p: SagaProgress, *, appends: bool = True) -> WriteContext:
         """Collect everything that the next write depends on: message, time, retention, and the previous progress.
 
-        `appends`: False for a write without a transition, which need not know whether the message is new.
+        `appends`: False for a write without a transition. Such a write need not know whether the message is new.
         """
         service, message = self.service, state.message
         roles, listener = service.roles, service.ports.transition_listener
@@ -362,7 +364,7 @@ class ProgressRepository:
             message=message,
             position=state.position if is_new else None,
             roles=roles,
-            # Without a message nothing is redelivered after a crash: a repair records it after everything is published.
+            # Without a message nothing is redelivered after a crash: a repair records it once everything is published.
             self_consumed_types=roles.self_consumed_types if message.type else p.self_consumed_types,
             now_ms=service.ports.clock.now_ms(),
             retention_s=service.retention_s,

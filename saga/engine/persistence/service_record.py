@@ -1,19 +1,19 @@
-"""Record of a service in its own store: the id of the store, where the service began in each topic that it reads, the
-log id of each topic that it publishes to, and when it was down.
+"""The record of a service in its own store: the id of the store, where the service began in each topic that it reads,
+the log id of each topic that it publishes to, and when it was down.
 
-Store id and beginnings never change. The id is random, so no two stores have the same. A beginning is the value of
-`Service(start=...)` when a release first read the topic: a group without a committed position begins there, on every
-broker, also after positions were lost, and in partitions that a topic gets later.
+The store id and the beginnings never change. The id is random, so no two stores have the same. A beginning is the value
+of `Service(start=...)` when a release first read the topic. A group without a committed offset begins there: on every
+broker, also after offsets were lost, and in partitions that are added to a topic later.
 
-A topic can be lost while the store remains. A progress records what was published, including timers; if the topic was
+A topic can be lost while the store remains. A progress records what was published, including timers. If the topic was
 deleted and created again, its log id differs from the one in the record.
 
-A progress expires one retention after its last write. So, while the service has been up again for less than one
-retention, nothing has expired of a saga that began while it was down. Before a worker writes a progress, it makes sure
-that the record says that the service runs now.
+A progress expires one retention after its last write. If the service was down, nothing of a saga that began in that
+time has expired until the service has been up again for one retention. So a worker makes sure, before it writes a
+progress, that the record says that the service is running.
 
 A second document, shared by all services of the store, lists the handlers of each. A service without a record that has
-all handlers of another one is most likely that service under a new name.
+all handlers of another service is most likely that service under a new name.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -36,11 +36,12 @@ from saga.support.clock import Clock
 AGAIN_S_FIRST, AGAIN_S_MAX = 0.1, 5.0
 """First and longest pause before a store that is unavailable is tried again."""
 BITS = 52
-"""Number of random bits that one draw gives."""
+"""Number of random bits that one call of the random source gives."""
 WORK_MS_MIN, WORK_MS_MAX = 1000, 3_600_000
-"""Shortest and longest time, in milliseconds, for which one record of work is valid."""
+"""Shortest and longest time, in milliseconds, for which one record that the service is running stays valid."""
 ABSENCES_MAX = 16
-"""Maximum number of recorded absences within one retention: a shorter absence than this part of it counts as work."""
+"""Maximum number of recorded absences within one retention. An absence that is shorter than the retention divided by
+this number is not recorded."""
 
 
 class ServiceRecord(Struct, frozen=True, kw_only=True):
@@ -50,14 +51,14 @@ class ServiceRecord(Struct, frozen=True, kw_only=True):
     store: str
     """Id of the store."""
     starts: dict[str, int]
-    """Topics that the service has ever read, each with the time at which it began there, in milliseconds since 1970; 0
-    for the oldest record."""
+    """Topics that the service has ever read, each with the time from which it reads there, in milliseconds since 1970;
+    0 stands for the oldest record."""
     logs: dict[str, str] = {}
     """Topics that the service publishes to, each with its log id."""
     works_until_ms: int = 0
     """Time until which a worker may write; 0 if unknown."""
     absences: tuple[tuple[int, int], ...] = ()
-    """Periods in which no worker wrote anything, as long as they matter, oldest first."""
+    """Periods in which no worker wrote anything, oldest first. Each is kept as long as it matters."""
 
     def identity(self, worker: str) -> MemberIdentity:
         """Return the identity of a member of the service's consumer group."""
@@ -73,8 +74,7 @@ def record_key(service: str) -> str:
 
 
 def decode(service: str, document: Document) -> ServiceRecord:
-    """Decode the record. Raises `StoreError` if it is damaged: without a record the store may belong to another
-    service."""
+    """Decode the record. Raises `StoreError` if it is damaged, because the store may belong to another service."""
     try:
         return msgspec.json.decode(document.content, type=ServiceRecord)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as why:
@@ -109,9 +109,9 @@ def _event(event: type[Event]) -> str:
 
 
 def check_name(declared: Declared, known: Reactions) -> None:
-    """Check the name of a service that has never run on a store.
+    """Check the name of a service that has never run on this store.
 
-    Raises `ConfigurationError` if another service there had the same handlers, because then this one was probably
+    Raises `ConfigurationError` if another service there had the same handlers, because then this service was probably
     renamed. A service that declares `start=` counts as new.
     """
     mine, title = set(reactions_of(declared)), declared.title
@@ -130,7 +130,7 @@ def check_name(declared: Declared, known: Reactions) -> None:
 
 
 def start_ms(declared: Declared, now_ms: int) -> int:
-    """Return the time at which a service begins in a topic that it has never read; 0 for the oldest record."""
+    """Return the time from which a service reads a topic that it has never read before; 0 for the oldest record."""
     if declared.start == "now":
         return now_ms
     if declared.start is None or declared.start == "beginning":
@@ -139,33 +139,33 @@ def start_ms(declared: Declared, now_ms: int) -> int:
 
 
 def begun_topics(declared: Declared) -> frozenset[str]:
-    """Return the topics to which the declared start applies: those of events. The service's own topics are read from
-    the beginning."""
+    """Return the topics to which the declared start applies: the topics of events. The service's own topics are read
+    from the beginning."""
     return frozenset(name for name in reads_of(declared) if not is_without_events(name) and not is_change_topic(name))
 
 
 def extend_record(record: ServiceRecord, topics: Iterable[str], begins_ms: int) -> ServiceRecord:
-    """Return the record with topics added that are new."""
+    """Return the record with these topics added, unless it has them."""
     new = dict.fromkeys(sorted(set(topics) - record.starts.keys()), begins_ms)
     return replace(record, starts={**record.starts, **new}) if new else record
 
 
 def work_ms(retention_s: int) -> int:
-    """Return for how many milliseconds one record of work is valid."""
+    """Return for how many milliseconds one record that the service is running stays valid."""
     return min(WORK_MS_MAX, max(WORK_MS_MIN, retention_s * 1000 // ABSENCES_MAX))
 
 
 def times_of_writes(record: ServiceRecord, retention_s: int) -> tuple[int, int]:
     """Return the first and the last time at which a write may begin.
 
-    A clock that was ahead may have recorded an absence that is not over yet. Half of the recorded time is kept as a
-    reserve until the write takes effect.
+    The first is the end of the last absence: a clock that was ahead may have recorded an end in the future. The last
+    leaves half of the valid time as a reserve, until the write takes effect.
     """
     return max((end for _, end in record.absences), default=0), record.works_until_ms - work_ms(retention_s) // 2
 
 
 def record_work(record: ServiceRecord, now_ms: int, retention_s: int) -> ServiceRecord:
-    """Return the record extended so that the service works from now on, and whether it was down before.
+    """Return the record extended: the service is running from now on. If it was down before, the absence is added.
 
     An absence that ends in the future was recorded by a clock that was ahead: it ends now.
     """
@@ -187,7 +187,7 @@ async def read_record(store: Store, service: str) -> ServiceRecord | None:
 
 
 def replaced_logs(known: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return the topics whose log is another one than the known one. Unknown and missing topics are left out.
+    """Return the topics whose current log id differs from the known one. Unknown and missing topics are left out.
 
     >>> replaced_logs({"orders": "a", "payments": "b", "gone": "c"}, {"orders": "a", "payments": "x", "new": "y"})
     ['payments']
@@ -203,7 +203,7 @@ async def known_logs(store: Store, service: str) -> dict[str, str]:
 
 
 async def note_logs(store: Store, service: str, log_ids: Mapping[str, str], but: Collection[str] = ()) -> None:
-    """Record that the service publishes to these logs from now on, except those of the topics `but`.
+    """Record that the service publishes to these logs from now on, except for the topics `but`.
 
     For a service that never ran on this store, nothing is recorded. Raises `StoreError`.
     """
@@ -227,7 +227,7 @@ async def _change(store: Store, service: str, change: Callable[[ServiceRecord], 
 
 
 class WorkTimes:
-    """Records that one worker's service works."""
+    """Keeps the record up to date while one worker of the service runs."""
 
     def __init__(self, record: ServiceRecord, retention_s: int, store: Store, clock: Clock) -> None:
         self._retention_s, self._store, self._clock = retention_s, store, clock
@@ -235,17 +235,17 @@ class WorkTimes:
 
     def _take(self, record: ServiceRecord) -> None:
         self._record, self.absences = record, record.absences
-        """Times in which no worker has written anything, as far as this one knows."""
+        """Periods in which no worker has written anything, as far as this worker knows."""
         self._first_ms, self._last_ms = times_of_writes(record, self._retention_s)
 
     def is_recent(self) -> bool:
-        """Return whether a progress may be written now."""
+        """Return whether a progress may be written now, because the record is recent enough."""
         return self._first_ms <= self._clock.now_ms() <= self._last_ms
 
     async def record(self) -> None:
-        """Record that the service works. Raises `StoreError`.
+        """Record that the service is running. Raises `StoreError`.
 
-        If the record was removed, this worker continues with the copy that it has.
+        If the record was removed from the store, this worker continues with its own copy.
         """
 
         def extend(known: ServiceRecord) -> ServiceRecord:
@@ -258,8 +258,8 @@ async def ensure_record(declared: Declared, store: Store, clock: Clock, watching
     """Return the record of a service, created or extended if necessary. It is durable before anything is read from the
     log.
 
-    While the store is unavailable this waits and reports it. Raises `ConfigurationError` for a service that was
-    probably renamed.
+    While the store is unavailable, this is reported, and the store is tried again. Raises `ConfigurationError` for a
+    service that was probably renamed.
     """
     service, topics, pause_s = declared.name, begun_topics(declared), AGAIN_S_FIRST
     retention_s = int(declared.retention.total_seconds())
@@ -317,5 +317,5 @@ def _new_id(clock: Clock) -> str:
 
 
 def starts_of(record: ServiceRecord) -> Mapping[str, int]:
-    """Return the starting positions for joining the consumer group: see `saga.broker.port.Broker`."""
+    """Return the starting times for joining the consumer group: see `saga.broker.port.Broker`."""
     return {topic: at_ms for topic, at_ms in record.starts.items() if at_ms}

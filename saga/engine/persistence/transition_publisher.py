@@ -1,10 +1,11 @@
 """Publish transition events in the background, in batches: no message waits for them.
 
 A transition event is published soon after the transition is written, and before the offset of its message is committed.
-So if a worker dies before, the message is redelivered, and the next worker loads the progress and publishes the events
-that are not known as published. If the log accepts none for long, commits continue and the backlog is limited: further
-events are dropped. The progress records from which transition on they are unpublished, and the next worker that loads
-it publishes them.
+If a worker dies before that, the message is redelivered, and the next worker loads the progress and publishes the
+events that are not known as published.
+
+If the log accepts no events for a long time, commits continue. The backlog is limited: further events are dropped. The
+progress records up to which transition the events are published, and the next worker that loads it publishes the rest.
 """
 
 import asyncio
@@ -38,25 +39,25 @@ from saga.support.clock import LATEST_MS, Clock, iso
 from saga.telemetry.events import TransitionsDropped
 
 PUBLISH_S = 0.1
-"""Pause before queued events are published, so that one batch contains those of many sagas."""
+"""Pause before queued events are published, so that one batch contains the events of many sagas."""
 WITHIN_S = 2.0
 """Maximum seconds for publishing one batch."""
 AGAIN_S = 0.5
 """Pause after a batch that could not be published."""
 HOLDS_S_MAX = 10.0
-"""Maximum seconds for which commits wait for events that cannot be published; after that they continue."""
+"""Maximum seconds for which commits wait for events that cannot be published. After that, commits continue."""
 BATCH_MAX = 1000
 QUEUED_BYTES_MAX = 8 << 20
 """Maximum bytes of events that wait to be published; further ones are dropped."""
 SAGAS_MAX = 20_000
-"""Largest number of sagas for which the worker remembers what is published. For others it uses the progress, and some
-events are published twice."""
+"""Maximum number of sagas for which the worker remembers which transitions are published. For others it uses the
+progress, and some events are published twice."""
 _CLASS = re.compile(r"([A-Za-z_]\w{0,99})(?=:)")
 
 
 @dataclass(slots=True)
 class _PublishedSaga:
-    """How far the transitions of one saga are published, as far as this worker knows."""
+    """How many transitions of one saga are published, as far as this worker knows."""
 
     published: int
     """All transitions below this number are published."""
@@ -69,15 +70,15 @@ class QueuedTransition(NamedTuple):
 
     saga: str
     known: _PublishedSaga
-    """What is known about its saga. A later saga with the same id has another object."""
+    """What is known about its saga. A later saga with the same id has an object of its own."""
     number: int
     line: TransitionLine
 
 
 @dataclass(slots=True)
 class TransitionPublisher:
-    """Publishes the events of transitions that one worker writes or loads. It remembers how far each saga's are
-    published."""
+    """Publishes the events of the transitions that one worker writes or loads. It remembers for each saga which of them
+    are published."""
 
     service: PreparedService
     log: EventPublisher
@@ -151,7 +152,7 @@ class TransitionPublisher:
         self._due.set()
 
     async def run(self) -> None:
-        """Publish what is queued, until cancelled."""
+        """Publish queued events, until cancelled."""
         while True:
             await self._due.wait()
             await self.clock.sleep(max(PUBLISH_S, self._rests_until_s - self.clock.monotonic_s()))
@@ -198,7 +199,7 @@ class TransitionPublisher:
                 queued.known.published += 1
 
     def _drop(self, saga: str, why: Exception) -> None:
-        """Drop a transition event and forget its saga, so that its events are published when its progress is loaded
+        """Drop a transition event. Its saga is forgotten, so that the event is published when the progress is loaded
         again."""
         self._sagas.pop(saga, None)
         self._dropped += 1
@@ -217,7 +218,7 @@ def make_transition_event(
     hash_: str,
     times_ms: tuple[int | None, int | None] = (None, None),
 ) -> TransitionEvent:
-    """Make the event of a transition, with the saga's open work, awaited events and due times in the progress `p`.
+    """Make the event of a transition. Open work, awaited events and due times come from the progress `p`.
 
     `times_ms`: how long the message was queued, and how long its handler took, if known.
     """
@@ -260,7 +261,8 @@ def _error_of(entry: Transition) -> str | None:
 
 
 def _postponed_by(p: SagaProgress, entry: Transition) -> str | None:
-    """Return the class of what postpones a run that is parked without a counted attempt; never its text."""
+    """Return the class name of the reason that postpones a run; never the reason's text. `None` if no run is
+    postponed."""
     is_postponed = any(kept.put_off for kept in (*p.queue[:1], *p.compensating, *p.deadlines))
     return _class_of(entry.reason or "") if is_postponed else None
 
@@ -271,14 +273,14 @@ def _class_of(reason: str) -> str | None:
 
 
 def _blame_of(entry: Transition) -> str | None:
-    """Return who can correct the cause of that failure."""
+    """Return who can correct the cause of the last failed attempt or dead letter."""
     return entry.letters[-1].blame if entry.letters else entry.failures[-1].blame
 
 
 def _list_awaited(service: PreparedService, p: SagaProgress) -> tuple[WaitingMessage, ...]:
     """List what the saga waits for: missing event types of pending messages, and times and events of suspended runs.
 
-    As long as the start of the saga is unknown, everything waits for a message that carries it.
+    While the start of the saga is unknown, everything waits for a message that carries it.
     """
     found = dict[WaitingMessage, None]()
     if p.started is None:
@@ -299,7 +301,7 @@ def _list_awaited(service: PreparedService, p: SagaProgress) -> tuple[WaitingMes
 
 
 def _undo_name(service: PreparedService, kept: PendingMessage) -> str:
-    """Return the name of the compensation for which an outcome is stored, as in the journal."""
+    """Return the name, as in the journal, of the compensation for which an outcome is stored."""
     role = service.roles.handlers.get(kept.handler)
     return kept.handler if role is None or role.undo is None else role.undo.name
 
