@@ -73,13 +73,13 @@ class GroupDescription(NamedTuple):
 
 
 class UnreadableRange(NamedTuple):
-    """A part of a partition that cannot be read."""
+    """A range of offsets in a partition that cannot be read."""
 
     begin: int
     end: int
     """Offset of the next readable record, or of the next record to be appended."""
     size: int | None
-    """Size of the part in bytes; `None` if unknown."""
+    """Size of the range in bytes; `None` if unknown."""
     reason: str
 
     def __str__(self) -> str:
@@ -117,7 +117,7 @@ class InactiveGroup(NamedTuple):
     behind: int
     """Number of records that the group has not processed yet."""
     is_lost: bool
-    """True if retention no longer keeps records for the group."""
+    """True if the group has been away for so long that retention no longer keeps records for it."""
 
 
 class Administration(Broker, Protocol):

@@ -356,8 +356,8 @@ class OutcomeReader(Generic[E]):
         """Number of partitions of each topic, as of the last lookup."""
         self._sampled: set[str] = set()
         self._scattered = {c.topic for c in hearing.contracts.values() if c.produced_externally}
-        """Topics in which an outcome may be in any partition: other senders write there with an unknown partitioner, or
-        the number of partitions was raised."""
+        """Topics in which an outcome may be in any partition, because other senders use an unknown partitioner or the
+        number of partitions was raised."""
 
     async def of(self, saga: str, within_s: float) -> E | None:
         """Return the outcome of a saga; `None` if there is none within `within_s` seconds after all existing records

@@ -65,7 +65,7 @@ class Settings:
     """Settings of a process. Each can be set by its environment variable or by a line of the settings file, and some by
     a flag. The defaults need no server.
 
-    `docs/reference/settings.md` is generated from the descriptions below, those of `saga.configuration.adapters`, and
+    `docs/reference/settings.md` is generated from the descriptions below and in `saga.configuration.adapters`, and from
     the readers in `known_settings`.
     """
 

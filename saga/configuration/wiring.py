@@ -103,7 +103,7 @@ def _unimportable(name: str, why: ImportError) -> str:
 def open_broker(
     address: str | None, clock: Clock, settings: Settings | None = None
 ) -> AbstractAsyncContextManager[Broker]:
-    """Open the broker at `address`, by default that of the setting `SAGA_BROKER`."""
+    """Open the broker at `address`, or by default the broker that the setting `SAGA_BROKER` names."""
     settings = settings if settings is not None and not address else Settings.from_environment(broker=address)
     broker = with_registry(adapters.broker_at(settings, clock), settings.of(RegistryOptions), clock)
     return _in_time(broker, f"the broker {settings.broker}", settings.open_s)

@@ -35,8 +35,7 @@ from saga.errors import ConfigurationError, KeyMissing, KeysUnavailable
 from saga.support.clock import Clock, iso
 
 CACHE_S: Final = 60.0
-"""Time for which a process uses a key that it has read, in seconds. After an erasure it may still decrypt for this
-time."""
+"""Time for which a process caches a key, in seconds. For this time it may still decrypt after an erasure."""
 CACHE_MAX: Final = 10_000
 """Largest number of keys that a process caches."""
 ENDING: Final = ".key"

@@ -208,8 +208,8 @@ def _join_groups(form: str) -> str | None:
 
 
 def _pattern(form: str) -> str:
-    """Return the pattern that finds one form of a secret. A short form is found only as a whole word, a number also in
-    groups."""
+    """Return the pattern that finds one form of a secret. A short form is found only as a whole word. A number is also
+    found in groups."""
     bare = _join_groups(form)
     if bare is not None:
         return f"{_SEPARATOR}*".join(map(re.escape, bare))

@@ -348,7 +348,7 @@ def _value(type_: Type, called: set[str]) -> str:
 
 
 def imports_of(called: Collection[str]) -> str:
-    """Return import statements for those of these names that are in the standard library, one line per module.
+    """Return import statements for the given names that are in the standard library, one line per module.
 
     >>> imports_of({"date", "datetime", "Order"})
     'from datetime import UTC, date, datetime\\n'

@@ -2,7 +2,7 @@
 escalation.
 
 Alerts wait in a bounded queue in memory and are sent in order, with a limit per minute. A failed call is retried and
-does not delay others. Every alert is also a record on `<service>.dead`, so if the process dies a call may be lost but
+does not delay others. Every alert is also a record on `<service>.dead`. So if the process dies, a call may be lost, but
 no dead letter.
 """
 
@@ -46,8 +46,8 @@ Send: TypeAlias = Callable[[bytes, Mapping[str, str]], Awaitable[None]]
 
 
 def sign(secret: bytes, at_s: int, body: bytes) -> str:
-    """Return the signature of a body, with which the receiver can check sender and time: HMAC-SHA256 of the time, a
-    dot, and the body.
+    """Return the signature of a body: HMAC-SHA256 of the time, a dot, and the body. With it the receiver can check
+    sender and time.
 
     >>> sign(b"key", 1800000000, b"{}")[:27]
     't=1800000000,v1=7321475872b'
@@ -183,10 +183,10 @@ class AlertHook:
             self._comes_through(call.moment.service)
 
     async def _put_off(self, call: WaitingAlert) -> None:
-        """Schedule the next attempt of an alert, or drop the alert if it failed too often.
+        """Schedule the next attempt of an alert, or drop the alert after `ATTEMPTS_MAX` failed attempts.
 
-        The more calls fail in a row, the longer the pause before the next one. After `ATTEMPTS_MAX` failed attempts the
-        oldest alert is dropped.
+        The more calls fail in a row, the longer the pause before the next one. After `ATTEMPTS_MAX` failed calls in a
+        row, the oldest alert is dropped, and the attempts of all others are counted again from 0.
         """
         call.failures, self._failures = call.failures + 1, self._failures + 1
         call.due_s = self.clock.monotonic_s() + self._delay_s(call.failures)

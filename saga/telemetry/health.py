@@ -92,7 +92,8 @@ class Recovery:
     """End offset of each partition when it was first seen after its assignment to this worker."""
 
     def took_s(self, worker: WorkerView, clock: Clock) -> float | None:
-        """Return how long the recovery took in seconds; `None` if it is not finished. Call it often until it is."""
+        """Return how long the recovery took in seconds; `None` if it is not finished. Call it often until it returns a
+        number."""
         reach = worker.reach()
         if not reach:
             return None

@@ -163,7 +163,7 @@ CONNECTION_S = 10.0
 """Maximum lifetime of a connection in seconds, from its opening to the last byte of the response."""
 CONNECTIONS_MAX, CONNECTIONS_LEAST = 100, 8
 SHARE = 10
-"""Divisor of the process's file descriptor limit that gives the maximum number of connections."""
+"""The limit of file descriptors of the process, divided by this number, is the maximum number of connections."""
 BACKLOG = 16
 """Maximum number of connections that asyncio accepts at once, before the oldest ones can be closed."""
 LINE_BYTES_MAX, FIELD_BYTES_MAX, FIELDS_MAX = 2048, 4096, 64

@@ -1,10 +1,12 @@
 """Telemetry events as log lines: a JSON object per line for machines, or readable lines on a terminal.
 
-The name of a line is the event's class name in snake case. It never depends on data, which are in the fields. There is
-one `handled` line for each handled message, so `grep` for a saga or message id finds its way through a service. These
-lines are never suppressed, nor are the lines for each step at level `debug`. Of every other kind at most 20 lines a
-minute are written, followed by the number of suppressed ones, so that an outage or a stream of bad input does not fill
-the disk. Metrics count all events.
+The name of a line is the event's class name in snake case. Data are in the fields, never in the name.
+
+There is one `handled` line for each handled message, so `grep` for a saga or message id finds its way through a
+service. These lines are never suppressed, nor are the lines for each step at level `debug`.
+
+At most 20 lines a minute of every other kind are written, followed by the number of suppressed lines. So an outage or a
+stream of bad input does not fill the disk. Metrics count all events.
 """
 
 import json

@@ -1,9 +1,10 @@
 """Prometheus metrics: a telemetry listener that counts events, and the page that Prometheus scrapes.
 
-Every message is counted, so counting is plain addition in the single thread of the event loop, which takes 2
-microseconds per message. The metrics of the client library use locks and take 6 for the histograms alone, so the
-library only formats the sums for a scrape. Labels are names from the code of services, never ids of sagas or messages,
-nor error texts.
+Every message is counted. So counting is plain addition in the single thread of the event loop, which takes 2
+microseconds per message. The metrics of the client library use locks and take 6 microseconds for the histograms alone.
+So the library only formats the sums for a scrape.
+
+Labels are names from the code of services, never ids of sagas or messages, nor error texts.
 """
 
 import asyncio

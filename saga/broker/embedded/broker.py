@@ -324,7 +324,7 @@ async def _run_in_background(*work: Coroutine[object, object, None]) -> AsyncIte
     """Run coroutines in the background while the block runs. All have ended when the block ends.
 
     This is not a TaskGroup, because a TaskGroup would wrap the block's own exceptions, and would cancel the task that
-    entered the block. In a test fixture another task leaves the block.
+    entered the block. Another task may leave the block, for example in a test fixture.
     """
     loop = asyncio.get_running_loop()
     tasks = [loop.create_task(each) for each in work]
@@ -372,8 +372,10 @@ class EmbeddedAdministration(EmbeddedBroker):
         self._find_topic(topic)
 
     async def add_partitions(self, topic: str, partitions: int) -> None:
-        """Raise `BrokerError`: a topic of the embedded broker cannot get more partitions. Keys would change their
-        partition, and the file has no free numbers next to the existing partitions."""
+        """Raise `BrokerError`, because a topic of the embedded broker cannot get more partitions.
+
+        Keys would change their partition, and the file has no free numbers next to the existing partitions.
+        """
         raise BrokerError(
             f"topic {topic!r} of the embedded broker keeps its {self._find_topic(topic).partitions} partitions: to "
             f"have {partitions}, let the services handle what is there, then begin with another file"

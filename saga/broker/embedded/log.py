@@ -61,7 +61,7 @@ _AS_WRITTEN = (
 )
 """Columns of a record.
 
-The casts are needed for damaged rows: one changed bit may turn bytes into text, and text that is not UTF-8 would make
+The casts are needed for damaged rows. One changed bit may turn bytes into text, and text that is not UTF-8 would make
 the whole query fail.
 """
 _IDENTITY = "CREATE TABLE IF NOT EXISTS log_identity (id TEXT NOT NULL, sum INTEGER NOT NULL)"
@@ -77,7 +77,7 @@ def watch_nothing() -> Watched:
 
 
 class Undecodable(Exception):
-    """Error for a record that does not have the format of this log: another program wrote it, or the file is
+    """Error for a record that does not have the format of this log, because another program wrote it or the file is
     damaged."""
 
     def __init__(self, offset: int, why: Exception) -> None:
@@ -256,10 +256,11 @@ class RecordLog:
         (self.id, _) = found
 
     def ensure_topics(self, topics: Sequence[Topic]) -> None:
-        """Create missing topics, and extend the retention of existing topics if a longer one is requested.
+        """Create missing topics, and extend the retention of existing topics if a longer one is requested. All topics
+        are checked before anything is written.
 
-        All topics are checked before anything is written. The retention is never shortened here: another release of a
-        service may need it. Operators shorten it with `set_retention`.
+        The retention is never shortened here, because another release of a service may need it. Operators shorten it
+        with `set_retention`.
         """
         there = load_topics(self._connection())
         for topic in topics:
@@ -298,13 +299,11 @@ class RecordLog:
         return kept
 
     def trim(self, now_ms: int, lost: Collection[str] = ()) -> bool:
-        """Remove records that are older than their topic's retention and that all groups have committed.
+        """Remove records that are older than their topic's retention and that all groups have committed. Each call
+        removes a bounded number per partition. Return whether there may be more to remove.
 
-        Each call removes a bounded number per partition. Return whether there may be more to remove.
-
-        Timer topics have no retention: a record is removed when their service has committed it and a day has passed.
-
-        `lost`: groups without members for too long, whose positions are ignored.
+        Timer topics have no retention. Their records are removed when their service has committed them and a day has
+        passed. `lost`: groups without members for too long, whose positions are ignored.
         """
         more = False
         execute = self._connection().execute
@@ -414,7 +413,7 @@ def _without_nulls(values: Sequence[Any]) -> Sequence[bytes]:
 
 
 class Transaction:
-    """Appends records in group commits: see `saga.store.sqlite.writer.TransactionHooks`."""
+    """Hooks with which group commits append records: see `saga.store.sqlite.writer.TransactionHooks`."""
 
     def __init__(
         self,

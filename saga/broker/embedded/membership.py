@@ -266,8 +266,8 @@ class EmbeddedMember:
     # ---------------------------------------------------------------- lifetime
 
     async def join(self) -> None:
-        """Join the group. Raises `BrokerError` for a missing topic, and `ConfigurationError` if the identity of a
-        member disagrees with that of this member."""
+        """Join the group. Raises `BrokerError` for a missing topic, and `ConfigurationError` if a member has a
+        disagreeing identity."""
         log, groups, folder = self._shared.log, self._shared.groups, self._shared.file.path.parent
         try:
             with self._shared.file.translate_errors():

@@ -29,9 +29,9 @@ from saga.support.settings import (
 
 PORT = 9092
 EXTENSION = re.compile(r"[A-Za-z]+")
-"""Form of the name of an extension of a token."""
+"""Valid name of a token extension."""
 INSTANCE = re.compile(r"[A-Za-z0-9._-]{1,200}")
-"""Form of a group member's id that Kafka accepts. It leaves room for the suffix that the toolkit appends."""
+"""Valid id of a process. Kafka accepts longer ids; the rest is room for the suffix that the toolkit appends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +66,9 @@ class KafkaOptions:
     kafka_sasl_extensions: str = ""
     """Extensions to send with the token, if the brokers require some."""
     kafka_instance: str = ""
-    """Id of this process, the same after a restart and different from that of every other process of the same services.
-    With it the process keeps its partitions while it restarts. Without one they move at once when a process stops."""
+    """Id of this process: the same after a restart, and different from the id of every other process of the same
+    services. With an id the process keeps its partitions while it restarts. Without an id they move at once when a
+    process stops."""
     kafka_replication: int = 3
     """Replicas of each record, on different brokers, in topics that `saga topics apply` creates."""
     kafka_min_insync: int = 2

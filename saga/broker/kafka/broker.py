@@ -389,8 +389,10 @@ async def _find_missing_topic_rights(
 
 
 async def _find_missing_group_rights(groups: Collection[str], client: AIOKafkaClient) -> list[str]:
-    """Return the missing permissions on groups. They are checked with the heartbeat of an unknown member, because
-    brokers check permissions before anything else."""
+    """Return the missing permissions on groups.
+
+    Each check sends a heartbeat of an unknown member, because brokers check permissions before anything else.
+    """
     problems = []
     for group in sorted(groups):
         answer = await ask_any_broker(HeartbeatRequest(group, -1, ""), client)

@@ -87,8 +87,10 @@ def reraise_cancellation(why: BaseException) -> None:
 async def count_partitions(client: AIOKafkaClient, topic: str, clock: Clock) -> int:
     """Count a topic's partitions and add the topic to the client. Raises `BrokerError` if there is no such topic.
 
-    Requests the metadata of all topics, because requesting a missing topic creates it unless the brokers forbid that.
-    Adds the topic, because once a client has explicit topics it drops the metadata of all others.
+    This requests the metadata of all topics. A request for a missing topic would create the topic, unless the brokers
+    forbid that.
+
+    The topic is added because a client that has explicit topics drops the metadata of all others.
     """
     for look in range(LOOKS):
         if look:
@@ -137,7 +139,8 @@ class _SessionConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka 
 
 
 async def _connect(host: str, port: int, *, client_id: str, **options: Any) -> _SessionConnection:
-    """Connect, and record the reason of a failure, because aiokafka itself reports only that there is no connection."""
+    """Connect, and record the reason for a failure, because aiokafka itself reports only that there is no
+    connection."""
     connection = _SessionConnection(host, port, client_id=client_id, **options)
     access = client_id.access if isinstance(client_id, ClientId) else None
     server, reason = f"{host}:{port}", ""
@@ -375,10 +378,8 @@ def read_position(consumer: AIOKafkaConsumer, partition: Partition) -> int | Non
 async def fetch_bounds(
     consumer: AIOKafkaConsumer, places: Collection[TopicPartition]
 ) -> Mapping[TopicPartition, tuple[int, int]]:
-    """Return the offsets of each partition's oldest record and of its end, after the last committed record.
-
-    Retries until the brokers answer.
-    """
+    """Return, for each partition, the offset of its oldest record and the offset after its last committed record.
+    Retries until the brokers answer."""
     begins, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
     return {place: (int(begins[place]), int(ends[place])) for place in places}
 
@@ -386,7 +387,7 @@ async def fetch_bounds(
 async def fetch_identities(client: AIOKafkaClient, group: str, clock: Clock) -> list[MemberIdentity | None]:
     """Fetch the identity that each member of a group reports; none if this user may not see the group.
 
-    Retries until the brokers answer: the coordinator of a new group is known only after a moment.
+    Retries until the brokers answer, because the coordinator of a new group is known only after a moment.
     """
     while True:
         try:
@@ -410,7 +411,7 @@ def read_identity(subscription: bytes) -> MemberIdentity | None:
 async def fetch_ends(
     consumer: AIOKafkaConsumer, places: Sequence[TopicPartition], clock: Clock, limit_s: float
 ) -> Mapping[Partition, int | None]:
-    """Fetch the end of each partition, after its last committed record; `None` for an end that is unknown at present.
+    """Fetch the offset after the last committed record of each partition; `None` for one that is unknown at present.
 
     All ends are requested together. If that fails, each is requested alone, because one partition without a leader
     delays the answers for all others. Raises `BrokerUnavailable` if no end is known.

@@ -46,8 +46,10 @@ class IdentityAssignor(RangePartitionAssignor):  # type: ignore[misc]  # aiokafk
     """Assign partitions as aiokafka's range assignor does, and send each member the identities of all members.
 
     Kafka shows the subscriptions of all members to the group's leader only. So the leader adds the identities in these
-    subscriptions to the assignment of each member. aiokafka expects a class here, but an object works as well: each
-    consumer has its own, because several services may run in one process.
+    subscriptions to the assignment of each member.
+
+    aiokafka expects a class here, but an object works as well. Each consumer has its own object, because several
+    services may run in one process.
     """
 
     def __init__(self, identity: MemberIdentity | None) -> None:

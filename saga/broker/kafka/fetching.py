@@ -249,7 +249,7 @@ def describe_unreadable(place: TopicPartition, offset: int, why: Exception) -> s
 GET_MS = 100
 """Longest wait of one `getmany`, in milliseconds. Another one for other partitions can run at the same time."""
 REST_S = 1.0
-"""Pause before a partition is read again for which aiokafka raised an unexpected exception, in seconds."""
+"""Pause before reading a partition again after an unexpected exception of aiokafka, in seconds."""
 
 
 class Prefetch:
@@ -349,7 +349,11 @@ class Prefetch:
             get.add_done_callback(self._gets.discard)
 
     async def _get(self, consumer: AIOKafkaConsumer, partitions: Sequence[Partition], records_max: int) -> None:
-        """Fetch once. If the assignment changes meanwhile, the result belongs to the new assignment."""
+        """Fetch once, and buffer the records.
+
+        If the consumer was replaced meanwhile, its result is ignored. If only the assignment changed meanwhile,
+        `getmany` returns records of the new assignment.
+        """
         try:
             got = await consumer.getmany(
                 *(TopicPartition(*partition) for partition in partitions), timeout_ms=GET_MS, max_records=records_max
@@ -385,7 +389,7 @@ class Prefetch:
                 consumer.seek(place, self._ends[partition])
 
     async def _pause(self, partition: Partition, why: Exception) -> None:
-        """Mark a partition that failed when it was fetched alone as stalled, and pause."""
+        """Pause, and mark a partition as stalled whose fetch failed even without other partitions."""
         at = self._ends.get(partition)
         if at is None:  # another member owns the partition now
             return
@@ -420,7 +424,8 @@ class Prefetch:
 HEADER = struct.Struct(">qiibIhiqqqhii")
 """Header of a batch: its first offset, its length and eleven more fields; see the protocol guide of Apache Kafka."""
 PLACE_BYTES = 12
-"""Size in bytes of the two fields before the part of a batch that its length covers: offset and length."""
+"""Size of the offset and the length at the beginning of a batch, in bytes. The length does not count these two
+fields."""
 OFFSET_BYTES = 8
 CODECS: dict[int, Callable[[bytes], bytes]] = {1: gzip_decode, 2: snappy_decode, 3: lz4_decode, 4: zstd_decode}
 CODEC_MASK, APPEND_TIME = 0x07, 0x08

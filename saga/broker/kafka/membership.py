@@ -300,7 +300,7 @@ class KafkaMember:
                     self._listener.on_partitions_added(topic, before, now)
 
     async def _commit_ends(self) -> None:
-        """Commit positions that moved without a record, because they are followed by ends of transactions."""
+        """Commit positions that moved without a record, because only ends of transactions followed."""
         moved = {
             partition: (owned, read_to)
             for partition, owned in self._owned.items()

@@ -157,10 +157,10 @@ class Publisher:
     async def _send_rest(self, sending: Sending) -> None:
         """Enqueue the remaining records, and wait for all acknowledgements.
 
-        A message may only be put into a later batch than an earlier message with the same key if the earlier one has
-        been acknowledged. Otherwise the first batch might fail alone, for example because the partition has no known
-        leader for too long, and the second batch would overtake it. Records that are enqueued without waiting are in
-        one batch for each partition.
+        If two messages have the same key, the second may go into a later batch only after the first has been
+        acknowledged. Otherwise the first batch might fail alone, for example because the partition has no known leader
+        for too long, and the second batch would overtake it. Records that are enqueued without waiting are in one batch
+        for each partition.
         """
         while sending.producer is None:
             await self._ready.wait()

@@ -28,7 +28,7 @@ from saga.support.settings import (
 NAME = re.compile(r"(?:_default|[A-Za-z0-9-][A-Za-z0-9_%-]{0,250})")
 """Form of the name of a scope or a collection of Couchbase."""
 CAS_PER_MS = 1_000_000
-"""Number by which versions grow per millisecond: a document's version is the clock of its Couchbase node, in
+"""Number by which versions grow per millisecond. A document's version is the clock of its Couchbase node, in
 nanoseconds."""
 
 

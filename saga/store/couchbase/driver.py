@@ -67,7 +67,7 @@ SANE_S = range(1_420_070_400, AT_S_MAX)
 """Times that a version may contain, in seconds since 1970: from 2015 on. Other versions contain no time. Not every
 server with Couchbase's protocol derives versions from a clock: CouchbaseMock counts them."""
 CAS_PER_S = 1_000_000_000
-"""Number by which versions grow per second: a version is the node's clock in nanoseconds, and never decreases."""
+"""Number by which versions grow per second. A version is the node's clock in nanoseconds, and never decreases."""
 
 
 def expiry_s_max(clock: Clock) -> float:

@@ -1,11 +1,11 @@
 """List the keys of a collection in a separate process.
 
-The SDK (4.6.3) waits for the first answer to a scan while it holds Python's global interpreter lock. If its own thread
-needs that lock at this moment, to report how an earlier operation ended, both hang for ever, and no signal ends the
+The SDK (4.6.3) waits for the first answer to a scan while it holds Python's global interpreter lock. At this moment its
+own thread may need that lock to report how an earlier operation ended. Then both hang for ever, and no signal ends the
 process. So the process that scans does nothing else, is idle for a moment before the scan, and can be killed.
 
-The separate process also asks whether the bucket evicts documents, because the SDK ends the whole process if the answer
-differs from that of a Couchbase Server (CouchbaseMock's answer does).
+The separate process also asks whether the bucket evicts documents. If the answer is not one that Couchbase Server
+gives, the SDK ends the whole process. CouchbaseMock gives such an answer.
 """
 
 import asyncio

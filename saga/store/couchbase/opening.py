@@ -129,7 +129,7 @@ async def _write_and_remove(collection: CouchbaseCollection, key: str, calls: Ca
 async def _keeps_expiry(collection: CouchbaseCollection, key: str, calls: Calls) -> bool:
     """Return whether the server can keep an expiry.
 
-    The server cannot if it closes the connection at each such request, but not at a plain write in between.
+    It cannot if it closes the connection at each request that keeps an expiry, but not at a plain write in between.
     """
     cas = await calls.begin(collection.insert(key, b"{}", PROBE_EXPIRY_S))
     keeps = False

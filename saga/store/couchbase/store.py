@@ -217,7 +217,7 @@ class CouchbaseStore:
     # ---------------------------------------------------------------- collections
 
     def _full(self, collection: str, key: str) -> str:
-        """Return the key, with the name of its collection before it if collections share a Couchbase collection."""
+        """Return the key, preceded by the name of its collection if collections share a Couchbase collection."""
         return key if self.settings.by_collection else f"{collection}::{key}"
 
     def _collection(self, cluster: CouchbaseCluster, name: str) -> CouchbaseCollection:

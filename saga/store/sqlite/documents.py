@@ -159,8 +159,8 @@ EXISTING = (
 
 
 def watch(connection: sqlite3.Connection, service: str, collections: Collection[str], from_beginning: bool) -> None:
-    """Start to record changes of these collections for a service, inside a transaction. Collections that are watched
-    already stay so."""
+    """Start to record changes of these collections for a service, inside a transaction. Collections that are already
+    watched stay watched."""
     for collection in sorted(set(collections) - read_watched(connection, service)):
         connection.execute(WATCH, (service, collection))
         if from_beginning:
@@ -259,7 +259,7 @@ def read_cas_removed(connection: sqlite3.Connection) -> int:
 
 
 def record_removed(connection: sqlite3.Connection, cas: int) -> None:
-    """Record the version of a removed document: later insertions start above `cas`."""
+    """Record the version of a removed document, so that later insertions start above `cas`."""
     connection.execute("UPDATE removed SET cas_max = ? WHERE cas_max < ?", (cas, cas))
 
 
@@ -311,7 +311,7 @@ class SteadyTime:
 EXPIRY_S_MAX = 1000 * 365 * 86_400.0
 """Longest expiry, 1000 years."""
 PURGE_EVERY_MS = 60_000
-"""Pause between two searches for expired documents by transactions, if the last search found all of them."""
+"""Pause after a search of a transaction for expired documents that left none, in milliseconds."""
 INSERT = (
     "INSERT INTO documents (collection, key, cas, expires_at_ms, expiry_hour, sum, content)"
     " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (collection, key) DO NOTHING"

@@ -369,7 +369,7 @@ class TamperDetector:
         return self._read_note(ACKNOWLEDGED)
 
     def on_close(self) -> None:
-        """Handle that the connection was closed.
+        """Handle the closing of the connection.
 
         If it was the last connection, the whole log was copied into the file, and the mark of the last write is no
         longer needed.

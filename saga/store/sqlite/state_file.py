@@ -195,7 +195,7 @@ class StateFile:
             raise
 
     def close(self) -> None:
-        """Close. Raises the owner's error for a broken file if the file was removed or replaced since the last
+        """Close the file. Raises the owner's error for a broken file if the file was removed or replaced since the last
         check."""
         try:
             if self.guard.broken is None:
@@ -213,7 +213,7 @@ class StateFile:
     def connection(self) -> sqlite3.Connection:
         """Return the connection for all statements.
 
-        A broken file is never used again: another file may be at its path. Raises `sqlite3.Error` if the last
+        A broken file is never used again, because another file may be at its path. Raises `sqlite3.Error` if the last
         connection became unusable and no other can be opened.
         """
         if self.guard.broken is not None:
@@ -251,10 +251,8 @@ class StateFile:
             raise self.make_error(why, FileOperation.READ) from why
 
     def make_error(self, why: sqlite3.Error, doing: FileOperation) -> SagaError:
-        """Create the owner's error for one of SQLite's.
-
-        Most errors are caused by a file that was removed or replaced, so this is checked first.
-        """
+        """Create the owner's error for an error of SQLite. Most errors are caused by a file that was removed or
+        replaced, so this is checked first."""
         try:
             with suppress(OSError):  # in this case SQLite's error is reported
                 self.guard.check_names()

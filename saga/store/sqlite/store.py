@@ -47,7 +47,7 @@ GET = "SELECT content, sum, cas, expires_at_ms FROM documents WHERE collection =
 PAGE_KEYS = 200
 """Number of documents that a scan reads at a time."""
 PAGE = 64
-"""Number of documents that `scan_newest` reads at a time: callers seldom read many."""
+"""Number of documents that `scan_newest` reads at a time. It is small, because callers seldom read many."""
 ID_MAX = 2**63 - 1
 SCAN = (
     "SELECT key, content, sum, cas, expires_at_ms FROM documents"
@@ -56,8 +56,10 @@ SCAN = (
 WHATEVER_IT_IS = (
     "key, CAST(content AS BLOB), CAST(cas AS INTEGER), CASE typeof(expires_at_ms) WHEN 'integer' THEN expires_at_ms END"
 )
-"""Columns of a document for listing. The casts are needed for damaged or manually edited rows: a text that is not UTF-8
-would make the whole query fail."""
+"""Columns of a document for listing.
+
+The casts are needed for damaged or manually edited rows. A text that is not UTF-8 would make the whole query fail.
+"""
 NEXT = "SELECT key FROM documents WHERE collection = ? AND key > ? ORDER BY key LIMIT 1"
 NEWEST = (
     # In order of the row ids, which grow: `+` keeps SQLite from using the index of keys and sorting everything.
