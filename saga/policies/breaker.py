@@ -33,9 +33,9 @@ T = TypeVar("T")
 class Breaker:
     """Rules for a circuit breaker. It protects a failing resource, and the sagas that would wait for it.
 
-    It opens when `failures` calls failed within `within_s` seconds, and these are at least the `part` of all calls that
-    ended in that time. Once it has been open for `open_s` seconds, one call is let through: if it succeeds the breaker
-    closes, if it fails the breaker stays open for as long again.
+    It opens when `failures` calls failed within `within_s` seconds, and these are at least the share `part` of all
+    calls that ended in that time. Once it has been open for `open_s` seconds, one call is let through. If that call
+    succeeds, the breaker closes. If it fails, the breaker stays open for as long again.
 
     A timeout is a failure. An exception in `expected_errors`, or in the `never` of the `Retry` that applies, is not,
     because the resource has answered. An attempt that meets an open breaker is not counted. Each process has its own
@@ -184,7 +184,7 @@ class LastGoodCache(Generic[T]):
             self._results.popitem(last=False)
 
     def recall(self, key: str, now_s: float) -> T | None:
-        """Return the result, if it is recent enough."""
+        """Return the cached result; `None` if there is none, or if it is too old."""
         given = self._results.get(key)
         if given is None or now_s - given[0] >= self._rules.for_s:
             return None

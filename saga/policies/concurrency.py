@@ -1,21 +1,21 @@
 """Limits of concurrency: an adaptive limit of messages in flight, turns for calls to a resource, and yielding of
 low-priority messages.
 
-*The adaptive limit* is as many messages as a worker's store and log can take without a queue. It is found from how long
-a write takes, compared with how long it takes while few messages are in flight. It is the gradient of Netflix's
-`concurrency-limits` on the baseline of TCP Vegas: the latency without our load, not the average of the latency under
-it. For the alternatives see docs/decisions/05-why-the-number-in-flight-adapts.md.
+*The adaptive limit* is the number of messages that a worker's store and log can take without a queue. It is derived
+from the time that a write takes, compared with the time that it takes while few messages are in flight. The method is
+the gradient of Netflix's `concurrency-limits` on the baseline of TCP Vegas: the latency without this worker's load, not
+the average latency under it. For the alternatives see docs/decisions/05-why-the-number-in-flight-adapts.md.
 
-1. *The baseline* is the latency that our load does not cause. It follows shorter latencies within seconds; longer ones
-   within a minute, and only from windows with no more than `least` messages in flight, when a slow write cannot be due
-   to our load. So a store that is far away, or has become so, is normal; one that we make slow never is.
-2. *The bound* is `TOLERANCE` times the baseline plus `SLACK_S`. Beyond it the limit falls, to where the latency would
-be
-   within the bound again, at most by the factor `FALL_MAX`.
-3. *Well below the bound*, and if the limit delayed something, the limit grows: it doubles until it first falls, because
-   nothing is known yet; then by 3 %, 6 %, 12 % and 25 % in a row, so that bursts hardly make it swing. In between it
-   stays. From `least` it grows only once the baseline is learned, because above `least` nothing more is learned of a
-   store that has become slower.
+1. *The baseline* is the latency that this worker's load does not cause. It follows shorter latencies within seconds. It
+   follows longer ones within a minute, and only in windows with no more than `least` messages in flight, because a slow
+   write then cannot be due to this load. So a store that is far away, or has become slower, counts as normal. A store
+   that this worker makes slow never does.
+2. *The bound* is `TOLERANCE` times the baseline plus `SLACK_S`. If writes take longer, the limit falls to where the
+   latency would be within the bound again, at most by the factor `FALL_MAX`.
+3. *Well below the bound*, the limit grows if it delayed something. It doubles until it falls for the first time,
+   because nothing is known before. After that it grows by 3 %, 6 %, 12 % and 25 % in a row, so that bursts hardly make
+   it swing. Just below the bound it stays. From `least` it grows only once the baseline is learned, because above
+   `least` nothing more is learned about a store that has become slower.
 4. *A write that failed*, because the store cannot be reached or its answer was lost, halves the limit, once per window.
 
 *Turns* (`CallQueue`) keep the calls to one resource within its limits. *Yielding* delays low-priority messages while a
@@ -43,42 +43,39 @@ takes."""
 TOLERANCE = 2.0
 """Multiple of the baseline that a write may take. Between one and two the store's own parallelism is used up."""
 SLACK_S = 0.05
-"""Seconds that a write may take in addition. If a write of 1 ms takes 5 ms, that is not a significant queue; and under
-full load our own event loop, which is always busy with this many messages in flight, adds some."""
+"""Further seconds that a write may take. If a write of 1 ms takes 5 ms, there is no significant queue. And under full
+load the worker's own event loop, which is always busy with this many messages in flight, adds some time."""
 SLOW_PART = 0.25
-"""Share of a window's writes that must be beyond the bound, in addition to the mean, for the window to count as slow. A
-few writes that hung do not make a slow store."""
+"""Share of a window's writes that must be beyond the bound, besides their mean, for the window to count as slow. A few
+writes that hang do not make a store slow."""
 AIM = 0.85
-"""Share of the bound at which a fall of the limit aims."""
+"""Latency at which a fall of the limit aims, as a share of the bound."""
 STEADY = 0.7
-"""Share of the bound from which the limit no longer grows. Neither a fall nor a growth by `GROWTH_MAX` crosses the
-whole range between the two."""
+"""Latency from which the limit no longer grows, as a share of the bound. The range from there to the bound is so wide
+that neither a fall nor a growth by `GROWTH_MAX` crosses it."""
 FALL_MAX = 0.5
 GROWTH_FIRST, GROWTH_AGAIN, GROWTH_MAX = 2.0, 1.03, 1.25
-"""Factors of growth: until the limit first falls; after a fall; and the largest one, which is reached because each
-growth doubles the gain.
-"""
+"""Factors by which the limit grows: until it first falls; directly after a fall; and at most. Each further growth
+doubles the gain, up to the last factor."""
 LEARNED = 1.15
-"""Multiple of the baseline, plus a share of the slack, up to which a latency counts as learned: the baseline has caught
-up with it.
-"""
+"""Multiple of the baseline, plus a share of the slack, up to which a latency counts as learned, because the baseline
+has caught up with it."""
 FIRST_LATENCIES = 5
 """Length of the first window, in multiples of its own mean latency. The first writes to end are the fastest, so they
-alone are no baseline.
-"""
+alone would give a wrong baseline."""
 FOLLOW_S, FOLLOW_DOWN_S = 30.0, 5.0
-"""Seconds in which the baseline follows a longer latency, and a shorter one, by two thirds. If the baseline were the
-shortest latency so far, noise alone would lower it to what no store can sustain."""
+"""Seconds in which the baseline moves two thirds of the way to a longer latency, and to a shorter one. If the baseline
+were the shortest latency so far, noise alone would lower it to a value that no store can sustain."""
 FOLLOWED_S_MAX = 5.0
-"""Maximum seconds for which one window counts in the baseline: a window that was open over a quiet night says no more
-than another one."""
+"""Maximum seconds for which one window counts in the baseline. A window that was open over a quiet night says no more
+than any other."""
 
 BURST_S = 0.1
-"""Seconds whose calls may begin at once; the others follow evenly. One timer for each of a thousand calls per second
-would be too many."""
+"""The calls that the rate allows within this many seconds may begin at once; further ones follow evenly. One timer for
+each of a thousand calls per second would be too many."""
 WAITING_MAX = 100
-"""Maximum number of calls to one resource that wait in memory. They are messages in flight, of which others need
-some."""
+"""Maximum number of calls to one resource that wait in memory. Each belongs to a message in flight, and other work
+needs messages in flight, too."""
 STAYS_S = 2.0
 """Maximum seconds that a message waits in memory, from the start of its processing, before it is parked; the same as
 for failed attempts."""
@@ -87,16 +84,17 @@ STAYS_S_MIN = 0.2
 AWAY_S_MAX = 60.0
 """Maximum seconds for which a message is parked because its call was not admitted."""
 AWAY_LEAST = 0.75
-"""Share of that time from which pauses no longer grow; the rest is for spreading them."""
+"""Share of `AWAY_S_MAX` up to which pauses grow; the rest is for spreading them."""
 LASTS_S = 0.1
-"""Assumed duration of a call while none has ended yet."""
+"""Assumed duration of a call, in seconds, while none has ended yet."""
 NEWEST = 0.2
 """Weight of the last call in the average duration of calls."""
 YIELDS_S_MAX = 30.0
-"""Maximum seconds for which a low-priority message is held back; then it is processed however busy the worker is."""
+"""Maximum seconds for which a low-priority message is held back. After that it is processed, even if the worker is
+busy."""
 HELD_PART = 10
-"""The largest number of messages in flight, divided by this, is the largest number of low-priority messages that are
-held back. These do not count as in flight, but take memory."""
+"""At most 1/`HELD_PART` as many low-priority messages are held back as may be in flight. They do not count as in
+flight, but take memory."""
 BUSY_PART = 0.5
 """Share of a limit from which a worker counts as saturated, even if it has read everything."""
 
@@ -110,8 +108,8 @@ class InFlight:
     """Lower bound of the limit; it is lowered to `most` if it is larger."""
     most: int
     limit: int = field(init=False)
-    """Current limit. It begins at `least`, because only there the baseline can be learned, and because many workers
-    that start together with a struggling store then do no harm."""
+    """Current limit. It begins at `least`, because only there the baseline can be learned, and so that many workers
+    which start together do no harm to a struggling store."""
     reached: bool = False
     """True if the limit delayed something in this window; the worker sets it. A limit that delays nothing does not
     grow.
@@ -171,8 +169,8 @@ class InFlight:
         self._begin(now_s, 0.0 if self.limit == before else mean_s)
 
     def _is_too_early(self, mean_s: float, now_s: float) -> bool:
-        """Return whether the first window continues. Its beginning is unknown, and is estimated from its first 50
-        writes."""
+        """Return whether the first window continues. Its beginning is unknown, and is estimated from its first
+        `WRITES_MIN` writes."""
         if not self._from_s:
             self._from_s = now_s - mean_s
         self._until_s = self._from_s + FIRST_LATENCIES * mean_s
@@ -216,7 +214,8 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True)
 class CallQueue:
-    """The state of the turns for calls to one resource. Times are those of a monotonic clock."""
+    """State of the calls to one resource: how many run and wait, and when further ones may begin. Times are
+    monotonic."""
 
     running: int = 0
     waiting: int = 0
@@ -268,7 +267,7 @@ def postpone(
 ) -> tuple[CallQueue, float]:
     """Postpone one more call. Return the new state, and the seconds after which to try the call again.
 
-    That is after the calls that wait, and after those that were postponed before.
+    The call comes after the calls that wait, and after those that were postponed before.
 
     >>> line = CallQueue(waiting=8, lasts_s=0.5)
     >>> line, first_s = postpone(line, 2, None, now_s=10)
@@ -318,7 +317,7 @@ def is_saturated(busy: int, limit: int, inflight: int, most: int, *, is_behind: 
 
     Args:
         busy: Number of messages that may be waiting for store or log.
-        limit: Current limit of these.
+        limit: Current limit of that number.
         inflight: Number of all messages in flight.
         most: Largest number of messages in flight.
         is_behind: True if the log holds more than the worker has read.

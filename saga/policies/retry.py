@@ -1,6 +1,5 @@
-"""Retries of a failed handler: which rules apply, how many attempts there are, the delay before each; and the class of
-a failure, which says who can fix it.
-"""
+"""Retries of a failed handler: which rules apply, how many attempts there are, and the delay before each. Also the
+class of a failure, which says who can fix it."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,7 +12,8 @@ from typing import Literal, NamedTuple, TypeAlias, TypeGuard
 from saga.errors import BadInput, DeclarationError, KeyMissing, UnknownSchema, UpcasterFailed
 
 _DOUBLINGS_MAX = 64
-"""Largest number of doublings of a delay: after these the maximum is long reached, and floats would overflow."""
+"""Maximum number of doublings of a delay. After these the delay has long reached its maximum, and floats would
+overflow."""
 DELAY_S_LONGEST = 365 * 86_400
 """Largest delay that may be declared, in seconds: a later time could not be stored or written as a date."""
 ENDLESS_S_MIN = 1.0
@@ -21,7 +21,7 @@ ENDLESS_S_MIN = 1.0
 
 Blame: TypeAlias = Literal["data", "code", "outside", "person"]
 BLAMES: Mapping[Blame, str] = {"data": "their data", "code": "our code", "outside": "the outside", "person": "a person"}
-"""Text for each class of failure: the sender's data, this service's code, or an external system. The last one is not a
+"""Text for each class of failure: the sender's data, this service's code, or an external system. `person` is not a
 failure: an operator sent the message to the dead letters."""
 _DEFECTS = (TypeError, AttributeError, NameError, ImportError, AssertionError, NotImplementedError, RecursionError)
 """Exceptions that mean a defect in the service's code, even if an external call raised them, because it was called with
@@ -32,24 +32,25 @@ wrong arguments."""
 class Retry:
     """Rules for retrying a failed handler: first in memory, then parked, always in the order of the saga.
 
-    Delays double from `delay_s_first` to `delay_s_max`, in seconds, each shortened by up to a half at random. For
-    `in_place_s` seconds in all, the other messages of the saga wait in memory. A longer delay parks the run: that is
-    recorded in the progress, and only this saga waits. After `attempts_max` attempts, or at once for an exception in
-    `never`, the message becomes a dead letter and the saga waits for an operator. The defaults outlive an outage of an
-    hour.
+    Delays double from `delay_s_first` to `delay_s_max`, in seconds, and each is shortened by up to a half at random.
+    While the delays add up to no more than `in_place_s` seconds, the run waits in memory, and so do the saga's other
+    messages. After that the run is parked: this is recorded in the progress, and only this saga waits. After
+    `attempts_max` attempts, or at once for an exception in `never`, the message becomes a dead letter and the saga
+    waits for an operator. The defaults outlive an outage of an hour.
 
-    `by` gives other rules for kinds of failures, as in `by={RateLimited: Retry(delay_s_first=30)}`. The nearest class
-    of the exception decides, and its attempts are counted apart from the others.
+    `by` gives other rules for some exceptions, as in `by={RateLimited: Retry(delay_s_first=30)}`. The nearest class of
+    the exception decides, and its attempts are counted separately.
 
-    Exactly one set of rules applies, as a whole: the handler's own; else, if a step on a resource failed, the
-    resource's; else the service's; else the defaults. In it `never` comes first, then `by`, then the rest.
+    Exactly one `Retry` applies, as a whole: the handler's own; otherwise, if a step on a resource failed, the
+    resource's; otherwise the service's; otherwise the defaults. Within it, `never` comes first, then `by`, then the
+    rest.
 
-    Compensations are retried without end: after `attempts_max` attempts they are escalated, and the delays begin at a
-    second at least, so that they grow.
+    Compensations are retried without limit. After `attempts_max` attempts they are escalated, and their delays then
+    begin at one second or more, so that they grow.
 
-    Raises `DeclarationError` for less than one attempt, a negative delay or one of more than a year, a `never` that is
-    no tuple of exception classes, and a `by` that is no mapping from exception classes to rules, has a class that is
-    also in `never`, has two classes of one name, or has rules with a `never` or `by` of their own.
+    Raises `DeclarationError`: less than one attempt; a negative delay, or one of more than a year; a `never` that is
+    not a tuple of exception classes; a `by` that is not a mapping from exception classes to rules, has a class that is
+    also in `never`, has two classes with the same name, or has rules with a `never` or `by` of their own.
     """
 
     attempts_max: int = 17
@@ -168,7 +169,8 @@ def without_end(retry: Retry) -> Retry:
 
 
 def parks(retry: Retry, attempt: int) -> bool:
-    """Return whether the delay after the `attempt`-th attempt is too long for waiting in memory.
+    """Return whether a run is parked after its `attempt`-th attempt, because all its delays together are too long for
+    waiting in memory.
 
     >>> [parks(Retry(), attempt) for attempt in (1, 3, 4, 16)]
     [False, False, True, True]
