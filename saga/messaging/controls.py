@@ -22,7 +22,7 @@ from saga.messaging.names import OURS, command_topic
 from saga.support.clock import from_iso, iso
 
 TYPE = f"{OURS}.control"
-"""Type of the message. It cannot be that of an event, because no contract's name contains a dot."""
+"""Message type of a control. No event has this type, because no contract's name contains a dot."""
 OPERATOR = "operator"
 TEXT_MAX = 500
 NAME_MAX = 100
@@ -131,7 +131,8 @@ def control_to_record(service: str, switch: Switch, *, who: str, why: str, now_m
 
 
 def parse_control(record: Record) -> Control:
-    """Return the control in a record. Raises `BadInput` if it is invalid: anyone may write to the topic."""
+    """Return the control in a record. Raises `BadInput` if it is invalid, which may happen because anyone may write to
+    the topic."""
     message = envelope.to_message(record, type_=TYPE, schema="", contract=None)
     try:
         value = msgspec.json.decode(message.value, type=_ControlValue)
@@ -217,9 +218,8 @@ def _find_other_mistakes(switch: Switch) -> list[str]:
 
 
 def decode_control_log(service: str, content: bytes | None) -> ControlLog:
-    """Decode a control log; absent content is an empty one. Raises `SagaError` if it, or any entry or time in it, is
-    unreadable.
-    """
+    """Decode a control log; `None` stands for an empty one. Raises `SagaError` if the log, or any entry or time in it,
+    cannot be read."""
     if content is None:
         return ControlLog(service=service)
     try:
@@ -267,7 +267,8 @@ def _digest_before(log: ControlLog, n: int) -> str:
 
 
 def digest_of(log: ControlLog) -> str:
-    """Return the digest of the last entry. A copy of it elsewhere shows when the last entries are removed."""
+    """Return the digest of the last entry. A copy of it that is kept elsewhere shows whether entries were removed at
+    the end."""
     return _digest_before(log, len(log.entries))
 
 
@@ -336,8 +337,8 @@ class DeclaredNames(NamedTuple):
     deadlines: Collection[str]
     resources: Collection[str]
     events: Mapping[str, Collection[str]]
-    """Each consumed event type, with the handlers whose messages of it may be routed to the dead letters; compensations
-    are left out."""
+    """Consumed event types, each with the handlers for which its messages may be routed to the dead letters;
+    compensations are left out."""
     flags: Collection[str] | None = None
     """Flags that its code reads; `None` if they are not known."""
 
@@ -384,8 +385,8 @@ def active_entries(controls: ActiveControls, now_ms: int) -> Mapping[Target, Con
 
 
 def find_pause(controls: ActiveControls, service: str, name: str, now_ms: int) -> ControlEntry | None:
-    """Return the pause that prevents a handler or compensation from beginning a run: its own, otherwise that of the
-    service."""
+    """Return the pause that prevents a handler or compensation from beginning a run: its own pause, or else the
+    service's."""
     return _first(controls, (("pause", "handler", name), ("pause", "service", service)), now_ms)
 
 
@@ -404,7 +405,7 @@ def _first(controls: ActiveControls, targets: Iterable[Target], now_ms: int) -> 
 
 
 def describe_entry(service: str, entry: ControlEntry) -> str:
-    """Return the reason, as text for operators, why something does not run."""
+    """Describe, as text for operators, why a pause or a route prevents something from running."""
     kind, _, name = target_of(service, entry.switch)
     what = "paused" if kind == "pause" else "routed to the dead letters"
     until = "" if entry.switch.until is None else f", until {entry.switch.until}"

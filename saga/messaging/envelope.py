@@ -1,5 +1,5 @@
-"""Conversion between messages and records: CloudEvents in binary mode over the broker's headers; structured mode is
-read too.
+"""Convert between messages and records: CloudEvents in binary mode, with the envelope in the broker's headers.
+Structured mode is read, too.
 
 Any sender may have written a record. Only the headers that are needed are interpreted; all others are kept with the
 message unchanged, up to a limit.
@@ -38,7 +38,7 @@ UNKNOWN_SOURCE = "unknown"
 FOREIGN_BYTES_MAX = 1 << 14
 """Maximum bytes of all other headers together that a message keeps."""
 FOREIGN = "foreign_"
-"""Prefix of the names of other headers that could be mistaken for the toolkit's."""
+"""Prefix for the names of other senders' headers that could be mistaken for the toolkit's."""
 
 _FIXED: Headers = (("content-type", CONTENT_TYPE), ("ce_specversion", VERSION))
 _ALWAYS: Mapping[str, bytes | None] = dict(_FIXED)
@@ -51,7 +51,7 @@ _OURS = frozenset(
     | {name for name, _ in _FIXED}
 )
 _UNQUOTED = _OURS - {"ce_id", "ce_source"}
-"""Headers that are read without quotes around them. Id and source stay as the sender wrote them."""
+"""Headers from whose values surrounding quotes are removed. Id and source stay as the sender wrote them."""
 _AS_WRITTEN = ("ce_type", "ce_id", "ce_source", "ce_time", "ce_subject", *dict(_FIXED), "ce_dataschema", "ce_sagastart")
 """Names of the headers of most messages, in the order in which `headers_of` writes them."""
 _NO_HEADERS: Headers = (("", None),)
@@ -76,7 +76,7 @@ _SHOWN_MAX = 40
 
 
 def headers_of(message: Message, contract: Contract | None) -> Headers:
-    """Return the envelope of a message as headers. `contract`: that of its type, if it is known."""
+    """Return the envelope of a message as headers. `contract`: the contract of its type, if it is known."""
     name, base = (message.type, URN) if contract is None else (contract.full_name, contract.schemas)
     first, source, last = _of_type(name, base, message.schema, message.source)
     headers: Headers = (
@@ -126,7 +126,8 @@ def _last_part(name: bytes) -> str:
 
 
 def headers_of_ours(type_: str, id_: str, source: str, time: str, saga: str) -> Headers:
-    """Return the headers of a timer, a control or an operator command: it is no event, and its value is JSON."""
+    """Return the headers of a timer, a control or an operator command. These are not events, and their value is
+    JSON."""
     return (
         ("ce_type", type_.encode()),
         ("ce_id", id_.encode()),
@@ -152,9 +153,8 @@ def to_message(
         always: Headers that such a record has if the toolkit wrote it.
 
     Raises:
-        BadInput: The record has no value, no key, or a key that differs from its subject; or a header is no text, no
-            time,
-            or too long.
+        BadInput: The record has no value, no key, or a key that differs from its subject; or a header is not text, not
+            a time, or too long.
     """
     key, value, headers = record.key, record.value, record.headers
     if not value:
@@ -208,7 +208,7 @@ def _identity_of_others(
 ) -> str:
     """Return the message id for a message that lacks an id or a source.
 
-    It is made from the one that is present, otherwise from the header that its contract names, otherwise from its
+    It is made from the id if there is one, otherwise from the header that the contract names, otherwise from the
     position in the log.
     """
     if id_ and contract is not None and is_sensitive(contract):  # a value can be guessed from its digest
@@ -228,8 +228,8 @@ def is_sensitive(contract: Contract) -> bool:
 
 
 def declared_identity(topic: str, type_: str, source: str | None, id_: str) -> str:
-    """Return the id of a message whose id is in the place that its contract names. `source`: the source in the message
-    itself."""
+    """Return the message id for a message whose contract says where its id is. `source`: the source that the message
+    itself names; `None` if it names none."""
     return identity_of_declared(topic, type_, id_) if source is None else identity(source, id_, type_, "")
 
 
@@ -296,7 +296,7 @@ def _principal(given: bytes) -> str:
 
 @lru_cache(maxsize=1024)  # a saga's start comes with each of its messages, and is often the time of the first
 def _time(given: bytes, header: str) -> str:
-    """Return the time in a header in the one format in which text sorts as time does."""
+    """Return the time in a header, in the one format whose texts sort in the order of time."""
     text = _decode_key(given, f"header {header}")
     try:
         if _IS_OURS(text):

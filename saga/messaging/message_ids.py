@@ -7,7 +7,7 @@ An id combines source and id of the message, because two senders may use the sam
 - Every other message is identified by `source|id`, in which `%`, `|`, `+` and everything except visible ASCII is
   percent-encoded.
 - A message without a source is identified by its content and id.
-- A message whose id is where its contract says is identified by topic, type and that id.
+- If the contract says where a message has its id, the message is identified by topic, type and that id.
 - A message without an id is identified by its position, `|topic/partition/offset@log`. The log id is needed because a
   topic that was created again has other records at the same offsets.
 
@@ -57,8 +57,8 @@ def identity(source: str, id_: str, type_: str, owner: str) -> str:
 def identity_without_source(id_: str, value: bytes) -> str:
     """Return the message id for a message with this `id_` from an unknown sender.
 
-    The content is part of it: two senders may use one id for two things, while a sender that repeats a message repeats
-    its bytes.
+    The id includes a digest of the content. Two senders may use one id for different messages, but a sender that
+    repeats a message repeats its bytes.
 
     >>> identity_without_source("17", b"...")
     'unknown/ed8afa03a2db846a|17'
@@ -67,8 +67,8 @@ def identity_without_source(id_: str, value: bytes) -> str:
 
 
 def identity_of_declared(topic: str, type_: str, id_: str) -> str:
-    """Return the message id for a message without source whose id is where its contract says. It begins with `|`,
-    because no source is empty.
+    """Return the message id for a message without source, if its contract says where its id is. The result begins with
+    `|`, because no source is empty.
 
     >>> identity_of_declared("accounts", "Topped", "uuid-17")
     '|accounts/Topped#uuid-17'
@@ -141,7 +141,7 @@ def is_removal(identity_: str) -> bool:
 
 
 def id_in(identity: str) -> str:
-    """Return the id as its sender wrote it.
+    """Return the sender's part of a message id, as the sender wrote it.
 
     >>> id_in("https://shop.example/a%2Bb|17%7C3")
     '17|3'
@@ -203,7 +203,7 @@ def span_of(id_: str) -> str:
 
 
 def span_of_event(event: Message) -> str:
-    """Return the span id of the publishing of an event."""
+    """Return the id of the span in which an event is published."""
     return span_of(id_in(event.id))
 
 

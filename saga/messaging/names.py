@@ -1,7 +1,7 @@
 """Names of the toolkit's own collections, topics and consumer groups. No other module writes them out."""
 
 OURS = "saga"
-"""First part of every name that belongs to the toolkit, up to the first `-` or `.`. Services may not be called so."""
+"""First part of every name that belongs to the toolkit, up to the first `-` or `.`. No service may have this name."""
 PROGRESS, ARCHIVES = OURS, f"{OURS}-archive"
 """Collections of the toolkit: the progress of each saga; and its archives and overflow segments, with the control
 log.
@@ -67,7 +67,7 @@ def timer_topic(service: str, tier: str) -> str:
 
 
 def is_timer_topic(topic: str) -> bool:
-    """Return whether this is a timer topic. Records in it are not lag: they wait for their time.
+    """Return whether this is a timer topic. Its records do not count as lag, because they wait until they are due.
 
     >>> is_timer_topic("payment.wake.1m"), is_timer_topic("payment.commands")
     (True, False)

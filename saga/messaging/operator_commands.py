@@ -33,11 +33,12 @@ class StepAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     step: str
     """Name of the function that the handler passes to `saga.step`."""
     number: int = 1
-    """Number of the call among those of this function in the run, from 1."""
+    """Number of the call among the run's calls of this function, from 1."""
     value: str = "null"
-    """Value that it returned, as JSON; with `raised`, the arguments of the exception, as a list."""
+    """Value that the call returned, as JSON. If `raised` is set, it is the list of the exception's arguments, as
+    JSON."""
     raised: str | None = None
-    """Class name of the expected error that it raised."""
+    """Class name of the expected error that the call raised; `None` if it returned."""
 
     def place(self, dead: str) -> str:
         """Return the place of the value in the log, to which its encryption is bound. `dead`: id of the dead letter."""
@@ -49,8 +50,9 @@ class OperatorCommand(Message, frozen=True, kw_only=True, gc=False):
 
     wanted: Wanted
     dead: str
-    """Id of the dead letter or escalation, or of the wait that is to end: see `saga.progress.failed_attempts`. A
-    message that becomes a dead letter again after a replay, or is parked again after an attempt, has another id."""
+    """Id of the dead letter, of the escalation, or of a parked run's wait that has to end: see
+    `saga.progress.failed_attempts`. A message that becomes a dead letter again after a replay, or is parked again after
+    an attempt, has another id."""
     who: str
     why: str
     answered: StepAnswer | None = None
@@ -60,7 +62,7 @@ class OperatorCommand(Message, frozen=True, kw_only=True, gc=False):
 
 
 class CommandValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Value of the record of a command. The fields are those of `OperatorCommand`."""
+    """Value of a command's record. The fields mean the same as in `OperatorCommand`."""
 
     dead: str
     who: str
@@ -70,7 +72,7 @@ class CommandValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def type_of(wanted: Wanted) -> str:
-    """Return the type of the message. It cannot be that of an event, because no contract's name contains a dot.
+    """Return the message type of a command. No event has this type, because no contract's name contains a dot.
 
     >>> type_of("replay")
     'saga.replay'
@@ -96,7 +98,8 @@ def command_to_record(service: str, saga: str, wanted: Wanted, command: CommandV
 
 
 def parse_command(record: Record) -> OperatorCommand:
-    """Return the command in a record. Raises `BadInput` if it is invalid: anyone may write to the topic."""
+    """Return the command in a record. Raises `BadInput` if it is invalid, which may happen because anyone may write to
+    the topic."""
     name = next((value for header, value in record.headers if header == "ce_type"), None) or b""
     wanted = _BY_TYPE.get(name)
     if wanted is None:

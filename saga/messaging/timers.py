@@ -21,7 +21,7 @@ from saga.messaging.names import OURS, timer_topic
 from saga.support.clock import LATEST_MS, iso
 
 TYPE = f"{OURS}.wake"
-"""Type of the message. It cannot be that of an event, because no contract's name contains a dot."""
+"""Message type of a timer. No event has this type, because no contract's name contains a dot."""
 
 
 class TimerTier(NamedTuple):
@@ -34,8 +34,8 @@ class TimerTier(NamedTuple):
     empty."""
 
     def topic(self, service: str) -> Topic:
-        """Return the topic of a service's timers in this tier. It has no retention time, because a timer may be there
-        for long."""
+        """Return the topic of a service's timers in this tier. It has no retention time, because a timer may stay there
+        for a long time."""
         return Topic(timer_topic(service, self.name), partitions=self.partitions, retention_days=None)
 
 
@@ -56,7 +56,7 @@ the saga's events, and its progress in memory. Later attempts are rarer, so one 
 tiers.
 """
 LAST_S = TIERS[1].seconds
-"""Remaining seconds from which a timer is no longer published to another tier, but kept by the worker that has it."""
+"""With fewer remaining seconds than this, a timer is not published to another tier: the worker that has it keeps it."""
 assert all(a.seconds < b.seconds for a, b in pairwise(TIERS))
 
 
@@ -98,7 +98,8 @@ def timer_to_record(service: str, saga: str, id_: str, due_ms: int, now_ms: int,
 
 
 def parse_timer(record: Record) -> SagaTimer:
-    """Return the timer in a record. Raises `BadInput` if it is invalid: anyone may write to the topic."""
+    """Return the timer in a record. Raises `BadInput` if it is invalid, which may happen because anyone may write to
+    the topic."""
     if next((value for header, value in record.headers if header == "ce_type"), None) != TYPE.encode():
         raise BadInput(f"it is no timer: its ce_type is not {TYPE}")
     message = envelope.to_message(record, type_=TYPE, schema="", contract=None, always=envelope.ALWAYS_OF_OURS)

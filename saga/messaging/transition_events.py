@@ -56,8 +56,8 @@ class EmittedMessage(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class WaitingMessage(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A pending message with the event types it needs, one event of each; or a suspended run with the event types any
-    one of which lets it continue sooner."""
+    """What a handler waits for: a pending message with the event types that it needs, one event of each; or a suspended
+    run with event types, any of which lets it continue sooner."""
 
     handler: str
     types: tuple[str, ...] = ()
@@ -101,18 +101,18 @@ class TransitionEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """Milliseconds from receiving the message to the start of its processing; `None` if the transition is reported
     again by a process that did not measure it."""
     handler_ms: Count | None = None
-    """Milliseconds in the handler, and in earlier handlers of the same message; `None` likewise."""
+    """Milliseconds in the handler, and in earlier handlers of the same message; `None` as for `queued_ms`."""
     open: bool = False
     """True if the saga has unfinished work in this service."""
     kept_s: Count | None = None
     """Seconds from `time` for which the service keeps the saga if no more messages come; `None` while it is open."""
     awaits: tuple[WaitingMessage, ...] = ()
     parked_until: str | None = None
-    """Time of the next attempt of what blocks the saga here. It is the end of the year 9999 if a pause, a limit or an
-    open breaker delays it: that is retried each minute, without a report.
-    """
+    """Time of the next attempt of the run that blocks the saga here. It is the end of the year 9999 if a pause, a limit
+    or an open breaker postpones the run, because the run is then retried each minute without a report."""
     postponed_by: str | None = None
-    """Class of what postponed the run that this transition parked without a counted attempt, such as `BreakerOpen`."""
+    """Class of the reason that postponed the run, such as `BreakerOpen`, if this transition parked it without a counted
+    attempt."""
     due: str | None = None
     """Time of the nearest deadline; the end of the year 9999 as in `parked_until`."""
     result: Result | None = None
@@ -122,9 +122,9 @@ class TransitionEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     previous: str
     """`hash` of the transition before; for the first one, a text that names service and saga."""
     rebuilt_at: str | None = msgspec.field(default=None, name="anew")
-    """Time at which `saga sagas rebuild` created the history again, on its first transition: earlier reports about the
-    saga no longer count. Only that command sets it, and it is in no progress, so a forged document cannot use it.
-    """
+    """Time at which `saga sagas rebuild` created the history again. It is set on the first transition of the new
+    history, and earlier reports about the saga no longer count. Only that command sets it, and no progress contains it,
+    so a forged document cannot use it."""
 
 
 _decoder = msgspec.json.Decoder(TransitionEvent)
@@ -165,7 +165,8 @@ def _key_of(saga: str) -> bytes:
 
 
 def parse_transitions(record: Record) -> list[TransitionEvent]:
-    """Return the transitions in a record. Raises `BadInput` if one is invalid: anyone may write to the topic."""
+    """Return the transitions in a record. Raises `BadInput` if one is invalid, which may happen because anyone may
+    write to the topic."""
     value = record.value
     if value is None:
         raise BadInput("it is no transition: it has no value")
