@@ -1,5 +1,5 @@
-"""Read the annotations of user functions, and write them out in messages. Annotations of handlers and resources are
-read at import, those of functions called through `saga.step` and `saga.update` at their first call."""
+"""Read the annotations of user functions, and write them out in messages. The annotations of handlers and resources are
+read at import. Those of functions called through `saga.step` and `saga.update` are read at their first call."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -101,8 +101,8 @@ def _read_return_type(function: Callable[..., object]) -> Any:
 
 
 def parameter_type_at(call: Callable[..., object], place: str) -> Any:
-    """Return the type of a call's argument: of the parameter with this name, or at this position ("0", "1", ...).
-    Return `None` if there is no such parameter or annotation. Raises `Permanent` if the annotations cannot be read."""
+    """Return the type of one argument of a call, by the parameter's name or position ("0", "1", ...). Return `None` if
+    there is no such parameter or annotation. Raises `Permanent` if the annotations cannot be read."""
     function = getattr(call, "__func__", call)
     types = _read_parameter_types(function, function is not call)
     return types.get(place, types.get("*" if place.isdigit() else "**"))

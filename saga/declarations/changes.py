@@ -1,5 +1,5 @@
-"""Document changes in declarations. For the changes of each collection a contract and an event class are generated in
-memory, so that the engine handles changes in the same way as events."""
+"""Support document changes in declarations. For each collection, a contract and an event class are generated in memory,
+so that the engine handles changes in the same way as events."""
 
 import sys
 from collections.abc import Callable, Iterable

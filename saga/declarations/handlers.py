@@ -148,8 +148,8 @@ def check_opener(deadline: Reaction) -> None:
 
 
 def check_alone(declared: Declared, handler: Reaction) -> None:
-    """Check that an event which this handler takes alone is not taken alone by another handler, too. Raises
-    `DeclarationError`."""
+    """Check that no event is handled twice: if this handler takes a single event, no other handler may take that event
+    alone. Raises `DeclarationError`."""
     events = handler.needed_events
     if len(events) > 1:
         return
@@ -227,7 +227,8 @@ def _check_saga(declared: Declared, annotation: object, where: str) -> None:
 
 
 def _describe_unknown(declared: Declared, annotation: object, events: Sequence[type[Event]]) -> str:
-    """Describe the problem of an annotation that is no event, saga or resource, and what to do about it."""
+    """Describe the problem of an annotation that is neither an event nor a saga nor a resource, and what to do about
+    it."""
     if events:
         return f"{spell(annotation)} mixes events with what is none: give each a parameter of its own"
     inside = [a for a in get_args(annotation) if isinstance(a, type) and issubclass(a, Event)]
@@ -353,8 +354,8 @@ def _check_name(declared: Declared, handler: Reaction) -> None:
 
 
 def _check_kind(declared: Declared, handler: Reaction, where: str) -> None:
-    """Check that all events of a service belong to one kind of saga, so the key fields of their contracts have the same
-    name."""
+    """Check that all events of a service belong to one kind of saga: the key fields of their contracts must have the
+    same name."""
     first = next(iter(declared.reactions), handler)
     known = first.needed_events[0][0]
     kind = contract_of(known, where).key
@@ -387,8 +388,8 @@ def _advise_renamed(declared: Declared, contract: Contract) -> str:
 
 
 def find_original(declared: Declared, original: Callable[..., object]) -> Reaction:
-    """Return the handler as which `original` was declared. Raises `DeclarationError` if it is not a handler of the
-    service."""
+    """Return the handler that was declared with the function `original`. Raises `DeclarationError` if it is not a
+    handler of the service."""
     name = getattr(original, "__name__", repr(original))
     found = next((h for h in declared.handlers if h.function is original), None)
     if found is None:
@@ -412,10 +413,10 @@ def check_can_be_compensated(declared: Declared, original: Reaction) -> None:
 
 
 def make_compensation(declared: Declared, original: Reaction, compensation: Reaction) -> Reaction:
-    """Return the compensation. Parameters that take events of its original handler are marked in it.
+    """Check a compensation, and return it with those parameters marked that take events of its original handler.
 
-    Raises `DeclarationError` unless it takes a failure outcome and a result of `original`; takes no further events
-    other than those that `original` took; and emits no outcome.
+    Raises `DeclarationError` unless it takes a failure outcome and a result of `original`, takes no other events than
+    those that `original` took, and emits no outcome.
     """
     where = f"{declared.name}.{compensation.name}"
     rule = (

@@ -117,11 +117,14 @@ def upcast(event: type[Event], version: int, /) -> Callable[[_Upcaster], _Upcast
     two. That version is then converted further by its own upcaster, or by schema resolution if the schema does not list
     it.
 
-    Promises: returns the function itself, so a test can call it directly. The function runs wherever a message of the
-    older version is decoded: when it arrives, when a pending, queued or replayed message is read, when the service
-    reads its own events or results, and in the test kit's `trial` and worlds. The message itself is not changed and is
-    upcast again each time it is read. So the function must be fast and deterministic, and must not access anything
-    outside. If it raises, the message becomes a dead letter, which can be replayed after the function has been fixed.
+    Guarantees:
+    - It returns the function itself, so a test can call it directly.
+    - The function runs wherever a message of the older version is decoded: when it arrives, when a pending, queued or
+      replayed message is read, when the service reads its own events or results, and in the test kit's `trial` and
+      worlds. The message itself is not changed and is upcast again each time it is read. So the function must be fast
+      and deterministic, and must not access anything outside.
+    - If the function raises, the message becomes a dead letter, which can be replayed after the function has been
+      fixed.
 
     Raises `DeclarationError`: the schema does not list the version in `"upcasts"`; the version has an upcaster already;
     the function is not a plain `def`; it takes anything other than that version; or it returns anything other than a

@@ -342,7 +342,7 @@ def _equal(one: object, other: object) -> bool:
 
 
 def _show_types(args: Sequence[object]) -> str:
-    """Return the types of arguments, for a message, which must not show their values."""
+    """Return the types of arguments as text for error messages, which must not show the values."""
     return f"({', '.join(type(arg).__name__ for arg in args)})"
 
 
@@ -354,8 +354,7 @@ class Limits:
     """Limits of calls of one function."""
 
     call: str
-    """Module and qualified name of the function. It identifies the function even if that is defined again in each
-    run."""
+    """Module and qualified name of the function. They identify the function even if it is defined again in each run."""
     timeout_s: float | None = None
     at_once_max: int | None = None
     rate_per_s: float | None = None
@@ -393,9 +392,10 @@ def limited(
     origin, so a rerun gets the same one. A call that has begun never gets an answer from the fallback, because it may
     have taken effect: the attempt waits. It also waits if the fallback has no answer.
 
-    Promises: returns the function itself, so type checkers see its own type, and a direct call is not limited. The
-    limits are those of one process, and of each resource that has the method. A method that overrides it has no limits
-    unless it declares them itself; neither has the method of a fake.
+    Guarantees:
+    - It returns the function itself, so type checkers see its own type, and a direct call is not limited.
+    - The limits apply in each process, and separately to each resource that has the method.
+    - A method that overrides it has no limits unless it declares them itself. The same holds for a method of a fake.
 
     Raises `DeclarationError`: no limit, or an invalid one; anything other than an `async def`; a function that is
     limited already; a fallback that is neither `LastGood` nor an `async def`, has other parameters, or could never be

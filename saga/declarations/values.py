@@ -37,11 +37,11 @@ class Parameter:
     name: str
     role: Literal["event", "saga", "resource"]
     events: tuple[type[Event], ...] = ()
-    """Event classes of which the parameter takes one, if its role is `event`."""
+    """Event classes that the parameter accepts, if its role is `event`. A run gets one event."""
     optional: bool = False
     """True if the handler does not wait for the event, so the parameter may be `None`."""
     of_original: bool = False
-    """True in a compensation if the event was taken by the handler that it undoes."""
+    """True if a compensation gets this event because the handler that it undoes took it."""
     gives: type | None = None
     """Type of the resource that the parameter receives, if its role is `resource`."""
 
@@ -61,10 +61,10 @@ class Reaction:
     emits: tuple[type[Event], ...]
     """Events that the function may emit."""
     repeats: tuple[type[Event], ...] = ()
-    """Events that may come several times in a saga, each of which causes a run of its own; empty if the function runs
+    """Events that may come several times in a saga. Each of them causes a run of its own. Empty if the function runs
     once in a saga."""
     retry: Retry | None
-    """Retry rules of the function; `None`: the rules of a resource or of the service apply."""
+    """Retry rules of the function; `None` if the rules of a resource or of the service apply."""
     timeout_s: float
     undoes: str | None = None
     """Name of the handler that a compensation undoes."""
@@ -73,8 +73,8 @@ class Reaction:
     unless: tuple[type[Event], ...] = ()
     """Events that cancel a deadline."""
     grace: timedelta | None = None
-    """Time after its due time at which a deadline runs even if the log has not been handled up to the due time; `None`:
-    it waits as long as that takes."""
+    """Time after its due time at which a deadline runs even if the log has not been handled up to the due time; `None`
+    if it waits as long as necessary."""
     version: int = 1
     """Version of the function's behaviour. A run keeps the version under which it began."""
     irreversible: bool = False
@@ -86,8 +86,8 @@ class Reaction:
     may_wait: bool = field(init=False, default=False)
     """True if the function may return a `Later`."""
     _alone: frozenset[type] = field(init=False, repr=False, compare=False)
-    """Events that the function may return by themselves. Checking these first is a fast path for the most common
-    case."""
+    """Events that the function may return alone, not in a tuple or list. They are checked first, as a fast path for the
+    most common case."""
 
     def __post_init__(self) -> None:
         shape = any_number_of(self.emits) if self.shape is None else self.shape
@@ -189,7 +189,7 @@ class DocumentKind:
     collection: str
     expected_errors: tuple[type[Exception], ...]
     saga: str | None = None
-    """Field of the document that holds the saga id of a change; `None`: the saga id is the document's key."""
+    """Field of the document that holds the saga id of a change; `None` if the document's key is the saga id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +215,8 @@ class Declared:
     """Name of the service in the code if it was renamed; `name` is then the first name, under which everything is
     stored."""
     start: Start | None = None
-    """Where the service begins in a topic that it has never read; `None` if not declared: at the oldest record."""
+    """Where the service begins in a topic that it has never read; `None` if not declared, which means at the oldest
+    record."""
     retry: Retry | None = None
     """Retry rules for failed attempts if neither the handler nor a resource has rules."""
     reactions: list[Reaction] = field(default_factory=list)
