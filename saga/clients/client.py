@@ -425,7 +425,7 @@ class OutcomeReader(Generic[E]):
         for all topics."""
         if self._counting is None:
             self._counting = asyncio.get_running_loop().create_task(self._look())
-            self._counting.add_done_callback(lambda look: look.cancelled() or look.exception())  # seen
+            self._counting.add_done_callback(lambda look: look.cancelled() or look.exception())  # retrieved
         return await asyncio.shield(self._counting)
 
     async def _look(self) -> Mapping[str, int]:
@@ -532,7 +532,7 @@ class OutcomeReader(Generic[E]):
                     polling.cancel()
                     await asyncio.wait([polling])
                     if not polling.cancelled():
-                        polling.exception()  # seen
+                        polling.exception()  # mark as retrieved, so that asyncio does not log it
 
     def _forget_replaced(self, log_ids: Mapping[str, str]) -> None:
         """Drop the index of topics that were deleted and created again, because they are read from the beginning."""

@@ -185,7 +185,7 @@ class BlockedPartitions:
         """Return the records that need no request. The first record of a partition that needs one is kept, with all
         later records of the partition."""
         if not self.records and not any(record.value and record.value[0] == 0 for record in records):
-            return records  # nearly always the case
+            return records  # the usual case: no record needs a request
         passed: list[Record] = []
         for record in records:
             partition = Partition(*record[:2])

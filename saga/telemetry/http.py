@@ -200,7 +200,7 @@ class HttpConnections:
 
     def went(self, transport: asyncio.BaseTransport | None) -> None:
         """Remove a connection that is closed or about to be."""
-        ends = self._open.pop(transport, None)  # type: ignore[call-overload]  # other transports are no keys
+        ends = self._open.pop(transport, None)  # type: ignore[call-overload]  # other transports are not keys
         if ends is not None:
             ends.cancel()
 

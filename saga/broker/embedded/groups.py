@@ -372,8 +372,8 @@ class Groups:
 # ---------------------------------------------------------------- which members are alive
 #
 # Each member holds a file lock that ends with its process, and writes heartbeats in time. A heartbeat is a number in
-# the member's own lock file and not a row of the broker's file: every change of the broker's file makes all processes
-# look at it, however small it is.
+# the member's own lock file and not a row of the broker's file, because even a small change of the broker's file makes
+# all processes read it again.
 
 
 _BEATS = Struct(">Q")

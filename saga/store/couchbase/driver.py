@@ -104,8 +104,8 @@ class ServerTime:
 
 # ---------------------------------------------------------------- shared connections
 #
-# A connection costs threads, sockets to each node, and a handshake with each. Without sharing, sixteen services of one
-# process would open sixteen, one after another.
+# A connection costs threads, and a socket and a handshake for each node. Without sharing, sixteen services of one
+# process would open sixteen connections, one after another.
 
 
 @dataclass(eq=False, slots=True)
@@ -357,13 +357,14 @@ def _options(settings: CouchbaseSettings, password: str) -> Any:
 
 # ---------------------------------------------------------------- calls of the SDK
 #
-# The SDK's futures must not be cancelled: it would go on all the same, and its late answer would be an
-# `InvalidStateError` in the loop's exception handler. And no write may be: see `saga.store.port`. So calls are driven
-# here by callbacks, and the caller waits for a future that the SDK does not know. It also costs less than a task.
+# The SDK's futures must not be cancelled, because the SDK would continue anyway, and its late answer would raise
+# `InvalidStateError` in the loop's exception handler. Writes must not be cancelled at all: see `saga.store.port`. So
+# callbacks drive the calls here, and the caller waits for a future that the SDK does not know. This also costs less
+# than a task.
 #
-# The SDK hands each answer over from a thread of its own, through the loop that it is given. It is not given the event
-# loop itself, but an `AnswerLoop`: answers that come close together are taken in one go, and each goes straight on to
-# the call that waits for it. So there is one turn of the loop for several answers, where there were three for each.
+# The SDK passes each answer from its own thread to the event loop that it was given. This is an `AnswerLoop` instead of
+# the real loop. It processes answers that arrive close together at once, and each answer directly resumes the call that
+# waits for it. So several answers take one turn of the real loop, instead of three turns for each.
 
 
 T = TypeVar("T")
@@ -425,7 +426,7 @@ class AnswerLoop:
             self._loop.call_soon_threadsafe(self._take)
 
     def _take(self) -> None:
-        self._called = False  # first: later answers are either processed below, or schedule another turn
+        self._called = False  # reset first: an answer that arrives now is processed below or schedules another turn
         arrived = self._arrived
         while arrived:
             callback, args = arrived.popleft()
@@ -473,7 +474,7 @@ class Calls:
             drop_frames(why)
             self._end()
             if not answer.done():
-                # Nothing here cancels. If the SDK does, the caller must not be cancelled by that.
+                # No code here cancels. If the SDK cancels, that must not cancel the caller.
                 answer.set_exception(why if isinstance(why, Exception) else CouchbaseException(message="cancelled"))
         else:
             if waits_for is None:

@@ -338,15 +338,16 @@ def _beginning(key: str) -> bytes:
 
 # ---------------------------------------------------------------- expiry
 #
-# An expiry is sent so that no document goes before its time, and checked against what a bucket makes of it.
+# No document may expire too early. So an expiry is computed by the server's clock, and a check at the start finds
+# settings of the bucket that would shorten it.
 #
-# Up to 30 days an expiry is a number of seconds from now, by the server's clock. A longer one is a point in time, in
-# seconds since 1970, of 32 bits: it ends in February 2106, and what lies beyond is refused here, because the server
-# would take it for a time long past. A point in time is counted from the server's own clock, which each answer tells
-# by its CAS: a machine whose clock is behind would else write documents that are gone the moment they are there.
+# Up to 30 days an expiry is sent as a number of seconds from now. A longer one is sent as a point in time, in seconds
+# since 1970 with 32 bits, which end in February 2106. A later time is refused here, because the server would take it
+# for a time long past. Points in time are computed from the server's clock, which the CAS of each write contains. If
+# they were computed from a clock that is behind, documents would expire at once.
 #
-# A `maxTTL` of bucket or collection shortens every expiry, and gives one to what has none; nothing tells of it when a
-# document is written. So documents are written, and what the server made of their expiry is read back.
+# A `maxTTL` of a bucket or collection shortens every expiry, and gives an expiry to documents without one. The server
+# does not report this when a document is written. So the check writes documents and reads their expiry back.
 
 
 SLACK_S = 120.0

@@ -36,11 +36,11 @@ from saga.support.clock import Clock
 # JSON objects, raises versions as the store does, and keeps the toolkit's markers in a document. It cannot compute a
 # checksum, so such rows have none (`UNSUMMED`).
 #
-# SQLite lets the conflict clause of a statement on a view override those inside the view's trigger: under INSERT OR
-# REPLACE every INSERT in there removes the row that is in its way, without running the trigger that records a removal.
-# So a document is never inserted over another one: the trigger first inserts into `existing_documents`, whose one row
-# is always in the way. A plain INSERT fails there, OR IGNORE leaves the row as it is, and OR REPLACE marks it, which
-# the trigger takes for an update.
+# In SQLite the conflict clause of a statement on a view overrides the conflict clauses in the view's trigger. Under
+# INSERT OR REPLACE every INSERT in the trigger removes the row with the same key, without running the trigger that
+# records a removal. So a document is never inserted over another one. Instead the trigger first inserts into
+# `existing_documents`, which has one row that always conflicts. A plain INSERT fails there, OR IGNORE leaves the row
+# unchanged, and OR REPLACE marks it, which the trigger treats as an update.
 
 
 UNSUMMED = -1

@@ -241,7 +241,7 @@ class GroupCommitter:
 
     def _take_group(self) -> list[Change]:
         queue, room = self._queue, self._room
-        if len(queue) <= room and sum(map(_takes, queue)) <= room:  # nearly always, and cheap to see
+        if len(queue) <= room and sum(map(_takes, queue)) <= room:  # the usual case: no copying one by one
             group = [*queue]
             queue.clear()
             return group
