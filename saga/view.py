@@ -187,7 +187,7 @@ _NOW = timedelta(0)
 
 
 class Later(Generic[E_co]):
-    """A handler's result which saves the run now, and continues it later for the same event.
+    """Return value of a handler: the run is saved now, and continued later for the same event.
 
     Return it alone (`Later`), with events (`tuple[Reminded, Later]`), or to wait for an event:
     `Later[AddressCorrected]`, in a handler that also has a parameter `corrected: AddressCorrected | None`. State,

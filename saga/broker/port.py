@@ -105,8 +105,7 @@ def encode_identity(identity: MemberIdentity | None) -> bytes:
 
 
 def decode_identity(content: bytes | None) -> MemberIdentity | None:
-    """Decode the identity of a member; `None` if the member has no identity that can be read, because it is another
-    program."""
+    """Decode the identity of a member; `None` if it cannot be decoded, because the member is another program."""
     if not content:
         return None
     try:

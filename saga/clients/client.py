@@ -56,8 +56,8 @@ FOUND_S_MAX: Final = 60.0
 """Longest search of the existing records for one question, in seconds. If a partition takes longer, the next question
 continues the search."""
 POLL_S, AGAIN_S = 0.1, 0.5
-"""Longest wait for records, after which pending questions are checked; and the pause before a retry while the broker is
-unavailable."""
+"""Longest wait for records before pending questions are checked, and pause before a retry while the broker is
+unavailable, both in seconds."""
 RECORDS_MAX = 2000
 
 

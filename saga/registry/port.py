@@ -83,7 +83,7 @@ class RegistryOptions:
     registry_key_file: str = ""
     """File with the key of our certificate."""
     registry_key_password_file: str = ""
-    """File with the password of that key, if it is encrypted."""
+    """File with the password of the certificate's key, if the key is encrypted."""
 
 
 def _check_user(text: str) -> None:

@@ -354,7 +354,7 @@ LINES_MAX = 20
 """Maximum number of lines of one kind within `WITHIN_S`."""
 WITHIN_S = 60.0
 KINDS_MAX = 500
-"""Maximum number of kinds with a quota of their own."""
+"""Maximum number of kinds of lines that have a quota of their own."""
 OTHERS = "others"
 """Kind for all further kinds, which share its quota."""
 

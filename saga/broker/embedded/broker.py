@@ -60,7 +60,7 @@ class EmbeddedBroker:
     """Broker on one SQLite file, on a local disk of Linux or macOS. See `saga.broker.port.Broker` for the promises.
 
     One instance serves all services of a process, and any number of processes use one file. What `publish` acknowledged
-    survives a power failure, as far as the disk keeps what it has synced.
+    survives a power failure, if the disk really stores what it has synced.
     """
 
     creates_topics = True

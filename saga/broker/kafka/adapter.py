@@ -48,7 +48,7 @@ class KafkaOptions:
     kafka_key_file: str = ""
     """File with the key of our certificate for Kafka."""
     kafka_key_password_file: str = ""
-    """File with the password of that key, if it is encrypted."""
+    """File with the password of the certificate's key for Kafka, if the key is encrypted."""
     kafka_sasl: Literal["none", "plain", "scram-sha-256", "scram-sha-512", "oauthbearer"] = "none"
     """Mechanism of authentication at Kafka. `plain` and `oauthbearer` send the password or token readable over the
     network, so they need TLS or SAGA_KAFKA_CLEARTEXT."""

@@ -389,7 +389,7 @@ class Prefetch:
                 consumer.seek(place, self._ends[partition])
 
     async def _pause(self, partition: Partition, why: Exception) -> None:
-        """Pause, and mark a partition as stalled whose fetch failed even without other partitions."""
+        """Mark a partition as stalled, because fetching it alone has failed, and pause."""
         at = self._ends.get(partition)
         if at is None:  # another member owns the partition now
             return

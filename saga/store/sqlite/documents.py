@@ -271,8 +271,8 @@ def remove_rows(connection: sqlite3.Connection, rows: Iterable[tuple[int, int]])
 
 
 JUMP_MS = 60_000
-"""Largest change of the difference between the time of day and the monotonic clock that does not count as a jump, in
-milliseconds."""
+"""Largest difference, in milliseconds, between the times that passed according to the time of day and to the monotonic
+clock. A larger difference counts as a jump of the time of day."""
 BELIEVED_AFTER_S = 3600.0
 """Time for which a changed time of day must stay consistent until it is accepted, in seconds."""
 
