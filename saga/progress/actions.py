@@ -30,8 +30,8 @@ class Now(Struct, frozen=True, gc=False):
     """Milliseconds since 1970, UTC."""
     retention_s: int
     handled_ms: int = LATEST_MS
-    """Time up to which the log has been handled: every event of the saga that was published before is already in the
-    progress. It is determined only if a deadline is due."""
+    """Time up to which the log has been handled: every event of the saga that was published before that time is already
+    in the progress. It is determined only if a deadline is due."""
     absences: tuple[tuple[int, int], ...] = ()
     """Periods in which the service wrote nothing: begin and end of each, in milliseconds since 1970."""
 
@@ -39,8 +39,8 @@ class Now(Struct, frozen=True, gc=False):
     def forgotten(self) -> str:
         """Return the time before which the service may have forgotten the messages that it handled.
 
-        That is the retention before now. If this moment falls in an absence, it is the beginning of the absence,
-        because the service handled nothing after that. It is rounded to seconds, so that it seldom changes.
+        This is now minus the retention. If that time falls in an absence, it is the beginning of the absence, because
+        the service handled nothing after that. It is rounded to seconds, so that it seldom changes.
         """
         since_ms = (self.ms // 1000 - self.retention_s) * 1000
         return iso(next((begin for begin, end in self.absences if begin < since_ms < end), since_ms))

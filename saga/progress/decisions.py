@@ -143,7 +143,7 @@ def find_closing_reason(p: SagaProgress, role: HandlerRole) -> str | None:
 def _find_failures(p: SagaProgress, role: HandlerRole) -> Iterable[str | None]:
     """Return the failure outcomes, received or emitted, after which the handler must not run.
 
-    While its own compensation waits, outcomes that only wait for compensations are left out.
+    Outcomes that still wait for compensations count, too, unless the handler's own compensation waits.
     """
     if not p.compensating or any(k.handler == role.name for k in p.compensating):
         return (*p.failed, p.outcome)
@@ -171,8 +171,8 @@ def find_run_intent(p: SagaProgress, run: RunKey) -> Intent | None:
 
 
 def _decide_repetition(p: SagaProgress, role: HandlerRole, index: int, message: Message) -> Ignore | Reject | None:
-    """Decide on a message for a parameter that another message of a completed, suspended or future run has already
-    filled; `None` if this is the first one (line 4)."""
+    """Decide on a message for a parameter for which another message was handled or stored before; `None` if this is the
+    first one (line 4)."""
     if role.many and index == 0:
         return None
     earlier = [

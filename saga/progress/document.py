@@ -52,7 +52,7 @@ class AbortAction(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     """A call that undoes what its run did; the run declared it with `saga.on_abort`."""
 
     call: str
-    """`resource.method` or `module:function`, by which another process finds the function."""
+    """Name by which another process finds the function: `resource.method` or `module:function`."""
     args: tuple[Raw, ...] = ()
     named: dict[str, Raw] = {}
     """Arguments that were passed by name."""
@@ -81,11 +81,11 @@ class OverflowSegment(
     expires: int = 0
     """Time after which the segment may have expired, in seconds since 1970; 0 if it never expires."""
     items_digest: str = ""
-    """Sum of the digests of the segment's items. Like `count`, it includes the items of the segments below. See
-    `saga.progress.integrity`."""
+    """Sum of the digests of the segment's items. Like `count`, it includes the items of the segments to which this one
+    refers. See `saga.progress.integrity`."""
     inbox_digest: str = ""
     """Sum of the digests of the inbox entries of the segment's messages. It replaces `items_digest` when the handler is
-    closed: then the messages will never be handled, and count as handled."""
+    closed, because the messages then count as handled."""
     first: int = 0
     last: int = 0
     """Numbers of the transitions that stored its first and its last item."""
@@ -187,7 +187,7 @@ class Intent(
     """Version of the handler, or compensation, that began the run. No older version continues it."""
     time: str
     begins: StepRecord | None = None
-    """The call that this write of the intent begins. Its answer is unknown until it is in `calls`."""
+    """The call that was about to begin when this intent was written. Its answer is unknown until it is in `calls`."""
     calls: tuple[StepRecord, ...] = ()
     undo_with: tuple[AbortAction, ...] = ()
     """Calls that undo the run if it never finishes, in the order in which the run declared them."""
@@ -267,11 +267,11 @@ class SuspendedRun(
     seen_ms: int
     """Time of its last turn, in milliseconds since 1970."""
     due_ms: int
-    """Time at which the run continues unless an awaited event arrives before, or time of its next attempt after a
-    failed one; in milliseconds since 1970."""
+    """Time at which the run continues if no awaited event arrives before. After a failed attempt, it is the time of the
+    next attempt. In milliseconds since 1970."""
     delay_ms: int = 0
-    """Length in milliseconds of the wait that ends at `due_ms`, if a failed attempt or a postponement set it; 0 if the
-    last turn did."""
+    """Length in milliseconds of the wait that ends at `due_ms`, if a failed attempt or a postponement set `due_ms`; 0
+    if the last turn set it."""
     awaited_types: tuple[str, ...] = ()
     """Types of the awaited events."""
     last_message: str = ""
@@ -485,8 +485,8 @@ class Transition(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     cause: str = ""
     position: tuple[str, int, int] | None = None
     """Position of the message in the log. Once its offset is committed, the events are known as published. `None` if
-    the progress knew the message before. Then the offset may have been committed earlier, and events of a transition
-    that a zombie wrote would never be published."""
+    the progress knew the message before: its offset may have been committed already, and then the events of a
+    transition that a zombie wrote would never be published."""
     log_id: str = ""
     """Id of the log to which `position` belongs."""
     reason: str | None = None

@@ -116,8 +116,8 @@ def digest_changes(
 
 
 def _add_segments(found: dict[str, str], before: SagaProgress, after: SagaProgress) -> None:
-    """Add each field's difference for items in segments, so that moving items to a segment does not change the field's
-    sum."""
+    """Add what segments contribute to each field's difference, so that moving items to a segment does not change a
+    field's sum."""
     for name in ("inbox", "queue", "waiting", "results"):
         gained = format_sum(
             _sum_segments(after, name) - _sum_segments(before, name) + int(found.pop(name, NOTHING), 16)
@@ -145,7 +145,8 @@ def update_format(p: SagaProgress) -> SagaProgress:
     """Return the progress with the format that fits its intents and results, so that older versions of the toolkit
     refuse what they would misread.
 
-    The format is `RELEASED` if `_is_released`, and at least `CLAIMED` if an open run has answers in claim checks.
+    The format is `RELEASED` if `_is_released` returns True, and at least `CLAIMED` if an open run has answers in claim
+    checks.
     """
     claimed = any(call.claim for intent in p.intents for call in intent.calls)
     if _is_released(p):

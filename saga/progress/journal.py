@@ -71,20 +71,22 @@ class WriteContext(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def surely_s(self) -> int:
-        """Return a time that has certainly passed: see the function `surely_s`."""
+        """Return the latest time, in seconds since 1970, that has passed even if this worker's clock is ahead: see the
+        function `surely_s`."""
         return surely_s(self.message, self.now_ms)
 
     @property
     def forgotten_s(self) -> int:
-        """Return the time before which inbox entries may be dropped, in seconds since 1970: now minus the retention,
-        where `surely_s` stands for now."""
+        """Return the time before which inbox entries may be dropped, in seconds since 1970: `surely_s` minus the
+        retention."""
         return self.surely_s - self.retention_s
 
 
 def surely_s(message: Message, now_ms: int) -> int:
-    """Return a time that has certainly passed, in seconds since 1970: now or, if it is earlier, the message's own time.
+    """Return the latest time, in seconds since 1970, that has passed even if this worker's clock is ahead: now or, if
+    it is earlier, the message's own time.
 
-    So a worker whose clock is ahead by more than the retention does not drop entries too early.
+    So a clock that is ahead by more than the retention does not drop entries too early.
     """
     return (now_ms if message.time >= iso(now_ms) else from_iso(message.time)) // 1000
 
@@ -197,7 +199,7 @@ def append_transition(
         delta=ended.delta,
         version=p.version,
         changes=integrity.digest_changes(before, p, started, principal) if before is not None else {},
-        # A tuple made of a list, here and below: from a generator it takes half as long again.
+        # Made from a list, here and below: making a tuple from a generator takes half as long again.
         events=tuple([EmittedEvent(id=e.id, type=e.type, schema=e.schema, value=e.value) for e in ended.events]),
         calls=ended.calls,
         shown=ended.shown,
@@ -532,8 +534,7 @@ def _has_side_effect(call: StepRecord) -> bool:
 
 
 FREE = 4
-"""Runs leave a fraction of the store's maximum document size free, one part in `FREE`, for dead letters and queued
-messages."""
+"""Runs leave 1/`FREE` of the store's maximum document size free, for dead letters and queued messages."""
 _GROWING = (
     "state", "inbox", "results", "self_consumed", "intents", "queue", "waiting", "compensating", "suspended_runs",
     "transitions",

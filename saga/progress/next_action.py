@@ -56,9 +56,9 @@ def choose_next_action(
 ) -> Action:
     """Choose the next action for the message and its saga.
 
-    First come actions for the message itself: those of handlers in declaration order, then of compensations, or that of
-    an operator command. Then comes all other work of the saga that is ready, because it has to be done before the
-    offset is committed.
+    First come actions for the message itself: for its handlers in declaration order, then for compensations; or the
+    action of an operator command. Then comes all other work of the saga that is ready, because it has to be done before
+    the offset is committed.
 
     `p`: the progress; `None` if it is unknown. `certain`: True if the progress was read or written while this message
     is processed.
@@ -104,7 +104,7 @@ def choose_next_action(
 
 
 def _at_rest(p: SagaProgress, roles: HandlerRoles, message: Message, now: Now, certain: bool) -> Action:
-    """Return the action when no work is ready: before the message is finished, waiting work needs a timer."""
+    """Return the action when no work is ready: make sure that waiting work has a timer, then finish the message."""
     if (unknown := timers.check_unknown_saga(p, message, now.ms, now.retention_s)) is not None:
         return ForwardTimer(*unknown)
     at = timers.compute_next_check(p, now.ms)

@@ -299,7 +299,8 @@ def _revive(
     what: Literal["replayed", "resolved"],
     so: str,
 ) -> tuple[SagaProgress, DeadLetterRecord]:
-    """Return the progress with the message no longer a dead letter, and the record of the dead letter's end."""
+    """Turn a dead letter back into a message to be handled. Returns the progress, and the record that ends the dead
+    letter."""
     again = replace(kept, dead=None, attempts=0, under={}, disputed=())
     p = replace(
         p,

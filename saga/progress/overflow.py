@@ -327,7 +327,7 @@ def compute_expiry(p: SagaProgress, context: OverflowContext) -> int:
     """Return the time from which new segments may expire; 0 for never, if the saga may stay open until an operator
     acts.
 
-    Otherwise segments outlive the progress by a long time: so they seldom have to be renewed, and a run that is
+    Otherwise segments outlive the progress by a long time, so that they seldom have to be renewed, and a run that is
     continued only after months still finds them.
     """
     return 0 if p.may_stand else context.now_s + context.retention_s + YEAR_S
@@ -609,7 +609,7 @@ class Results(ListKind[CompensableResult]):
     def put_back(
         self, p: SagaProgress, items: Sequence[CompensableResult], before: Sequence[CompensableResult]
     ) -> SagaProgress:
-        # If two are of the same transition, or of an unknown one, those of the segment are older.
+        # If two belong to the same transition, or to an unknown one, the one from the segment is older.
         return replace(p, results=_sort_items((*items, *p.results)))
 
 
@@ -667,7 +667,7 @@ class SelfConsumedEvents(ListKind[SelfConsumedEvent]):
         `None` if there is none."""
         undone = _find_undone(p, before)
         for segment in p.segments:
-            # A result without the number of its transition, from an older version, may be of any.
+            # A result without the number of its transition, from an older version, may belong to any transition.
             if segment.kind == "own" and any(not r.n or segment.first <= r.n <= segment.last for r in undone):
                 return segment
         return None

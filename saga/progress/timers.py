@@ -105,9 +105,9 @@ def _compute_check(due_ms: int, now_ms: int) -> int:
 def check_unknown_saga(p: SagaProgress, message: Message, now_ms: int, retention_s: int) -> tuple[int, int] | None:
     """Return when the timer of an unknown saga fires again, and the time for which it was first published.
 
-    `None` if the saga is known, or if the timer is older than the retention. Another store may know the saga: that of a
-    process with other settings, or of another project with a service of the same name. Each pause is as long as the
-    timer has been due.
+    `None` if the saga is known, or if the timer is older than the retention. Another store may know the saga: the store
+    of a process with other settings, or of another project with a service of the same name. Each pause is as long as
+    the timer has been due.
     """
     if not isinstance(message, SagaTimer) or p.n or p.intents:
         return None
@@ -132,7 +132,7 @@ def is_timer_too_late(p: SagaProgress, now_ms: int) -> bool:
 
 
 def is_clock_behind(in_hand: Message, now_ms: int) -> bool:
-    """Return True if this worker's clock is behind: the message was published later than now by this clock."""
+    """Return True if this worker's clock is behind: by this clock, the message was published in the future."""
     return in_hand.time > iso((now_ms // 1000) * 1000 + AHEAD_MS)
 
 
