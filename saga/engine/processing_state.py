@@ -51,8 +51,8 @@ class ProcessingState(Trigger, frozen=True, kw_only=True, gc=False):
     """True if the progress was read or written while this message is processed. Otherwise it is a cached copy, which
     may be outdated."""
     unpublished: tuple[Transition, ...] = ()
-    """Transitions whose events may be unpublished. Either the processing of their own messages publishes them, or the
-    next write here does before it writes."""
+    """Transitions whose events may be unpublished. They are published when their own messages are processed, or here
+    before the next write."""
     recalled: dict[str, int] | None = None
     """Inbox entries of the message that were found in overflow segments; `None`, like `paged`, if the segments were not
     searched."""

@@ -361,8 +361,8 @@ async def rebuild_progress(
     """Rebuild the progress of a saga from the messages that the service consumed, and the events that it emitted.
 
     Returns `None` if the saga had no progress. Raises `Unknowable`. The log has no order across topics, so three orders
-    are tried. The first order that leads to exactly the emitted events counts. If there is none, the first order counts
-    that leads to all of them and to further ones.
+    are tried. The result comes from the first order that leads to exactly the emitted events. If no order does, it
+    comes from the first one that leads to all of them and to further events.
     """
     found, why = list[RebuiltProgress | None](), list[Unknowable]()
     for order in ORDERS:

@@ -117,7 +117,7 @@ class Worker:
         return len(self.assignment.trackers)
 
     def lag(self) -> Mapping[Partition, int] | None:
-        lag = self.sources.lag()  # timers that wait in the log until they are due are no lag
+        lag = self.sources.lag()  # timers that wait in the log do not count as lag
         return None if lag is None else {p: n for p, n in lag.items() if p.topic not in self.service.wakes}
 
     def reach(self) -> Mapping[Partition, Reachability] | None:
@@ -136,7 +136,8 @@ class Worker:
     async def look(self) -> None:
         """Read the store once, to check whether it answers.
 
-        If messages are in flight, their writes show better whether the store has recovered.
+        While messages are in flight, this does not end an outage, because their writes show better whether the store
+        accepts writes.
         """
         ports = self.service.ports
         try:

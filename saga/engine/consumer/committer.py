@@ -40,7 +40,7 @@ class Committer:
         self, offsets: Mapping[Partition, int], is_current: Callable[[Partition], bool]
     ) -> Collection[Partition]:
         """Record durably that messages of these partitions may be in progress. Returns the partitions that the previous
-        owner did not close, because it may have crashed.
+        owner did not close; it may have crashed while it handled their messages.
 
         Retries until the broker has recorded it. A partition that is no longer current is left out: its topic may have
         been created again meanwhile, and these offsets would count in the new log.

@@ -225,7 +225,7 @@ class DeadlineFence:
     # ---------------------------------------------------------------- progress
 
     def _move_reached_ends(self) -> None:
-        """Move the end offsets that have been passed to `_reached`."""
+        """Move end offsets that have been reached from `_pending` to `_reached`."""
         read_to, now_s = self.sources.polled_offsets(), self.clock.monotonic_s()
         for partition, pending in self._pending.items():
             if not pending:
@@ -237,7 +237,7 @@ class DeadlineFence:
                 self._told_s.pop(partition, None)
 
     def _read_to(self, partition: Partition, read_to: Mapping[Partition, int]) -> int:
-        """Return the offset below which everything was received here or processed elsewhere."""
+        """Return the offset below which everything was received here or processed by another worker."""
         if self._is_ours(partition):
             return max(self.assignment.trackers[partition].end, read_to.get(partition, 0))
         return self._positions.get(partition, -1)

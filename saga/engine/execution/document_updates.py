@@ -125,7 +125,7 @@ async def read(service: ServiceRuntime, position: Position, declared: DocumentKi
 
 
 async def apply(service: ServiceRuntime, position: Position, update: DocumentUpdate) -> Marker:
-    """Apply an update once, or return the marker of an earlier time that it was applied.
+    """Apply an update, unless it was applied before. Returns the update's marker in both cases.
 
     Concurrent updates of one document in this process are combined into one write. Raises `Permanent`, and `Superseded`
     if the run is no longer open.

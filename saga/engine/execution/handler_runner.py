@@ -148,7 +148,7 @@ class HandlerRunner:
         except (Exception, Halted, GeneratorExit, KeyboardInterrupt):
             raise
         except BaseException as why:  # it would end this process and, after redelivery, the next one
-            # A task group wraps what its steps raise, and a halt is no `Exception` either.
+            # A task group wraps what its steps raise, and a halt is not an `Exception` either.
             raise context.halt or context.failure or wrap_base_exception(why, handler.name) from why
         finally:
             if context.has_begun:

@@ -339,7 +339,8 @@ class MessageProcessor:
     async def _add_log_progress(self, state: ProcessingState, now: Now) -> Now:
         """Return `now` with the time up to which the log has been handled, if a deadline is due.
 
-        The deadline has to know this, because an event that closes it may still be unread in the log.
+        An event that closes the deadline may still be unread in the log, so the deadline runs only after the log has
+        been handled up to its due time.
         """
         p = state.loaded_progress
         if not is_deadline_overdue(p, now.ms):

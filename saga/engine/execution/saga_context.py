@@ -424,7 +424,7 @@ class SagaContext(Saga[Any]):
         begun = self.replay.begun_before
         if begun is not None and begun.instead == asked.instead:
             return  # its intent is stored already
-        if begun is not None:  # it may have happened, and another way could do it twice
+        if begun is not None:  # it may have happened, and a fallback could do it twice
             raise NotDeterministic(
                 f"{self.handler.name} has begun {begun.instead!r} for step {begun.name!r} (number {begun.number}), and "
                 "this code has no such way: put its fallback back"
@@ -513,7 +513,7 @@ class SagaContext(Saga[Any]):
                 used.limiter.check_closed()  # a call that the breaker refuses must not use up its own limit
             return await own.through(at_resource, at, latest_s, self._has_failed)
         except CallNotAdmitted as refusal:
-            if begun is None:  # else it may have happened, and another way could do it twice
+            if begun is None:  # else it may have happened, and a fallback could do it twice
                 remembered = None if memory is None else self._recall_last_good(step, memory)
                 if remembered is not None:
                     return remembered

@@ -141,7 +141,8 @@ class StepReplay:
         )
 
     def _answer_past_flags(self, asked: StepRecord, digest: str) -> StepRecord | None:
-        """Return the recorded answer, where the call asked for or the recorded call reads a flag."""
+        """Return the recorded answer if the rerun's call and the recorded call differ, and at least one of them reads a
+        flag."""
         place = skip_flags(self.calls, self._next, asked)
         count = len(self.calls)
         follows = self.calls[place] if place < count else self.open_call if count == self.recorded else None

@@ -38,7 +38,7 @@ AGAIN_S_FIRST, AGAIN_S_MAX = 0.1, 5.0
 BITS = 52
 """Number of random bits that one call of the random source gives."""
 WORK_MS_MIN, WORK_MS_MAX = 1000, 3_600_000
-"""Shortest and longest time, in milliseconds, for which one record that the service is running stays valid."""
+"""Shortest and longest time, in milliseconds, for which a recorded heartbeat of the service stays valid."""
 ABSENCES_MAX = 16
 """Maximum number of recorded absences within one retention. An absence that is shorter than the retention divided by
 this number is not recorded."""
@@ -74,7 +74,8 @@ def record_key(service: str) -> str:
 
 
 def decode(service: str, document: Document) -> ServiceRecord:
-    """Decode the record. Raises `StoreError` if it is damaged, because the store may belong to another service."""
+    """Decode the record. Raises `StoreError` if it is damaged, because the store might then belong to another
+    service."""
     try:
         return msgspec.json.decode(document.content, type=ServiceRecord)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as why:
@@ -151,7 +152,7 @@ def extend_record(record: ServiceRecord, topics: Iterable[str], begins_ms: int) 
 
 
 def work_ms(retention_s: int) -> int:
-    """Return for how many milliseconds one record that the service is running stays valid."""
+    """Return for how many milliseconds a recorded heartbeat of the service stays valid."""
     return min(WORK_MS_MAX, max(WORK_MS_MIN, retention_s * 1000 // ABSENCES_MAX))
 
 
@@ -159,13 +160,14 @@ def times_of_writes(record: ServiceRecord, retention_s: int) -> tuple[int, int]:
     """Return the first and the last time at which a write may begin.
 
     The first is the end of the last absence: a clock that was ahead may have recorded an end in the future. The last
-    leaves half of the valid time as a reserve, until the write takes effect.
+    leaves half of the heartbeat's validity as a reserve, until the write takes effect.
     """
     return max((end for _, end in record.absences), default=0), record.works_until_ms - work_ms(retention_s) // 2
 
 
 def record_work(record: ServiceRecord, now_ms: int, retention_s: int) -> ServiceRecord:
-    """Return the record extended: the service is running from now on. If it was down before, the absence is added.
+    """Return the record with a new heartbeat, which shows that the service is running. If it was down before, the
+    absence is added.
 
     An absence that ends in the future was recorded by a clock that was ahead: it ends now.
     """
