@@ -44,8 +44,8 @@ Target = tuple[str, str, str]
 class Switch(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The setting of one control: a flag for a share of all sagas or for one saga, or a pause, a limit or a route.
 
-    A setting of a kind other than `flag` has an empty flag name: a version that knows only flags takes it for a flag
-    that no code reads. A kind that a version does not know has no effect there.
+    A setting of a kind other than `flag` has an empty flag name, so that a version that knows only flags takes it for a
+    flag that no code reads. A kind that a version does not know has no effect there.
     """
 
     flag: str = msgspec.field(default_factory=str)  # written even if it is empty: earlier versions require it
@@ -89,7 +89,7 @@ class ControlEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     previous: str
     """SHA-256 of the bytes of the previous entry; for the first entry, of the service's name."""
     refused: str | None = None
-    """Reason why the service refused it; `None` if it is active."""
+    """Reason why the service refused the control; `None` if it accepted it."""
 
 
 class ControlLog(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -3,9 +3,8 @@
 OURS = "saga"
 """First part of every name that belongs to the toolkit, up to the first `-` or `.`. No service may have this name."""
 PROGRESS, ARCHIVES = OURS, f"{OURS}-archive"
-"""Collections of the toolkit: the progress of each saga; and its archives and overflow segments, with the control
-log.
-"""
+"""Collections of the toolkit. The first contains the progress of each saga. The second contains archives, overflow
+segments, claim checks, service records and control logs."""
 PROBE = f"{OURS}-probe::"
 """Prefix of the keys of documents that are written only to test whether writing works."""
 PROBED = f"{OURS}.doctor"
