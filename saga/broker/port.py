@@ -105,7 +105,8 @@ def encode_identity(identity: MemberIdentity | None) -> bytes:
 
 
 def decode_identity(content: bytes | None) -> MemberIdentity | None:
-    """Decode the identity of a member; `None` if it cannot be decoded, because the member is another program."""
+    """Decode the identity of a member; `None` if it reports none that can be decoded. Then it is a client of an earlier
+    release, or another program."""
     if not content:
         return None
     try:
