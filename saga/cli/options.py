@@ -204,15 +204,20 @@ def limit_option(default: int) -> Option:
 # -------------------------------------------------------------------- times
 
 
+def parse_duration_s(option: str, text: str) -> int:
+    """Parse an option with a duration to seconds."""
+    time_s = _parse_seconds(text)
+    if time_s is None:
+        raise click.UsageError(f"{option} {text}: give a time as 90s, 30m, 2h or 3d")
+    return time_s
+
+
 def parse_before(before: str | None, age: str | None, clock: Clock) -> str | None:
     """Parse `--before` or `--age`, and return the time before which dead letters are selected."""
     if before is not None and age is not None:
         raise click.UsageError("--before and --age mean the same: give one of them")
     if age is not None:
-        time_s = _parse_seconds(age)
-        if time_s is None:
-            raise click.UsageError(f"--age {age}: give a time as 90s, 30m, 2h or 3d")
-        return iso(max(0, clock.now_ms() - time_s * 1000))
+        return iso(max(0, clock.now_ms() - parse_duration_s("--age", age) * 1000))
     try:
         return None if before is None else iso(from_iso(before))
     except ValueError:

@@ -151,7 +151,7 @@ def _suggest_commands(folder: Path) -> Iterator[str]:
             name, saga = contract.name, example_saga_id(contract)
             yield "in another terminal, publish an event and look at its saga:"
             yield f"  saga publish {name} --example | saga publish {name}"
-            yield f"  saga sagas show {saga}"
+            yield f"  saga sagas show {saga} --wait 10s"
             return
 
 

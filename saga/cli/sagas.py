@@ -26,6 +26,7 @@ from saga.cli.options import (
     deployment_options,
     limit_option,
     pack_options,
+    parse_duration_s,
     prefix_option,
     require_audit_fields,
     selection_options,
@@ -35,15 +36,26 @@ from saga.cli.options import (
 from saga.cli.printing import print_error, print_json, print_lines
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
+from saga.contracts.library import find_library
 from saga.declarations.values import Declared
 from saga.encryption.sensitive_fields import hide_marked
+from saga.errors import SagaError
 from saga.messaging.names import TRANSITIONS
 from saga.ops import repair as repairing
 from saga.ops.event_fields import EventDecoder, EventFields, make_decoder, read_event_fields
 from saga.ops.histories import SagaHistory, TimelineEntry, TimelineStep, find_transition
 from saga.ops.history_verifier import VerificationReport, read_published_histories, verify_histories
 from saga.ops.repair import RebuiltSaga, RepairedSaga
-from saga.ops.sagas import ListedSaga, SagaDetails, add_reasons, follow_saga, list_open_work, list_sagas, read_saga
+from saga.ops.sagas import (
+    ListedSaga,
+    SagaDetails,
+    add_reasons,
+    follow_saga,
+    list_open_work,
+    list_sagas,
+    read_saga,
+    wait_for_end,
+)
 from saga.ops.selection import Deployment, Operator, Selection
 from saga.support.clock import SystemClock
 from saga.support.printable import count_noun, quote_text
@@ -161,6 +173,8 @@ class ShowOptions:
     """Options that select which details of a saga `saga sagas show` prints."""
 
     follow: bool
+    wait_s: int | None
+    """Maximum seconds to wait until the saga has ended; `None` to show it as it is."""
     transition: int | None
     service: str | None
     steps: bool
@@ -169,10 +183,13 @@ class ShowOptions:
     """Operator to whom sensitive fields are shown; `None` to redact them."""
 
 
-def _make_details(*, reveal: bool, who: str, why: str, **given: Any) -> ShowOptions:
+def _make_details(*, wait: str | None, reveal: bool, who: str, why: str, **given: Any) -> ShowOptions:
     if reveal:
         require_audit_fields(who, why)
-    details = ShowOptions(**given, reveal=Operator(who, why) if reveal else None)
+    wait_s = None if wait is None else parse_duration_s("--wait", wait)
+    details = ShowOptions(**given, wait_s=wait_s, reveal=Operator(who, why) if reveal else None)
+    if details.follow and wait is not None:
+        raise click.UsageError("--follow never ends, --wait ends with the saga: give one of them")
     if details.follow and details.transition is not None:
         raise click.UsageError("--follow shows new transitions, --transition an old one: give one of them")
     if details.steps and details.follow:
@@ -190,6 +207,7 @@ def _make_details(*, reveal: bool, who: str, why: str, **given: Any) -> ShowOpti
     "details",
     _make_details,
     click.option("--follow", "-f", is_flag=True, help="Keep printing new transitions until Ctrl-C."),
+    click.option("--wait", metavar="TIME", help="First wait until it has ended, at most this long: 10s, 2m."),
     click.option(
         "--transition", type=click.IntRange(0), metavar="N", help="Show transition N, and the state after it."
     ),
@@ -223,15 +241,44 @@ def show(saga_id: str, details: ShowOptions, deployment: Deployment, as_json: bo
 
     `--transition 3 --service payment` shows one transition, and the state after it.
 
+    --wait shows the saga when it has ended: its outcome is known, no service that knows it has open work, and after a
+    failure all of them have undone what their compensations undo. If the time is over before, it is shown as it is, and
+    standard error says what it still waits for.
+
     \b
-    Exit code 0: shown.
-    Exit code 1: no service knows the saga, or it has no such transition.
+    Exit code 0: shown; with --wait: and it has ended.
+    Exit code 1: no service knows the saga, it has no such transition, or with --wait it has not ended in time.
     Exit code 2: no store, one that cannot be read, or options that exclude each other.
     """
     if details.follow:
         with suppress(KeyboardInterrupt):
             asyncio.run(_follow(saga_id, deployment, details.service, as_json))
         return
+    left = _wait(saga_id, deployment, details.wait_s)
+    _show(saga_id, details, deployment, as_json)
+    if left:
+        print_lines(
+            f"saga {saga_id} has not ended within {details.wait_s} s:",
+            *(f"  {what}" for what in left),
+            f"saga explain {saga_id} says what holds it up",
+            err=True,
+        )
+        sys.exit(1)
+
+
+def _wait(saga: str, deployment: Deployment, wait_s: int | None) -> list[str]:
+    """Wait until the saga has ended, if that is wanted. Return what it still waits for."""
+    if wait_s is None:
+        return []
+    try:
+        contracts = find_library().contracts
+    except SagaError:  # without contracts the services still tell which outcomes they took as failures
+        contracts = {}
+    return asyncio.run(wait_for_end(saga, deployment, contracts, wait_s))
+
+
+def _show(saga_id: str, details: ShowOptions, deployment: Deployment, as_json: bool) -> None:
+    """Print one saga as it is. Exit with code 1 if no service knows it."""
     seen = asyncio.run(read_saga(saga_id, deployment, details.service))
     if not seen.histories:
         where = f"{details.service} does not know" if details.service else "no service knows"

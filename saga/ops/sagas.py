@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from saga.contracts.contract import Contract
 from saga.errors import NoStore, SagaError
 from saga.ops.dead_letters import read_dead_letters
 from saga.ops.histories import (
@@ -323,6 +324,30 @@ async def follow_saga(
         await deployment.clock.sleep(FOLLOW_S)
 
 
+async def wait_for_end(
+    saga: str, deployment: Deployment, contracts: Mapping[str, Contract], seconds_max: float
+) -> list[str]:
+    """Wait until a saga has ended in all services that know it. Return what it still waits for; nothing if it has
+    ended.
+
+    The saga and the stores need not exist yet.
+
+    Args:
+        contracts: Contracts by event: they tell which outcome is a failure.
+    """
+    clock, quiet = deployment.clock, replace(deployment, warn=lambda _: None)
+    until_s = clock.monotonic_s() + seconds_max
+    while True:
+        try:
+            seen = await read_saga(saga, quiet)
+        except NoStore:
+            seen = SagaDetails((), (), ())
+        left = find_unfinished(seen, contracts)
+        if not left or clock.monotonic_s() >= until_s:
+            return left
+        await clock.sleep(min(FOLLOW_S, max(0.0, until_s - clock.monotonic_s())))
+
+
 async def add_reasons(saga: str, seen: SagaDetails, deployment: Deployment) -> SagaDetails:
     """Add the errors of failing compensations, which are read from `<service>.dead`."""
     found = await read_dead_letters(seen.undoing, deployment.broker_settings, deployment.clock)
@@ -370,6 +395,35 @@ def list_open_work(seen: SagaDetails, *, has_outcome: bool = False) -> OpenWork:
     else:
         left_over += [(name, f"{what}: its other events did not come before the end") for name, what in waiting]
     return OpenWork(tuple(open_), tuple(left_over))
+
+
+def find_unfinished(seen: SagaDetails, contracts: Mapping[str, Contract]) -> list[str]:
+    """Describe why a saga has not ended in the services that know it; empty if it has.
+
+    It has ended if its outcome is known, no service has open work, and after a failure no service has a result left
+    that a compensation undoes.
+    """
+    failures = {type_ for h in seen.histories for type_ in h.progress.failed}
+    outcomes = {s.outcome for s in seen.statuses if s.outcome}
+    failures |= {each for each in outcomes if each in contracts and contracts[each].outcome == "failure"}
+    reasons = [] if outcomes or failures else ["no outcome yet"]
+    work = list_open_work(seen, has_outcome=bool(failures)).open
+    reasons += [f"{service}: {what}" for service, what in work]
+    if failures:
+        busy, because = {service for service, _ in work}, " and ".join(sorted(failures))
+        reasons += [
+            f"{history.service}: {handler} is to be undone because of {because}"
+            for history in seen.histories
+            if history.service not in busy
+            for handler in _list_compensable(history.progress)
+        ]
+    return reasons
+
+
+def _list_compensable(p: SagaProgress) -> list[str]:
+    """List the handlers with results that their compensations can undo."""
+    stored = (name for page in p.segments if page.kind == "results" for name in page.handlers)
+    return sorted({*(result.handler for result in p.results), *stored})
 
 
 def describe_open_work(p: SagaProgress, status: ServiceStatus, failing: Mapping[str, str]) -> list[str]:

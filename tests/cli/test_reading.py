@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from saga.errors import SagaError
 from saga.ops.histories import TimelineEntry
-from saga.ops.sagas import follow_saga
+from saga.ops.sagas import follow_saga, wait_for_end
 from saga.ops.selection import Deployment
 from saga.ops.sources import open_stores
 from saga.progress.document import decode_progress, decode_transition, encode
@@ -296,6 +296,13 @@ async def test_following_waits_for_the_saga_and_prints_each_transition_once(fold
     of_payment = [line.transition for line in seen if line.service == "payment"]
     assert of_payment == list(range(72))
     assert sorted({line.service for line in seen}) == ALL
+
+
+async def test_waiting_for_a_saga_ends_when_it_has_ended_and_does_not_warn_meanwhile(folder: Path) -> None:
+    warned = list[object]()
+    clock = Paced(folder / ".saga")
+    left = await wait_for_end("order-9", Deployment(clock=clock, warn=warned.append), {}, 600)
+    assert (left, clock.sleeps, warned) == ([], 2, []), "at the first two looks there was no store, then all had ended"
 
 
 def test_following_ends_well_with_ctrl_c_and_prints_what_it_saw_at_once(shop: Path) -> None:

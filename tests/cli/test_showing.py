@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator
@@ -342,3 +343,49 @@ def test_fields_are_found_under_their_new_names_at_any_depth() -> None:
     assert redact_fields(given, both) == {
         "one": seen, "maybe": seen, "many": [seen, None], "named": {"a": seen}, "words": ["x"],
     }  # fmt: skip
+
+
+# ---------------------------------------------------------------- waiting
+
+
+def test_waiting_for_a_saga_that_has_ended_shows_it_at_once(shop: Path, saga: Call) -> None:
+    for order, outcome in (("order-1", "OrderConfirmed"), ("order-2", "OrderCancelled")):
+        shown = saga("sagas", "show", order, "--wait", "1h")
+        assert (shown.exit_code, shown.stderr) == (0, "")
+        assert shown.stdout.startswith(f"saga {order}: ended with {outcome}")
+
+
+def test_a_saga_that_has_not_ended_in_time_is_shown_with_what_it_waits_for(shop: Path, saga: Call) -> None:
+    shown = saga("sagas", "show", "order-3", "--wait", "0s")
+    assert shown.exit_code == 1
+    assert shown.stdout == saga("sagas", "show", "order-3").stdout
+    first, outcome, *others, last = shown.stderr.splitlines()
+    assert (first, outcome) == ("saga order-3 has not ended within 0 s:", "  no outcome yet")
+    assert any(re.fullmatch("  payment: OrderPlaced for reserve is a dead letter and blocks .*", one) for one in others)
+    assert last == "saga explain order-3 says what holds it up"
+    assert json.loads(saga("sagas", "show", "order-3", "--wait", "0s", "--json").stdout)["saga"] == "order-3"
+    assert saga("sagas", "show", "order-17", "--wait", "0s").exit_code == 1
+
+
+@pytest.mark.parametrize("known_by", ["contracts", "a service that took it"])
+def test_a_failed_saga_has_not_ended_before_its_compensations_have_run(
+    shop: Path, saga: Call, known_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(shop, "order", "order-1", outcome="OrderCancelled")
+    if known_by != "contracts":
+        monkeypatch.setenv("SAGA_CONTRACTS", str(shop / "nowhere"))
+        assert saga("sagas", "show", "order-1", "--wait", "0s").exit_code == 0, "whether it is a failure is not known"
+        edit(shop, "shipping", "order-1", failed=("OrderCancelled",))
+    waits = saga("sagas", "show", "order-1", "--wait", "0s")
+    assert waits.exit_code == 1
+    assert "  payment: reserve is to be undone because of OrderCancelled\n" in waits.stderr
+
+
+@pytest.mark.parametrize(("wrong", "says"), [
+    (("--wait", "10"), "--wait 10: give a time as 90s, 30m, 2h or 3d"),
+    (("--wait", "10s", "--follow"), "--follow never ends, --wait ends with the saga: give one of them"),
+])  # fmt: skip
+def test_a_wait_needs_a_time_and_an_end(shop: Path, saga: Call, wrong: tuple[str, ...], says: str) -> None:
+    refused = saga("sagas", "show", "order-1", *wrong)
+    assert refused.exit_code == 2
+    assert says in refused.stderr

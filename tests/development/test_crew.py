@@ -89,7 +89,7 @@ def test_services_run_are_started_again_when_they_change_and_end_with_it(dev: De
     dev.wait_until_logged(r"^payment +\| .* assigned ")
     assert dev.times(r"^saga +\| SAGA_HTTP is ignored") == 1
     assert dev.times(r"^saga +\|   saga publish OrderPlaced --example \| saga publish OrderPlaced$") == 1
-    assert dev.times(r"^saga +\|   saga sagas show order-1$") == 1
+    assert dev.times(r"^saga +\|   saga sagas show order-1 --wait 10s$") == 1
     line = json.dumps({"order_id": "o-1", "sku": "tea", "quantity": 50})
     put = subprocess.run(
         [sys.executable, "-m", "saga.cli.main", "publish", "OrderPlaced"],

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import subprocess
 import zipfile
 from email.message import Message
 from email.parser import BytesParser
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from saga.broker.kafka.fetching import CODECS
-from tests.packaging.environment import ROOT, built
+from tests.packaging.environment import ROOT, Environment, built
 
 APACHE_2_SHA256 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
 """Digest of the text as the foundation publishes it: a licence that was edited is another one."""
@@ -56,6 +57,19 @@ def test_the_kafka_extra_installs_every_codec(metadata: Message) -> None:
     named = re.match(r"aiokafka\[([\w,]+)\].*; extra == .kafka.$", driver)
     assert named is not None
     assert {*named[1].split(","), "gzip"} == {decode.__name__.removesuffix("_decode") for decode in CODECS.values()}
+
+
+@pytest.mark.slow
+def test_the_testing_extra_runs_the_tests_of_a_new_project(tmp_path: Path, wheel: zipfile.ZipFile) -> None:
+    environment = Environment(tmp_path / "environment")
+    environment.install(Path(str(wheel.filename)))
+    environment.require("saga-choreography", "testing")
+    for folder, command in (
+        (tmp_path, [str(environment.bin / "saga"), "new", "project", "shop"]),
+        (tmp_path / "shop", [str(environment.python), "-m", "pytest", "-W", "error"]),
+    ):
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=100)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "CONTRIBUTING.md", "SECURITY.md", ".pre-commit-config.yaml"])

@@ -104,7 +104,7 @@ def test_the_first_saga_of_a_template_is_started_as_its_readme_says(
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
     start = TEMPLATES[template].start
-    assert f"\n{start}\nsaga sagas show order-1\n" in Path("README.md").read_text()
+    assert f"\n{start}\nsaga sagas show order-1 --wait 10s\n" in Path("README.md").read_text()
     with ExitStack() as stack:
         for service in TEMPLATES[template].events:
             stack.enter_context(running(f"services.{service}"))
