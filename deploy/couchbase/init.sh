@@ -7,6 +7,9 @@ bucket="${BUCKET:-saga}"
 replicas="${REPLICAS:-0}"
 secrets="${SECRETS:-/run/secrets}"
 services=(order payment inventory shipping intake)
+for name in couchbase-admin "${services[@]}" client operator intake-connector; do
+  [ -s "$secrets/$name" ] || { echo "no secret $name in $secrets" >&2; exit 1; }
+done
 admin="$(cat "$secrets/couchbase-admin")"
 
 # Run a command, and succeed if it was done before.

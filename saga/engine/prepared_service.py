@@ -147,9 +147,10 @@ class PreparedService:
 def prepare(declared: Declared) -> PreparedService:
     """Prepare everything that the service has declared so far.
 
-    Raises `DeclarationError` for migrations that do not lead to the current state, and for older event versions without
-    an upcaster.
+    Raises `DeclarationError` for a service without a handler, for migrations that do not lead to the current state, and
+    for older versions of events without an upcaster.
     """
+    check_has_handler(declared)
     migrations = check_chain(declared)
     everything = declared.reactions
     _check_upcasts(declared)
@@ -185,6 +186,12 @@ def prepare(declared: Declared) -> PreparedService:
         expected_errors={h.name: expected_errors_of(declared, h) for h in everything},
         bounds=overflow.BOUNDS,
     )
+
+
+def check_has_handler(declared: Declared) -> None:
+    """Check that the service reacts to something. Raises `DeclarationError` if it has no handler."""
+    if not declared.reactions:
+        raise DeclarationError(f"the service {declared.name!r} has no handler; a service reacts to something")
 
 
 def _changes_of(taken: Iterable[type[Event]]) -> dict[str, type[Event]]:

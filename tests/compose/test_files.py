@@ -47,12 +47,14 @@ def services(file: Any) -> Any:
     return file["services"]
 
 
-def couchbase_init(folder: Path, ends: str = "exit 0") -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
-    """Run the script with a `couchbase-cli` that only writes down how it is called."""
+def couchbase_init(
+    folder: Path, ends: str = "exit 0", without: str = ""
+) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
+    """Run the script with the secrets that compose gives it, and a `couchbase-cli` that only records its calls."""
     bin_, secrets, calls = folder / "bin", folder / "secrets", folder / "calls"
     bin_.mkdir()
     secrets.mkdir()
-    for name in ("couchbase-admin", *SERVICES, *BY_DOCUMENTS, *PEOPLE):
+    for name in {*services(COMPOSE)["couchbase-init"]["secrets"]} - {without}:
         (secrets / name).write_text(f"secret-of-{name}")
     fake = bin_ / "couchbase-cli"
     fake.write_text(FAKE.format(ends=ends))
@@ -105,6 +107,13 @@ def test_a_couchbase_that_refuses_ends_the_script_with_its_words(tmp_path: Path)
     assert done.returncode == 1
     assert "couchbase-cli cluster-init: ERROR: not enough memory" in done.stderr
     assert len(calls) == 1
+
+
+def test_the_script_for_couchbase_stops_at_a_secret_that_it_does_not_get(tmp_path: Path) -> None:
+    done, calls = couchbase_init(tmp_path, without="intake-connector")
+    assert done.returncode == 1
+    assert "no secret intake-connector" in done.stderr
+    assert calls == []
 
 
 def test_secrets_are_made_once_and_kept_from_other_people(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def _target(node: ast.AnnAssign) -> str:
 def _prose(docstring: str | None) -> str:
     """A docstring as Markdown: sections as lists, indented code as blocks. Its lines are filled."""
     parts: list[str] = []
-    for paragraph in re.split(r"\n\s*\n", (docstring or "").strip("\n")):
+    for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(docstring or "")):
         heading, _, rest = paragraph.partition("\n")
         if heading.strip() in ("Args:", "Raises:", "Returns:") and rest.strip():
             parts.append(f"**{heading.strip().removesuffix(':')}**\n\n{_entries(textwrap.dedent(rest))}")
@@ -263,12 +263,11 @@ def _helps(command: click.Command, name: str, level: int) -> Iterator[str]:
 
 def log_page() -> str:
     rows = "\n\n".join(_log_event(kind) for kind in sorted(LEVELS, key=name_event) if LEVELS[kind])
-    example = (
-        '{"event": "handled", "level": "info", "service": "payment", "saga": "order-17", "type": "OrderPlaced", ...}'
-    )
+    example = '{"event": "handled", "level": "info", "service": "payment", "saga": "order-17", "type": "OrderPlaced"}'
     about = _fill(
-        "`saga run` writes a line for each of these events to standard error. `event` is its name; it never depends on "
-        "data. Every line also has `time`, `level` and `service`. Of each kind at most 20 lines a minute are "
+        "`saga run` writes a line for each of these events to standard error, like the one above with more fields. "
+        "`event` is its name; it never depends on data. Every line also has `time`, `level` and `service`. "
+        "Of each kind at most 20 lines a minute are "
         "written, then a `suppressed` line with the number of the others; lines marked *always* are never suppressed. "
         f"[Logs](../operating/logs.md) says how to search them. (`{COMMAND}` writes this page.)"
     )

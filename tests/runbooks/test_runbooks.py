@@ -1,17 +1,13 @@
 """Each page of docs/runbooks does what it says, with a service in that very trouble."""
 
 import asyncio
-import re
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import RecordsToDelete
 
-from saga.cli.main import main
 from saga.configuration.settings import Settings
 from saga.contracts.library import find_library
 from saga.messages import Topic
@@ -22,6 +18,7 @@ from saga.progress.document import PLAIN, SagaProgress, encode, progress_key
 from saga.store.sqlite.state_file import WriteLock
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
+from tests.docs.commands import commands_in_prose, commands_in_scripts, refused
 from tests.docs.markdown import ROOT
 from tests.runbooks.page import PAGES, Place, follow
 from tests.runbooks.rights import rights_of_users, run_as_users, users_of_commands
@@ -30,12 +27,6 @@ from tests.servers.plain_clients import delete_topics, recreate_topic
 from tests.servers.rights import Guarded, a_client, guarded_kafka
 
 HANDLED = "payment: 1 member, 0 not handled"
-DOCS = ROOT / "docs"
-OTHER_PAGES = [
-    *sorted((DOCS / "operating").glob("*.md")),
-    *sorted((DOCS / "guides/deploying").glob("*.md")),
-    DOCS / "reference/metrics.md",
-]
 
 
 @pytest.fixture(scope="module")
@@ -74,53 +65,10 @@ def test_every_page_is_run_and_listed() -> None:
     assert [page for page in sorted(pages) if f"({page})" not in listed] == []
 
 
-def commands_in_scripts(text: str) -> list[str]:
-    """Commands in the scripts of a page."""
-    scripts = re.findall(r"^ *```sh\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
-    lines = [line for script in scripts for line in script.replace("\\\n", " ").splitlines()]
-    return [command for line in lines for command in re.findall(r"\bsaga [a-z][^|>&()]*", line.partition(" # ")[0])]
-
-
-def commands_in_prose(text: str) -> list[str]:
-    """Commands in the sentences of a page. Tables name commands without their arguments, so they are left out."""
-    prose = re.sub(r"^ *```.*?^ *```$|^\|.*?$", "", text, flags=re.MULTILINE | re.DOTALL)
-    return [" ".join(span.split()) for span in re.findall(r"`(saga [^`]*)`", prose)]
-
-
-def refused(commands: Sequence[str]) -> list[str]:
-    """Commands that the command line does not accept, each with the reason."""
-    problems: list[str] = []
-    for command in commands:
-        taken: click.Command = main
-        _, *words = shlex.split(command)
-        try:
-            while isinstance(taken, click.Group):
-                _, found, words = taken.resolve_command(click.Context(taken), words)
-                assert found is not None
-                taken = found
-            taken.make_context("saga", words)
-        except click.exceptions.Exit:
-            pass  # --help
-        except click.ClickException as why:
-            problems.append(f"{command}: {why}")
-    return problems
-
-
 @pytest.mark.parametrize("page", [*sorted(path.name for path in PAGES.glob("*.md"))])
 def test_the_command_line_takes_every_command_of_a_page_as_it_is_typed(page: str) -> None:
     text = (PAGES / page).read_text("utf-8")
     assert refused([*commands_in_scripts(text), *commands_in_prose(text)]) == []
-
-
-@pytest.mark.parametrize("page", OTHER_PAGES, ids=lambda page: page.name)
-def test_the_command_line_takes_every_command_in_the_scripts_of_a_page_for_operators(page: Path) -> None:
-    assert refused(commands_in_scripts(page.read_text("utf-8"))) == []
-
-
-def test_a_command_that_the_command_line_does_not_take_is_found() -> None:
-    script = "```sh\nsaga sagas show order-17 --nothing   # one saga\nsaga sagas list\n```\n"
-    [problem] = refused(commands_in_scripts(script))
-    assert problem.startswith("saga sagas show order-17 --nothing")
 
 
 @pytest.mark.slow

@@ -278,3 +278,8 @@ async def test_limits_hold_back_nothing_and_a_fake_may_say_that_a_breaker_is_ope
     [reserved] = told.emitted
     assert isinstance(reserved, PaymentReserved)
     assert reserved.charge_id == "the bank"
+
+
+async def test_a_service_without_a_handler_is_refused_by_name() -> None:
+    with pytest.raises(DeclarationError, match="'lonely' has no handler"):
+        await trial(Service("lonely"), an_order())

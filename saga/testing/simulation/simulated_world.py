@@ -17,8 +17,8 @@ from saga.clients.events import encryptor_of, to_record
 from saga.contracts.library import contract_of
 from saga.declarations.values import Declared
 from saga.engine.execution.document_updates import as_kind
-from saga.engine.prepared_service import topics_of
-from saga.errors import BrokerUnavailable, DeclarationError, SagaError
+from saga.engine.prepared_service import check_has_handler, topics_of
+from saga.errors import BrokerUnavailable, SagaError
 from saga.messages import Event, Outgoing, Topic, name_of
 from saga.messaging.names import PROGRESS
 from saga.messaging.transition_events import TOPIC
@@ -143,8 +143,7 @@ class SimulatedWorld(World):
             declared = service.declared
             if declared.name in self.declared:
                 raise SagaError(f"{declared.name!r} has been started in this world already")
-            if not declared.reactions:
-                raise DeclarationError(f"the service {declared.name!r} has no handler; a service reacts to something")
+            check_has_handler(declared)
             fakes = [fake for fake in use if any(isinstance(fake, r.gives) for r in declared.resources)]
             self._start(declared, fakes, documents)
 
@@ -177,8 +176,7 @@ class SimulatedWorld(World):
         fakes = [fake for fake in given if any(isinstance(fake, r.gives) for r in declared.resources)]
         real = [kind for kind in self._real if any(kind is r.gives for r in declared.resources)]
         check_fakes([declared], [*use, *(fake for fake in fakes if fake not in use)], real)
-        if not declared.reactions:
-            raise DeclarationError(f"the service {declared.name!r} has no handler; a service reacts to something")
+        check_has_handler(declared)
         self.declared[before.name] = declared
         self.cluster.ensure_topics(_topics(declared))
         self._loop.run_inside(lambda: self.workers.deploy(declared, fakes))
