@@ -77,8 +77,10 @@ async def _open(
     """Have so many sagas begin in one millisecond, and wait until each is known."""
     now_ms = clock.now_ms()
     for begin in range(0, count, BATCH):
-        said = [(first or _asked)(f"{what}-{number:06}", now_ms) for number in range(begin, min(begin + BATCH, count))]
-        await run.broker.publish([to_record(event, now_ms) for event in said])
+        events = [
+            (first or _asked)(f"{what}-{number:06}", now_ms) for number in range(begin, min(begin + BATCH, count))
+        ]
+        await run.broker.publish([to_record(event, now_ms) for event in events])
     while run.counted.handled < handled + count:
         await asyncio.sleep(0.01)
 

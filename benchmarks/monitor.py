@@ -54,8 +54,8 @@ def monitor() -> list[Figure]:
     begin_s = time.process_time()
     small = ReadModel()
     for each in records:
-        for told in parse_transitions(record_of(each)):
-            small.apply(told, 1 << 50)
+        for transition in parse_transitions(record_of(each)):
+            small.apply(transition, 1 << 50)
     folded = small.taken / (time.process_time() - begin_s)
     del small, records
     clock = SystemClock()

@@ -103,8 +103,8 @@ def fold(folds: ReadModel, n: int, begin_ms: int, due_ms: int) -> None:
     """Fold the n-th saga from its records."""
     is_running, is_stuck = n % RUNNING == 0, n < RUNNING * STUCK
     due = iso(due_ms) if is_running and not is_stuck else None
-    told = make_transition_events(n, begin_ms, 5 if is_running else len(SHAPE), due)
-    for record in transitions_to_records(map(make_line, told)):
+    transitions = make_transition_events(n, begin_ms, 5 if is_running else len(SHAPE), due)
+    for record in transitions_to_records(map(make_line, transitions)):
         for each in parse_transitions(record_of(record)):
             folds.apply(each, 1 << 50)
 

@@ -77,8 +77,8 @@ def simulated(seeds: Sequence[int]) -> Batch:
     """Run these seeds in this process."""
     began, tally, mode = process_time(), Tally(), Seeds(1, faults.everything())
     failed = run_all(books_balance, mode, tally, RunOptions(), seeds=seeds)
-    said = "" if failed is None else report(failed, "books_balance")
-    return Batch(tally.runs, tally.events, tally.faults, tally.dead.total(), process_time() - began, said)
+    failure = "" if failed is None else report(failed, "books_balance")
+    return Batch(tally.runs, tally.events, tally.faults, tally.dead.total(), process_time() - began, failure)
 
 
 @click.command()

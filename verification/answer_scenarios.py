@@ -10,13 +10,13 @@ from verification.scenario import Scenario
 
 def answers() -> Iterator[Scenario]:  # a list: one scenario after another
     """Runs of which a person says what a call did: they go on, and make it no more."""
-    said = command("resolve", "reserve", ORD, answers=1)
+    resolution = command("resolve", "reserve", ORD, answers=1)
     for name, crash, move, lost in (("crash", 1, 0, 0), ("rebalance", 0, 1, 0), ("lost answers", 0, 0, 1)):
         yield Scenario(
             name=f"resolve: {name}",
             service=of(reserve, note, attempts_max=1),
             a=(ORD, N),
-            b=(said,),
+            b=(resolution,),
             fail=1,
             crash=crash,
             move=move,
@@ -44,7 +44,7 @@ def answers() -> Iterator[Scenario]:  # a list: one scenario after another
         may_die=True,
         at_the_end=answers_stay,
     )
-    for name, a, b in (("behind", (ORD, X), (said,)), ("beside", (ORD, said), (X,))):
+    for name, a, b in (("behind", (ORD, X), (resolution,)), ("beside", (ORD, resolution), (X,))):
         yield Scenario(
             name=f"resolve: the outcome {name} it",
             service=of(reserve, attempts_max=1),
@@ -80,7 +80,7 @@ def answers() -> Iterator[Scenario]:  # a list: one scenario after another
         name="resolve: of what failed behind its last step",
         service=of(step_look, note, attempts_max=1),
         a=(ORD, N),
-        b=(said,),
+        b=(resolution,),
         fail=1,
         move=1,
         may_die=True,

@@ -17,16 +17,16 @@ from verification.state import State
 from verification.state_space import StateSpace, is_due
 
 
-def wrong(space: StateSpace, scenario: Scenario, s: State, told: Sequence[Message]) -> str | None:
+def wrong(space: StateSpace, scenario: Scenario, s: State, too_old: Sequence[Message]) -> str | None:
     """The first entry that does not add up. `told`: messages of which people were told that they are too old."""
-    return Books(space, scenario, s, told).wrong()
+    return Books(space, scenario, s, too_old).wrong()
 
 
 class Books:
     """Everything that is known at the end of a run."""
 
-    def __init__(self, space: StateSpace, scenario: Scenario, s: State, told: Sequence[Message]) -> None:
-        self._space, self._scenario, self._s, self._told = space, scenario, s, told
+    def __init__(self, space: StateSpace, scenario: Scenario, s: State, too_old: Sequence[Message]) -> None:
+        self._space, self._scenario, self._s, self._too_old = space, scenario, s, too_old
         self._roles = space.service.roles
         self._handlers = {h.name: h for h in space.explored.releases[-1]}
         self._added = {h.name for h in space.explored.added}
@@ -70,7 +70,7 @@ class Books:
             seen = isinstance(m, OperatorCommand) and is_due(self._s, self._p, m)
             if seen and all(t.message != m.id for t in self._entries):
                 return f"LOST COMMAND {m.id}"
-            if not self._told and not self._s.passed and not self._space.explored.tight:
+            if not self._too_old and not self._s.passed and not self._space.explored.tight:
                 handler = progress_checks.find_unaccounted_handler(self._p, self._roles, m.type, m.id)
                 if handler is not None and handler not in self._added:
                     return f"LOST MESSAGE {m.type}:{m.id} for {handler}"
@@ -80,7 +80,7 @@ class Books:
 
     def _nothing_of(self, m: Message) -> Iterator[str]:
         """Handlers, and originals to be undone, of which no transition and nothing kept tells of the message."""
-        if m in self._told:
+        if m in self._too_old:
             return
         kept = {
             k.handler
@@ -122,7 +122,7 @@ class Books:
         own: dict[str, str],
         role: HandlerRole,
         type_: str,
-        said: Transition,
+        emitting: Transition,
     ) -> bool:
         """True if the handler has to run on this event."""
         if role.many and type_ not in role.takes[0]:
@@ -136,7 +136,7 @@ class Books:
         if role.name in self._added and type_ in self._space.services[0].roles.self_consumed_types:
             return False  # the release before took it for another handler, and kept it no longer than for that one
         taken_over = role.name in self._added and not any(k.handler == role.name for k in p.waiting)
-        if taken_over and not any(t.handler in self._added and t.n > said.n for t in entries):
+        if taken_over and not any(t.handler in self._added and t.n > emitting.n for t in entries):
             return False  # that happens when the progress is read, of which only what the later release did tells
         there = {k.message.type for k in p.waiting if k.handler == role.name and k.undecodable is None} | set(
             own.values()
@@ -151,14 +151,14 @@ class Books:
         s = self._s
         did = {c.what.removeprefix("do:") for c in s.outside if c.what.startswith("do:")}
         back = {c.what.removeprefix("undo:") for c in s.outside if c.what.startswith("undo:")}
-        told = {letter.handler for t in self._entries for letter in t.letters if letter.kind == "escalation"}
+        escalated = {letter.handler for t in self._entries for letter in t.letters if letter.kind == "escalation"}
         failures = self._scenario.service.failures
-        said = [m for m in self._messages if m.type in failures]
-        if not said and not any(e.type in failures for t in self._entries for e in t.events):
+        failure_messages = [m for m in self._messages if m.type in failures]
+        if not failure_messages and not any(e.type in failures for t in self._entries for e in t.events):
             return f"UNDONE WITHOUT FAILURE {back}" if back else None
         undone = {t.handler.removeprefix("undo_") for t in self._entries if t.outcome == "compensated"}
-        if said and all(self._is_kept_or_reported(m) for m in said):
-            told |= self._handlers.keys() - undone
+        if failure_messages and all(self._is_kept_or_reported(m) for m in failure_messages):
+            escalated |= self._handlers.keys() - undone
         undoable = {h.name for h in self._handlers.values() if h.undo is not None}
         if not undoable - self._added:  # no failure outcome was listened to before the later release
             undoable = set()
@@ -169,14 +169,14 @@ class Books:
                 mine = [b for b in back if b.startswith(f"{h.name}:")]
                 if len(mine) < len(t.calls):
                     return f"NOT TAKEN BACK {len(t.calls)} calls of {h.name}, only {mine}"
-        left = {d for d in did - back if d.split(":")[0] in undoable - told}
+        left = {d for d in did - back if d.split(":")[0] in undoable - escalated}
         if left:
             return f"LEFT STANDING {sorted(left)}"
-        for name in sorted(undoable - told):
+        for name in sorted(undoable - escalated):
             done = [sum(e.startswith(f"{kind}:{name}:") for e in s.ledger) for kind in ("do", "undo")]
             if done[0] != done[1]:
                 return f"LEFT STANDING in the document: {name} {done[0]} times, undone {done[1]} times"
-        never = {b for b in back - did if b.split(":")[0] not in told}
+        never = {b for b in back - did if b.split(":")[0] not in escalated}
         return f"UNDONE WHAT NEVER WAS {sorted(never)}" if never else None
 
     def _is_kept_or_reported(self, m: Message) -> bool:
@@ -184,7 +184,7 @@ class Books:
         kept = any(
             (k.message.id, k.message.source) == (m.id, m.source) for k in (*self._p.waiting, *self._p.compensating)
         )
-        return kept or m in self._told
+        return kept or m in self._too_old
 
     def _wrong_document(self) -> str | None:
         """A fault of the document, which must hold its first stock, less what was taken, plus what was given."""
@@ -197,10 +197,10 @@ class Books:
                 if call.kind == "update" and call.answer is None:
                     net += changes[call.name]
         left = self._space.stock_left(self._s.stock)
-        told = any(letter.kind == "escalation" for t in self._entries for letter in t.letters)
+        escalated = any(letter.kind == "escalation" for t in self._entries for letter in t.letters)
         if (
             left != self._scenario.stock + net + self._scenario.other - self._s.other
-            and not told
+            and not escalated
             and not any(t.outcome == "dead" and t.calls for t in self._entries)
             and not any(i.begins and is_dead_letter(p, i) for p, _ in self._lives for i in p.intents)
         ):
@@ -215,8 +215,8 @@ class Books:
         undone = {t.handler.removeprefix("undo_") for t in entries if t.outcome == "compensated" and t.cause}
         ran = {t.handler for t in entries if t.outcome == "handled"}
         held = {name.removeprefix(NEW): value for name, value in self._p.state.items() if name != MOVED}
-        said = {name for name, value in held.items() if value and not name.endswith(TURNS)}
-        return f"STATE WRONG {said}: ran {ran}, undone {undone}" if said != ran - undone else None
+        recorded = {name for name, value in held.items() if value and not name.endswith(TURNS)}
+        return f"STATE WRONG {recorded}: ran {ran}, undone {undone}" if recorded != ran - undone else None
 
 
 def _is_an_end(t: Transition) -> bool:

@@ -84,8 +84,8 @@ class Contents:
 
     def is_settled(self, s: State) -> bool:
         """True if all that is recorded is in the log, and nothing of the saga is ready."""
-        said = all(i in s.out for i in progress_checks.list_recorded_ids(self.entries(s, s.progress)))
-        return said and find_next_ready(self.whole(s), self.service.roles, progress_checks.AT_LAST_MS) is None
+        published = all(i in s.out for i in progress_checks.list_recorded_ids(self.entries(s, s.progress)))
+        return published and find_next_ready(self.whole(s), self.service.roles, progress_checks.AT_LAST_MS) is None
 
     def stock_left(self, version: int) -> int | None:
         """Stock that the business document says is left; `None` if it is absent."""

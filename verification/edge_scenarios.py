@@ -143,10 +143,10 @@ def senders() -> Iterator[Scenario]:
         move=1,
         at_the_end=has_run("reserve", "note"),
     )
-    said_by_others = replace(of(place, join), said=frozenset({"P"}))
+    others_send_it = replace(of(place, join), sent_by_others=frozenset({"P"}))
     yield Scenario(
         name="an own event that others say too",
-        service=said_by_others,
+        service=others_send_it,
         a=(ORD, Q),
         b=(message("p1", "P"),),
         crash=1,

@@ -88,12 +88,12 @@ class Made:
             starts=frozenset({"O"}) if self.happens(0.2) else frozenset(),
             attempts_max=attempts_max,
             added=added,
-            said=self._choose_external_events(handlers) if self.has("others say it", 0.15) else frozenset(),
+            sent_by_others=self._choose_external_events(handlers) if self.has("others say it", 0.15) else frozenset(),
             tight=ages or self.happens(0.2),
             bounds=TINY if self.has("pages", 0.2) else BOUNDS,
             parks=self.has("parks", 0.3),
         )
-        a, b = self._logs((*handlers, *added), service.said, ages)
+        a, b = self._logs((*handlers, *added), service.sent_by_others, ages)
         faults: dict[str, Any] = dict.fromkeys(
             self.some_of(("crash", "move", "fail", "lost", "evict"), 1 + self.happens(0.6)), 1
         )
@@ -188,23 +188,23 @@ class Made:
         many = sorted({t for h in handlers if h.many for t in h.to[0]} & set(types))
         undone = any(h.undo is not None for h in handlers)
         logs: tuple[list[Message], list[Message]] = ([], [])
-        said: list[Message] = []
+        messages: list[Message] = []
         for number in range(2 + self.below(4 if many else 3)):
             type_ = types[number] if number < len(types) else self.one_of((*types, *many, *many))
-            made = self._message(f"m{number}", type_, handlers, said, repeats=type_ in many)
-            after = max((self.below(3) if ages else 0), *(ages_at(m.time) for m in said), 0)
-            said.append(made if made in said else msgspec.structs.replace(made, time=time_after(after)))
+            made = self._message(f"m{number}", type_, handlers, messages, repeats=type_ in many)
+            after = max((self.below(3) if ages else 0), *(ages_at(m.time) for m in messages), 0)
+            messages.append(made if made in messages else msgspec.structs.replace(made, time=time_after(after)))
         if undone and self.happens(0.8) and "X" not in emitted:
             started = not self.has("no start", 0.3)
-            said.insert(self.below(len(said) + 1), message("x1", "X", started=started))
-        for m in said:
+            messages.insert(self.below(len(messages) + 1), message("x1", "X", started=started))
+        for m in messages:
             self.one_of(logs).append(m)
         return tuple(logs[0]), tuple(logs[1])
 
     def _message(
-        self, id_: str, type_: str, handlers: Sequence[Reacts], said: Sequence[Message], *, repeats: bool
+        self, id_: str, type_: str, handlers: Sequence[Reacts], messages: Sequence[Message], *, repeats: bool
     ) -> Message:
-        earlier = [m for m in said if m.type == type_]
+        earlier = [m for m in messages if m.type == type_]
         if earlier and self.happens(0.25):
             return self.one_of(earlier)  # a duplicate
         others = [m for m in earlier if m.source == "others"]

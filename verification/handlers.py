@@ -160,11 +160,13 @@ def handler_of(h: Reacts, classes: Classes, retry: Retry, version: int = 1) -> R
         last = len(emitted) - 1
         shares = [did[i:] if i == last else did[i : i + 1] for i in range(len(emitted))]
         first = [i if i < len(did) else len(did) for i in range(len(emitted))]
-        said = tuple(classes[e](content=f"{contents}/{first[i]}{json.dumps(shares[i])}") for i, e in enumerate(emitted))
+        returned = tuple(
+            classes[e](content=f"{contents}/{first[i]}{json.dumps(shares[i])}") for i, e in enumerate(emitted)
+        )
         if is_last:
-            return said
+            return returned
         until = [classes[name] for name in h.until]
-        return (*said, Later(until=until[0], within=h.after * TICK) if until else Later(after=h.after * TICK))
+        return (*returned, Later(until=until[0], within=h.after * TICK) if until else Later(after=h.after * TICK))
 
     events = tuple(tuple(classes[t] for t in ts) for ts in h.to)
     declared = _declared(h.name, function, events, h.types, classes, retry, h.many, None)

@@ -13,7 +13,7 @@ NEXT_Q = message("q3", "Q")
 long_job = Reacts(name="job", to=(("O",),), does=STEP, turns=2, says=("t",), emits=("d",))
 job = Reacts(name="job", to=(("O",),), does=STEP, turns=1, emits=("d",))
 each_job = Reacts(name="job", to=(("O",),), does=STEP, turns=1, emits=("d",), many=True)
-said_job = Reacts(name="job", to=(("O",),), does=STEP, turns=1, says=("t",), emits=("d",))
+emitting_job = Reacts(name="job", to=(("O",),), does=STEP, turns=1, says=("t",), emits=("d",))
 two_parts = Reacts(name="job", to=(("O",), ("M",)), turns=1, does=STEP, emits=("d",))
 own_part = Reacts(name="job", to=(("P",), ("Q",)), turns=1, emits=("d",))
 look = Reacts(name="look", to=(("O",),), until=("Q",), after=1, emits=("d",))
@@ -71,7 +71,7 @@ def later() -> Iterator[Scenario]:  # a list: one scenario after another
     for wanted in ("replay", "discard"):
         yield Scenario(
             name=f"{wanted}: a turn that is dead",
-            service=of(said_job, note, attempts_max=1, parks=True),
+            service=of(emitting_job, note, attempts_max=1, parks=True),
             a=(ORD, N),
             b=(command("replay" if wanted == "replay" else "discard", "job", ORD),),
             fail=1,

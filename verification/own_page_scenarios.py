@@ -22,16 +22,16 @@ hold_own = Reacts(name="hold", to=(("O",),), does=STEP, emits=("P",), undo=STEP,
 
 def in_order(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
     """Check that own events were taken in the order in which they were said, and none that was withdrawn before."""
-    said = [e.id for entry in entries for e in entry.events if e.type == "P"]
+    published = [e.id for entry in entries for e in entry.events if e.type == "P"]
     withdrawn, taken = set[str](), dict[str, list[int]]()
     for entry in entries:
         if entry.outcome == "compensated":
             withdrawn.add(entry.cause)
         elif entry.outcome == "handled" and entry.handler in ("join", "meet", "own"):
-            mine = [id for id in said if id in (entry.cause or entry.message)]
+            mine = [id for id in published if id in (entry.cause or entry.message)]
             if not withdrawn.isdisjoint(mine):
                 return f"WITHDRAWN, AND TAKEN BY {entry.handler}"
-            taken.setdefault(entry.handler, []).extend(map(said.index, mine))
+            taken.setdefault(entry.handler, []).extend(map(published.index, mine))
     wrong = next((name for name, places in taken.items() if places != sorted(set(places))), None)
     return f"NOT IN ORDER FOR {wrong}" if wrong else None
 
@@ -40,9 +40,9 @@ def all_taken(*names: str) -> AtTheEnd:
     """Check the same, and that these handlers have taken all that was said."""
 
     def check(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
-        said = sum(e.type == "P" for entry in entries for e in entry.events)
+        published = sum(e.type == "P" for entry in entries for e in entry.events)
         for name in names:
-            if sum(entry.outcome == "handled" and entry.handler == name for entry in entries) != said:
+            if sum(entry.outcome == "handled" and entry.handler == name for entry in entries) != published:
                 return f"NOT ALL TAKEN BY {name}"
         return in_order(p, entries)
 

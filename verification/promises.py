@@ -101,9 +101,9 @@ class Promises:
     def _is_due_to_die(self, dead: Transition, entries: tuple[Transition, ...]) -> bool:
         """True if the scenario asks for this dead letter: its log holds what can only become one."""
         reason = dead.reason or ""
-        said = {(m.type, m.value) for m in self._messages} | {(e.type, e.value) for t in entries for e in t.events}
+        known = {(m.type, m.value) for m in self._messages} | {(e.type, e.value) for t in entries for e in t.events}
         if reason.startswith("already handled with other content"):
-            return sum(type_ == dead.type for type_, _ in said) > 1
+            return sum(type_ == dead.type for type_, _ in known) > 1
         if reason.startswith("older than the retention"):
             return self._scenario.age + self._scenario.ahead > 0
         return BAD in reason and any(m.id == dead.message and _is_bad(m, dead.handler) for m in self._messages)
@@ -252,10 +252,10 @@ class Promises:
     def broken_at_the_end(self, s: State) -> str | None:
         """The promise that is broken when nothing more can happen."""
         p, entries = self._space.whole(s), self._space.entries(s, s.progress)
-        told = [m for m, id_ in self._too_old.items() if self._aged(s) and id_ in s.out]
+        too_old = [m for m, id_ in self._too_old.items() if self._aged(s) and id_ in s.out]
         # What a zombie wrote of a message, late, when a clock that was ahead had told people that it is too old: it
         # goes on when one of them replays it.
-        late = {m.id for m in told} if self._scenario.ahead else set()
+        late = {m.id for m in too_old} if self._scenario.ahead else set()
         lives = [self._space.entries(s, version) for version in (*s.past, s.progress)]
         unread = {letter.id for life in lives for t in life for letter in t.letters if letter.message.id in late}
         lost = [
@@ -269,7 +269,7 @@ class Promises:
             return None
         return (
             self._stranded(p, entries)
-            or books.wrong(self._space, self._scenario, s, told)
+            or books.wrong(self._space, self._scenario, s, too_old)
             or self._scenario.at_the_end(p, entries)
         )
 

@@ -45,8 +45,10 @@ def runs_once(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
 
 def check_other_content_reported(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
     """Check that a repetition with other content is a dead letter."""
-    told = any(letter.reason.startswith("already handled with other content") for t in entries for letter in t.letters)
-    return None if told else "OTHER CONTENT NOT TOLD"
+    reported = any(
+        letter.reason.startswith("already handled with other content") for t in entries for letter in t.letters
+    )
+    return None if reported else "OTHER CONTENT NOT TOLD"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

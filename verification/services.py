@@ -60,8 +60,8 @@ class Explored:
     """True if a failed run is parked; else it is tried again in place."""
     added: tuple[Reacts, ...] = ()
     """Handlers that a later release has besides: each worker becomes one of that release at some time."""
-    said: frozenset[str] = frozenset()
-    """Own events that others may say too."""
+    sent_by_others: frozenset[str] = frozenset()
+    """Own events that others may publish too."""
     tight: bool = False
     """True if inbox and history are so bounded that they are trimmed within a scenario."""
     migrates: bool = False
@@ -273,7 +273,9 @@ def participant(explored: Explored, ports: Ports, release: int = 0, *, controlle
         classes=takes,
         contracts={type_: _contract(type_, explored) for type_ in sorted(types)},
         consumed=frozenset(
-            types - (emitted - explored.said) - (explored.failures if all(h.undo is None for h in reacts) else set())
+            types
+            - (emitted - explored.sent_by_others)
+            - (explored.failures if all(h.undo is None for h in reacts) else set())
         ),
         starts=explored.starts,
         schemas=KnownSchemas(_library(knows_newer=release > 0)),

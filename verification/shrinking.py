@@ -88,7 +88,7 @@ def _simpler(service: Explored) -> Iterator[Explored]:
     for plain in (
         replace(service, tight=False),
         replace(service, bounds=BOUNDS),
-        replace(service, said=frozenset()),
+        replace(service, sent_by_others=frozenset()),
         replace(service, starts=frozenset()),
         replace(service, attempts_max=9),
     ):
@@ -139,7 +139,7 @@ def as_code(scenario: Scenario) -> str:
     """Code of the scenario as it is written among the others, with what differs from the defaults."""
     service = scenario.service
     given = [*map(_handler, service.handlers)]
-    for name in ("attempts_max", "parks", "added", "tight", "starts", "said", "bounds"):
+    for name in ("attempts_max", "parks", "added", "tight", "starts", "sent_by_others", "bounds"):
         value = getattr(service, name)
         if value != next(f.default for f in fields(Explored) if f.name == name):
             given.append(f"{name}={_shown(name, value)}")
@@ -170,9 +170,9 @@ def _handler(h: Reacts) -> str:
 
 
 def _message(m: Message) -> str:
-    said = m.value.decode()
+    content = m.value.decode()
     started = "" if m.started else ", started=False"
     source = "" if m.source == "others" else f", source={m.source!r}"
     version = "" if m.schema.endswith(".v1") else f", version={m.schema[-1]}"
     after = f", after={ages_at(m.time)}" if ages_at(m.time) else ""
-    return f"message({id_in(m.id)!r}, {m.type!r}, {said!r}{version}{source}{started}{after})"
+    return f"message({id_in(m.id)!r}, {m.type!r}, {content!r}{version}{source}{started}{after})"

@@ -125,8 +125,8 @@ class State(NamedTuple):
     def saying(self, publish: Publish) -> "State":
         """State with these records in the log. A letter about a compensation that is tried again is in the log, and
         recorded nowhere."""
-        told, wakes = find_published(publish)
-        new = [i for i in told if i not in self.out]
+        published, wakes = find_published(publish)
+        new = [i for i in published if i not in self.out]
         if not new and not wakes:
             return self
         return self._replace(out=(*self.out, *dict.fromkeys(new)), wakes=(*self.wakes, *wakes))
@@ -149,9 +149,9 @@ def is_wake(record: Outgoing) -> bool:
 @lru_cache(maxsize=10_000)  # a search publishes the same few records in most of its states
 def find_published(publish: Publish) -> tuple[tuple[str, ...], tuple[SagaTimer, ...]]:
     """Ids of what the records tell for good, and the wakes among them."""
-    told = [r for r in publish.records if all(name != "dead_undoes" for name, _ in r.headers)]
-    wakes = [parse_timer(Record(r.topic, 0, 0, r.key, r.value, r.headers, 0)) for r in told if is_wake(r)]
-    return tuple(i for i in map(id_of, told) if not i.startswith("wake-")), tuple(wakes)
+    records = [r for r in publish.records if all(name != "dead_undoes" for name, _ in r.headers)]
+    wakes = [parse_timer(Record(r.topic, 0, 0, r.key, r.value, r.headers, 0)) for r in records if is_wake(r)]
+    return tuple(i for i in map(id_of, records) if not i.startswith("wake-")), tuple(wakes)
 
 
 @lru_cache(maxsize=10_000)

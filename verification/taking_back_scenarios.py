@@ -7,19 +7,19 @@ from verification.handlers import Reacts
 from verification.operator_scenarios import command
 from verification.scenario import Scenario
 
-said = Reacts(name="two", to=(("O",),), does=("step", "step"), emits=("R",), undo=("step", "step"), takes_back=True)
-said_job = Reacts(name="job", to=(("O",),), does=STEP, turns=1, emits=("d",), undo=STEP, takes_back=True)
+emitter = Reacts(name="two", to=(("O",),), does=("step", "step"), emits=("R",), undo=("step", "step"), takes_back=True)
+emitting_job = Reacts(name="job", to=(("O",),), does=STEP, turns=1, emits=("d",), undo=STEP, takes_back=True)
 
 
 def taking_back() -> Iterator[Scenario]:  # a list: one scenario after another
     """Originals that never finish, and are taken back."""
-    dying = of(said, note, attempts_max=1, parks=True)
+    dying = of(emitter, note, attempts_max=1, parks=True)
     yield Scenario(name="taken back: crash", service=dying, a=(ORD,), b=(X, N), fail=1, crash=1, may_die=True)
     yield Scenario(name="taken back: rebalance", service=dying, a=(ORD,), b=(X,), fail=1, move=1, may_die=True)
     yield Scenario(name="taken back: lost answers", service=dying, a=(ORD,), b=(X,), fail=1, lost=1, may_die=True)
     yield Scenario(
         name="taken back: that fails too",
-        service=of(said, parks=True, attempts_max=2),
+        service=of(emitter, parks=True, attempts_max=2),
         a=(ORD,),
         b=(X,),
         fail=3,
@@ -37,7 +37,7 @@ def taking_back() -> Iterator[Scenario]:  # a list: one scenario after another
     )
     yield Scenario(
         name="taken back: discarded by a person",
-        service=of(said, attempts_max=1),
+        service=of(emitter, attempts_max=1),
         a=(ORD, command("discard", "two", ORD)),
         b=(X,),
         fail=1,
@@ -47,7 +47,7 @@ def taking_back() -> Iterator[Scenario]:  # a list: one scenario after another
     )
     yield Scenario(
         name="taken back: turns that are over",
-        service=of(said_job, attempts_max=1, parks=True),
+        service=of(emitting_job, attempts_max=1, parks=True),
         a=(ORD,),
         b=(X,),
         fail=1,

@@ -131,9 +131,9 @@ class Spent(NamedTuple):
 
 def peak_mb() -> float:
     """Most memory that this process has had so far. Not `ru_maxrss`: that may be its parent's."""
-    told = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert told is not None, "needs Linux"
-    return int(told[1]) / 1e3
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None, "needs Linux"
+    return int(found[1]) / 1e3
 
 
 # -------------------------------------------------------------------- processes

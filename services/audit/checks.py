@@ -65,8 +65,8 @@ class Order:
     @property
     def confirmed(self) -> bool | None:
         """True if confirmed, false if cancelled; `None`: it did not end, or not in one way."""
-        said = {ending.confirmed for ending in self.endings}
-        return said.pop() if len(said) == 1 else None
+        outcomes = {ending.confirmed for ending in self.endings}
+        return outcomes.pop() if len(outcomes) == 1 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +118,8 @@ def ends(books: Books) -> Check:
     differences = [f"{id_}: no service knows it" for id_ in sorted(books.expected - books.orders.keys())]
     for order in _sorted(books):
         if len(order.endings) != 1:
-            said = ", ".join("confirmed" if e.confirmed else "cancelled" for e in order.endings) or "not at all"
-            differences.append(f"{order.id}: ended {len(order.endings)} times: {said}")
+            outcomes = ", ".join("confirmed" if e.confirmed else "cancelled" for e in order.endings) or "not at all"
+            differences.append(f"{order.id}: ended {len(order.endings)} times: {outcomes}")
     confirmed = sum(order.confirmed is True for order in books.orders.values())
     cancelled = sum(order.confirmed is False for order in books.orders.values())
     figures = f"{len(books.orders)} orders = {confirmed} confirmed + {cancelled} cancelled"
@@ -142,9 +142,9 @@ def money(books: Books) -> Check:
                     f"{order.id}: charge {charge.id} was captured {len(charge.captured)} times "
                     f"and released {len(charge.released)} times"
                 )
-        said, held = sum(order.reserved, Decimal()), sum((c.amount for c in order.charges), Decimal())
-        if said != held:
-            differences.append(f"{order.id}: payment says {said} was set aside, the bank says {held}")
+        reserved, held = sum(order.reserved, Decimal()), sum((c.amount for c in order.charges), Decimal())
+        if reserved != held:
+            differences.append(f"{order.id}: payment says {reserved} was set aside, the bank says {held}")
     figures = f"{aside} set aside = {captured} captured + {released} released"
     return Check(name="the money balances", figures=figures, differences=tuple(differences))
 

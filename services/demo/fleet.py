@@ -128,10 +128,10 @@ class Fleet:
 
     def _tell_of(self, ended: Mapping[str, subprocess.Popen[bytes]]) -> None:
         if ended:
-            told = [
+            lines = [
                 f"{s} ended by itself, with {p.returncode}; its log:\n{self._last_lines(s)}" for s, p in ended.items()
             ]
-            raise Fallen("\n".join(told))
+            raise Fallen("\n".join(lines))
 
     def _last_lines(self, service: str) -> str:
         log = self.folder / f"{service}.log"

@@ -52,8 +52,8 @@ class Page:
 
     def news(self) -> str | None:
         """Address at which it is shown, or the reason why it is not; `None`: it is not known yet."""
-        said = self.log.read_text("utf-8", "replace")
-        if found := _SHOWN.search(said):
+        log = self.log.read_text("utf-8", "replace")
+        if found := _SHOWN.search(log):
             return f"a page shows them at {found[1]}, as long as this runs"
         if self._process is None or self._process.poll() is None:
             return None
@@ -61,4 +61,4 @@ class Page:
             self._port = 0
             self.start()
             return None
-        return f"no page shows them: {' '.join(said.split())}"
+        return f"no page shows them: {' '.join(log.split())}"

@@ -96,8 +96,8 @@ class LedgerBank(Bank):
     async def _settle(self, key: str, call: Call) -> None:
         def rule(done: Sequence[str]) -> Answer:
             if list(done) != ["reserve"]:
-                said = f"was {done[-1]}d" if done else "is unknown"
-                raise Contradiction(f"{call.operation} of charge {call.subject!r}, which {said}")
+                state = f"was {done[-1]}d" if done else "is unknown"
+                raise Contradiction(f"{call.operation} of charge {call.subject!r}, which {state}")
             return Answer("done")
 
         await self._ledger.once(key, call, rule)

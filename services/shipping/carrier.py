@@ -90,8 +90,8 @@ class LedgerCarrier(Carrier):
     async def _settle(self, key: str, call: Call, answer: str) -> str:
         def rule(done: Sequence[str]) -> Answer:
             if list(done) != ["book"]:
-                said = f"had its {done[-1]} before" if done else "is unknown"
-                raise Contradiction(f"{call.operation} of booking {call.subject!r}, which {said}")
+                state = f"had its {done[-1]} before" if done else "is unknown"
+                raise Contradiction(f"{call.operation} of booking {call.subject!r}, which {state}")
             return Answer(answer)
 
         return (await self._ledger.once(key, call, rule)).text
