@@ -46,14 +46,14 @@ def test_the_name_of_a_failed_inner_import_is_given(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [("x = 1\nabsent\n", "NameError: name 'absent' is not defined"), ("x = 1\ndef (:\n", "SyntaxError: ")],
 )
-def test_the_failing_line_of_a_module_is_named(folder: Path, text: str, told: str) -> None:
-    name = f"broken_{told.partition(':')[0].lower()}"
+def test_the_failing_line_of_a_module_is_named(folder: Path, text: str, message: str) -> None:
+    name = f"broken_{message.partition(':')[0].lower()}"
     (folder / f"{name}.py").write_text(text)
     refused = refusal(name)
-    assert f"{name}: fails while it is imported: {told}" in refused
+    assert f"{name}: fails while it is imported: {message}" in refused
     assert f"{folder / name}.py:2" in refused
 
 
@@ -75,14 +75,14 @@ def test_two_services_of_one_name_are_refused(folder: Path) -> None:
         "@payment.handler\n"
         "async def reserve(order: OrderPlaced) -> PaymentReserved: ...\n"
     )
-    told = refusal("services.payment", "second_payment")
-    assert "second_payment: a second service is called 'payment'" in told
+    message = refusal("services.payment", "second_payment")
+    assert "second_payment: a second service is called 'payment'" in message
 
 
 def test_all_modules_that_cannot_be_loaded_are_reported_at_once() -> None:
-    told = refusal("not_there", "services/payment.py")
-    assert "not_there:" in told
-    assert "services/payment.py:" in told
+    message = refusal("not_there", "services/payment.py")
+    assert "not_there:" in message
+    assert "services/payment.py:" in message
 
 
 FORGETFUL = """
@@ -111,5 +111,5 @@ async def note(order: OrderPlaced) -> None: ...
 
 def test_a_service_whose_migrations_do_not_lead_to_its_state_is_not_run(folder: Path) -> None:
     (folder / "forgetful.py").write_text(FORGETFUL)
-    told = "forgetful: the migrations of 'forgetful': nothing takes version 1: declare migrate(1)"
-    assert told in refusal("forgetful")
+    message = "forgetful: the migrations of 'forgetful': nothing takes version 1: declare migrate(1)"
+    assert message in refusal("forgetful")

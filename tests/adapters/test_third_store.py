@@ -90,11 +90,11 @@ def test_invalid_settings_of_an_unused_store_are_no_problem() -> None:
 
 
 def test_its_addresses_are_checked_and_named_to_who_gives_a_wrong_one() -> None:
-    (told,) = problems({"SAGA_STORE": "drawer://cupboard"})
-    assert "cupboard and drawer are missing" in told
-    (told,) = problems({"SAGA_STORE": "redis://here"})
-    assert "there is no store 'redis'" in told
-    assert told.endswith("couchbase://host/bucket, or drawer://cupboard/drawer")
+    (problem,) = problems({"SAGA_STORE": "drawer://cupboard"})
+    assert "cupboard and drawer are missing" in problem
+    (problem,) = problems({"SAGA_STORE": "redis://here"})
+    assert "there is no store 'redis'" in problem
+    assert problem.endswith("couchbase://host/bucket, or drawer://cupboard/drawer")
 
 
 def test_modules_needed_only_for_opening_are_imported_on_opening() -> None:
@@ -127,8 +127,8 @@ def test_services_run_on_it_and_people_see_what_they_do(
     assert refused.exit_code == 2
     assert "cupboard and drawer are missing" in refused.stderr
 
-    told = json.loads(saga("doctor", embedded_pottery.module, "--json").stdout)
-    mine_of = {each["what"]: each for each in told["findings"] if each["about"] == f"store {mine}"}
+    report = json.loads(saga("doctor", embedded_pottery.module, "--json").stdout)
+    mine_of = {each["what"]: each for each in report["findings"] if each["about"] == f"store {mine}"}
     assert mine_of["it closes well"]["remedy"] == "get a cellar"
     assert any("its clock agrees with this machine" in what for what in mine_of)
     assert [key for _, key in drawers.DRAWERS[mine] if "probe" in key] == []
@@ -154,6 +154,6 @@ def test_the_doctor_reports_a_drawer_that_does_not_open(
 ) -> None:
     monkeypatch.setenv("SAGA_STORE", "drawer://cupboard/all")
     drawers.KEYS["drawer://cupboard/all"] = "iron"
-    told = saga("doctor", embedded_pottery.module)
-    assert told.exit_code == 2
-    assert "SAGA_DRAWER_KEY is not that of drawer://cupboard/all" in told.stdout
+    result = saga("doctor", embedded_pottery.module)
+    assert result.exit_code == 2
+    assert "SAGA_DRAWER_KEY is not that of drawer://cupboard/all" in result.stdout

@@ -291,9 +291,9 @@ async def test_the_embedded_broker_has_our_own_clock(tmp_path: Path) -> None:
 async def test_kafka_has_a_time_that_can_be_read(kafka_settings: KafkaSettings) -> None:
     async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
         before = CLOCK.now_ms()
-        told = await broker.append_probe()
+        log_time_ms = await broker.append_probe()
         again = await broker.append_probe()
-        assert told is not None
+        assert log_time_ms is not None
         assert again is not None
-        assert before <= told <= again <= CLOCK.now_ms()  # one machine
+        assert before <= log_time_ms <= again <= CLOCK.now_ms()  # one machine
         assert (await broker.describe_topics([PROBE.name]))[PROBE.name].retention_ms == DAY_MS

@@ -301,16 +301,16 @@ async def test_rows_that_locate_records_are_as_written_or_are_not_used(
         where = {"topics": "name = 'orders'", "logs": "id = 1", "positions": "log = 1"}[table]
         shell.execute(f"UPDATE {table} SET {column} = {into.format(column)} WHERE {where}")
         before = shell.execute("SELECT grp, log, offset FROM positions").fetchall()
-    told = f"broker.db is damaged.*{what} is not what was written"
-    with pytest.raises(BrokerBroken, match=told):
+    pattern = f"broker.db is damaged.*{what} is not what was written"
+    with pytest.raises(BrokerBroken, match=pattern):
         await asks_for(broker, table, column)
-    with pytest.raises(BrokerBroken, match=told):
+    with pytest.raises(BrokerBroken, match=pattern):
         await other.trim()
     for each in (broker, other):
         await each.__aexit__(None, None, None)
     with closing(sqlite3.connect(path)) as shell:
         assert shell.execute("SELECT grp, log, offset FROM positions WHERE grp = 'payment'").fetchall() == before
-    with pytest.raises(BrokerBroken, match=told):
+    with pytest.raises(BrokerBroken, match=pattern):
         await EmbeddedBroker(path, clock=CLOCK).__aenter__()
 
 

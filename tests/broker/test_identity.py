@@ -35,10 +35,10 @@ def test_service_and_store_are_compared_and_the_process_is_not() -> None:
 
 
 def test_the_refusal_names_both_sides_and_what_to_do() -> None:
-    told = disagreement_error("payment", OURS, ["somebody"])
-    assert told.problems == ("somebody",)
+    error = disagreement_error("payment", OURS, ["somebody"])
+    assert error.problems == ("somebody",)
     for part in ("group 'payment'", "'1a'", "SAGA_STORE", "its own broker"):
-        assert part in told.heading
+        assert part in error.heading
 
 
 @given(st.from_type(MemberIdentity))

@@ -29,9 +29,9 @@ def batch(begin: int, count: int, codec: int = 0, name: str = "ce_id") -> bytes:
 
 def read(data: bytes, offset: int = 0, end: int = 9) -> tuple[list[Record], list[tuple[int, bool]]]:
     """The records, and the given end, and whether that was the end."""
-    told: list[tuple[int, bool]] = []
-    batches = RecordBatches(PLACE, data, offset, (), end, lambda at, why: told.append((at, why is None)))
-    return list(batches), told
+    reports: list[tuple[int, bool]] = []
+    batches = RecordBatches(PLACE, data, offset, (), end, lambda at, why: reports.append((at, why is None)))
+    return list(batches), reports
 
 
 WHOLE = batch(0, 3) + batch(3, 3) + batch(6, 3)
@@ -76,11 +76,11 @@ def test_garbage_of_any_kind_is_reported_and_what_is_before_it_is_read() -> None
 
 def _holds(data: bytes) -> bool:
     """True if the partition stands somewhere. A batch that is cut off at the end is asked for again."""
-    records, told = read(data)
+    records, reports = read(data)
     assert records == RECORDS[: len(records)]
     if not data:
         return False
-    ((at, is_read),) = told
+    ((at, is_read),) = reports
     if at != 9:
         assert at == len(records)
     return not is_read
@@ -93,18 +93,18 @@ def test_records_that_are_garbage_under_a_good_checksum_are_reported(seed: int) 
     at = chance.randrange(HEADER.size, len(spoilt))
     spoilt[at:] = chance.randbytes(len(spoilt) - at)
     struct.pack_into(">I", spoilt, 17, calc_crc32c(bytes(spoilt[21:])))
-    records, told = read(batch(0, 3) + bytes(spoilt) + batch(6, 3))
+    records, reports = read(batch(0, 3) + bytes(spoilt) + batch(6, 3))
     assert records[:3] == RECORDS[:3]
     assert [record.offset for record in records] == sorted({record.offset for record in records})
-    assert len(told) == 1
+    assert len(reports) == 1
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_names_that_are_no_text_are_read_in_batches_of_each_codec(codec: str) -> None:
     plain = batch(3, 3, 0, name="name")
     odd = _recoded(plain.replace(b"name", b"\xff\xfeme"), CODECS[codec])
-    records, told = read(batch(0, 3) + odd + batch(6, 3))
-    assert told == [(9, True)]
+    records, reports = read(batch(0, 3) + odd + batch(6, 3))
+    assert reports == [(9, True)]
     assert [record.offset for record in records] == list(range(9))
     assert records[3].headers == (("\\xff\\xfeme", b"0"), ("none", None), ("\\xff\\xfeme", b""))
     assert _without_names(records) == _without_names(RECORDS)
@@ -121,8 +121,8 @@ def test_our_own_reading_of_records_gives_what_that_of_aiokafka_gives(codec: str
 
 def test_a_batch_that_lies_where_another_one_has_to_be_is_reported() -> None:
     for begin in (0, 2, 4, 5, 100):
-        records, told = read(batch(0, 3) + struct.pack(">q", begin) + batch(3, 3)[8:] + batch(6, 3))
-        assert (records, told) == (RECORDS[:3], [(3, False)])
+        records, reports = read(batch(0, 3) + struct.pack(">q", begin) + batch(3, 3)[8:] + batch(6, 3))
+        assert (records, reports) == (RECORDS[:3], [(3, False)])
 
 
 @pytest.mark.parametrize("bytes_left", [1, 11, 60, len(batch(0, 3)) - 1])
@@ -132,9 +132,9 @@ def test_an_incomplete_first_batch_is_reported(bytes_left: int) -> None:
 
 
 def test_records_removed_by_compaction_are_no_damage() -> None:
-    records, told = read(batch(0, 3) + batch(6, 3))
+    records, reports = read(batch(0, 3) + batch(6, 3))
     assert [record.offset for record in records] == [0, 1, 2, 6, 7, 8]
-    assert told == [(9, True)]
+    assert reports == [(9, True)]
 
 
 def _recoded(plain: bytes, codec: int) -> bytes:

@@ -79,8 +79,8 @@ async def test_an_encrypted_key_is_opened_with_its_password_without_a_prompt_at_
     why = await refusal(settings)
     assert isinstance(why, ConfigurationError)
     assert "give the file with its password in SAGA_KAFKA_KEY_PASSWORD_FILE" in str(why)
-    for password, told in ((lambda: "alakazam", "encrypted.key"), (lambda: str(1 // 0), "ZeroDivisionError")):
-        assert told in str(await refusal(replace(settings, key_password=password)))
+    for password, expected in ((lambda: "alakazam", "encrypted.key"), (lambda: str(1 // 0), "ZeroDivisionError")):
+        assert expected in str(await refusal(replace(settings, key_password=password)))
 
 
 @pytest.mark.parametrize("tls", ["1.2", "1.3"])

@@ -192,9 +192,9 @@ async def test_a_topic_is_made_as_it_has_to_be(settings: KafkaSettings, topic: s
         await asyncio.gather(broker.ensure_topics(wanted), other.ensure_topics(wanted))
     admin = AIOKafkaAdminClient(bootstrap_servers=list(settings.servers))
     await start_client(admin)
-    said = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, t.name) for t in wanted])
+    described = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, t.name) for t in wanted])
     await admin.close()
-    configs = [{entry[0]: entry[1] for entry in resource[4]} for answer in said for resource in answer.resources]
+    configs = [{entry[0]: entry[1] for entry in resource[4]} for answer in described for resource in answer.resources]
     assert [config["retention.ms"] for config in configs] == [str(2 * 86_400_000), "-1"]
     for config in configs:
         assert config["message.timestamp.type"] == "LogAppendTime"

@@ -107,10 +107,10 @@ async def everywhere(settings: KafkaSettings, topic: Topic) -> None:
             while True:
                 try:
                     await broker.ensure_topics([topic])
-                    told = (await broker.describe_topics([topic.name])).get(
+                    described = (await broker.describe_topics([topic.name])).get(
                         topic.name
                     )  # by a broker that may not know it yet
-                    if told and told.in_sync == len(NODES):
+                    if described and described.in_sync == len(NODES):
                         return
                 except BrokerUnavailable:
                     pass
@@ -125,8 +125,8 @@ async def coordinates(cluster: KafkaCluster, group: str, topic: str) -> int:
     await start_client(admin)
     try:
         node: int = await admin.find_coordinator(group)
-        [told] = await admin.describe_topics([topic])
-        assert node in {partition["leader"] for partition in told["partitions"]}
+        [described] = await admin.describe_topics([topic])
+        assert node in {partition["leader"] for partition in described["partitions"]}
     finally:
         await admin.close()
     return node
@@ -179,9 +179,9 @@ async def test_a_broker_that_leads_and_coordinates_is_killed_and_nothing_acknowl
     assert ("warning", topic, "only 2 of 3 replicas of a partition are up to date") in ill
 
 
-def found_in(told: Result) -> set[tuple[str, str, str]]:
+def found_in(result: Result) -> set[tuple[str, str, str]]:
     """Findings of the doctor: severity, what each is about, and what it is."""
-    return {(each["severity"], each["about"], each["what"]) for each in json.loads(told.stdout)["findings"]}
+    return {(each["severity"], each["about"], each["what"]) for each in json.loads(result.stdout)["findings"]}
 
 
 @pytest.mark.timeout(180)
@@ -227,7 +227,7 @@ async def test_brokers_that_are_away_are_named_with_the_reason(cluster: KafkaClu
             while True:
                 await membership.poll(list(listening.has), records_max=1, timeout_s=0.1)
 
-    with pytest.raises(BrokerUnavailable) as told:
+    with pytest.raises(BrokerUnavailable) as raised:
         await works()
     for node in others:
-        assert cluster.nodes[node].address in str(told.value)
+        assert cluster.nodes[node].address in str(raised.value)

@@ -352,9 +352,9 @@ class Knows:
         self.closed = True
 
 
-@pytest.mark.parametrize(("times", "told"), [(2, None), (10_000, "it knows of no broker that is up")])
+@pytest.mark.parametrize(("times", "reason"), [(2, None), (10_000, "it knows of no broker that is up")])
 async def test_a_server_that_knows_of_no_broker_yet_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch, times: int, told: str | None
+    monkeypatch: pytest.MonkeyPatch, times: int, reason: str | None
 ) -> None:
     connection = Knows(times)
 
@@ -364,11 +364,11 @@ async def test_a_server_that_knows_of_no_broker_yet_is_waited_for(
     monkeypatch.setattr(broker, "create_conn", connected)
     settings = replace(at(1), connect_s=1)
     access = KafkaAccess(settings)
-    if told is None:
+    if reason is None:
         await broker.check_connection(settings, access, CLOCK)
         assert connection.left == -1, "it was asked until it knew of one"
     else:
-        with pytest.raises(BrokerUnavailable, match=told):
+        with pytest.raises(BrokerUnavailable, match=reason):
             await broker.check_connection(settings, access, CLOCK)
     assert connection.closed
 

@@ -303,8 +303,8 @@ async def test_a_member_that_slept_for_too_long_is_fenced_and_loses_what_it_had(
             child.tell("commit 0 3")
             child.signal(signal.SIGCONT)
             # Its heartbeat may be answered before its commit.
-            told = [await child.read_line("fenced", "committed", "lost", "revoked") for _ in range(2)]
-            assert sorted(told) == [["fenced"], ["lost", "0"]]
+            lines = [await child.read_line("fenced", "committed", "lost", "revoked") for _ in range(2)]
+            assert sorted(lines) == [["fenced"], ["lost", "0"]]
         while (await child.read_line("assigned")) != ["assigned", "0"]:
             pass
         child.signal(signal.SIGKILL)

@@ -165,11 +165,11 @@ async def test_a_client_that_may_write_nothing_any_more_gets_that_error_and_cont
     async with KafkaBroker(settings, clock=CLOCK) as broker:
         await broker.publish([event(kafka_name, "k", "before")])
         await guarded.take(write)
-        said = ""
-        while "ClusterAuthorizationFailed" not in said:  # at first the topic is refused, then another producer
+        message = ""
+        while "ClusterAuthorizationFailed" not in message:  # at first the topic is refused, then another producer
             with pytest.raises(BrokerUnavailable, match="allowed Write on") as refused:
                 await broker.publish([event(kafka_name, "k", "after")])
-            said = str(refused.value)
+            message = str(refused.value)
             await CLOCK.sleep(0.2)
         await guarded.allow(write)
         await CLOCK.within(WITHIN_S, put(broker, kafka_name, "k", "after"))

@@ -14,7 +14,7 @@ def test_no_two_nodes_have_one_directory_id(tmp_path: Path, first: str) -> None:
     for node in range(1, 6):
         (tmp_path / "meta.properties").write_text(made)
         assign_node(tmp_path, node)
-        told = dict(line.split("=", 1) for line in (tmp_path / "meta.properties").read_text().split())
-        assert told["node.id"] == str(node)
-        ids.add(told["directory.id"])
+        properties = dict(line.split("=", 1) for line in (tmp_path / "meta.properties").read_text().split())
+        assert properties["node.id"] == str(node)
+        ids.add(properties["directory.id"])
     assert len(ids) == 5

@@ -67,8 +67,8 @@ async def test_a_session_that_ends_is_renewed_before_and_no_error_is_reported(
                     place = next(p for p in listening.has if p.number == record.partition)
                     await membership.commit({place: record.offset + 1})
                 await CLOCK.sleep(0.05)
-        assert [told for told, _ in listening.calls] == ["assigned", "revoked"]
+        assert [event for event, _ in listening.calls] == ["assigned", "revoked"]
     signed_in = [r for r in caplog.records if "Authenticated as" in r.getMessage()]
     assert len(signed_in) > 6, "of each connection several sessions have ended"
-    told = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-    assert [words for words in told if "in the clear" not in words] == troubles == []
+    messages = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert [words for words in messages if "in the clear" not in words] == troubles == []

@@ -20,12 +20,12 @@ from tests.broker.waiting import CLOCK, until
 PLACE = TopicPartition("orders", 0)
 
 
-class Told:
+class StandstillReports:
     """Standstills, each time that they were different."""
 
     def __init__(self, consumer: AIOKafkaConsumer) -> None:
-        self.told: list[list[StalledPartition]] = []
-        self.fetching = IsolatingFetcher(consumer, CLOCK, lambda: self.told.append(self.fetching.stalled_partitions()))
+        self.lists: list[list[StalledPartition]] = []
+        self.fetching = IsolatingFetcher(consumer, CLOCK, lambda: self.lists.append(self.fetching.stalled_partitions()))
 
     def stands(self, consumer: AIOKafkaConsumer) -> None:
         """The partition, at offset 5."""
@@ -44,16 +44,16 @@ async def consumer() -> AsyncIterator[AIOKafkaConsumer]:
 async def test_a_stalled_partition_is_reported_as_over_when_the_assignment_ends_and_again_under_the_next_one(
     consumer: AIOKafkaConsumer,
 ) -> None:
-    told, stands = Told(consumer), [StalledPartition("orders", 0, 5, "damaged")]
-    told.stands(consumer)
-    told.stands(consumer)
-    assert told.told == [stands], "news only"
-    told.fetching.begin()
-    told.fetching.begin()
-    assert told.told == [stands, []]
-    told.stands(consumer)
-    assert told.told == [stands, [], stands]
-    await told.fetching.close()
+    reports, stands = StandstillReports(consumer), [StalledPartition("orders", 0, 5, "damaged")]
+    reports.stands(consumer)
+    reports.stands(consumer)
+    assert reports.lists == [stands], "news only"
+    reports.fetching.begin()
+    reports.fetching.begin()
+    assert reports.lists == [stands, []]
+    reports.stands(consumer)
+    assert reports.lists == [stands, [], stands]
+    await reports.fetching.close()
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
@@ -110,23 +110,23 @@ async def test_a_partition_that_only_raises_is_reported_as_stalled_at_once_and_w
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fetching, "REST_S", 0.001)
-    place, told, raising = Partition(*PLACE), list[bool](), Raising()
-    taken = Prefetch("payment", CLOCK, lambda: told.append(bool(taken.standstills)))
+    place, reported, raising = Partition(*PLACE), list[bool](), Raising()
+    taken = Prefetch("payment", CLOCK, lambda: reported.append(bool(taken.standstills)))
     taken.begin(raising)
     taken.start({place: 5})
     for _ in range(3):
         taken.request([place], 10)
         await until(lambda: not taken._gets)
-    assert told == [True], "news only"
+    assert reported == [True], "news only"
     raising.why = None
     taken.request([place], 10)
     await until(lambda: not taken._gets)
-    assert told == [True, False]
+    assert reported == [True, False]
     raising.why = RuntimeError("again")
     taken.request([place], 10)
     taken.start({})  # the partition is somebody else's meanwhile
     await until(lambda: not taken._gets)
-    assert told == [True, False]
+    assert reported == [True, False]
     assert not taken.standstills
     await taken.end()
 

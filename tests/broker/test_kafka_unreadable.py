@@ -91,9 +91,9 @@ async def test_after_a_fetch_that_raises_nothing_of_the_others_is_lost(
             while len(found) < len(others):
                 found += await membership.poll(list(listening.has), records_max=10, timeout_s=1)
             await until(membership.stalled_partitions)
-            (told,) = membership.stalled_partitions()
-            assert (told.topic, told.partition, told.offset) == (*broken, 0)
-            assert "ValueError: whatever it is" in told.reason
+            (stalled,) = membership.stalled_partitions()
+            assert (stalled.topic, stalled.partition, stalled.offset) == (*broken, 0)
+            assert "ValueError: whatever it is" in stalled.reason
             raised = 8
             while len(found) < len(stored):
                 found += await membership.poll(list(listening.has), records_max=10, timeout_s=1)

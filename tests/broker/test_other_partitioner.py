@@ -63,9 +63,9 @@ async def test_a_worker_reports_once_that_a_key_lies_elsewhere(tmp_path: Path, m
                 await place.publish(*map(an_order, sagas))
             await place.at_rest(payment)
         assert handled >= {*sagas}, "they are handled all the same"
-        [told] = place.reported(OtherPartitioner)
+        [moment] = place.reported(OtherPartitioner)
         keys = {(r.partition, r.offset): r.key or b"" for r in await place.records("orders")}
-        assert (told.topic, told.expected) == ("orders", partition_of(keys[told.partition, told.offset], 12))
+        assert (moment.topic, moment.expected) == ("orders", partition_of(keys[moment.partition, moment.offset], 12))
 
 
 async def test_an_outcome_is_found_wherever_another_partitioner_put_it(

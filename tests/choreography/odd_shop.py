@@ -40,7 +40,7 @@ ODD = Manifest(
 
 def odd_shop(folder: Path) -> Path:
     """Folder with contracts of every type, and two manifests."""
-    said = schema(
+    contract = schema(
         "Said",
         *(field(name, type_, doc=HOSTILE) for name, type_ in TYPES.items()),
         field("note", "string", default=HOSTILE, doc=HOSTILE, sensitive=True),
@@ -52,14 +52,14 @@ def odd_shop(folder: Path) -> Path:
     )
     failed = schema("Failed", doc=HOSTILE, outcome="failure", topic="ends")
     done = schema("Done", doc="All is well.", outcome="success", consumed_by="external", topic="ends")
-    write(folder, said, failed, done)
+    write(folder, contract, failed, done)
     newer = field("remark", "string", default="", doc=HOSTILE, aliases=["note"])
-    write(folder, {**said, "fields": [*said["fields"][:-1], newer]}, version=2)
+    write(folder, {**contract, "fields": [*contract["fields"][:-1], newer]}, version=2)
     put(folder / "contracts/ends/topic.json", '{"retention_days": null, "partitions": 3, "wire": "registry"}')
     both = [{"contract": "Said", "version": 2, "topic": "orders", "key": "order_id"}]
     place = {"topic": "ends", "key": "order_id"}
     undo = {"name": "undo", "kind": "compensation", "ids": "odd|undo", "takes": [["Failed"], ["Answered"]]}
-    told = {
+    manifest = {
         "format": 1,
         "service": "odd",
         "doc": HOSTILE,
@@ -83,12 +83,12 @@ def odd_shop(folder: Path) -> Path:
         "resources": {HOSTILE: HOSTILE},
         "documents": {HOSTILE: HOSTILE},
     }  # fmt: skip
-    put(folder / "manifests/odd.json", json.dumps(told))
+    put(folder / "manifests/odd.json", json.dumps(manifest))
     put(
         folder / "manifests/quiet.json",
         json.dumps(
             {
-                **told,
+                **manifest,
                 "service": "quiet",
                 "emits": [],
                 "reactions": [{**undo, "takes": [["Failed"], ["Said"]], "undoes": "gone"}],

@@ -72,7 +72,7 @@ def test_services_send_and_receive_what_their_manifests_say(shop: Any) -> None:
 
 
 def test_every_header_of_ours_is_described(shop: Any) -> None:
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "id": "m-1",
         "type": "OrderPlaced",
         "schema": "orders/OrderPlaced.v1",
@@ -80,8 +80,8 @@ def test_every_header_of_ours_is_described(shop: Any) -> None:
         "source": "client",
     }
     absent = [each.name for each in msgspec.structs.fields(Message) if each.default is None]
-    said |= {"time": "2026-11-22T16:00:00.000Z", "value": b"", **dict.fromkeys(absent, "x")}
-    message = Message(**said)
+    fields |= {"time": "2026-11-22T16:00:00.000Z", "value": b"", **dict.fromkeys(absent, "x")}
+    message = Message(**fields)
     names = {name for name, _ in headers_of(message, None)}
     assert names == set(shop["components"]["schemas"]["headers"]["properties"])
 
@@ -150,8 +150,8 @@ DOTTED: dict[str, Any] = {
 
 def dotted(folder: Path) -> Any:
     """Document of a contract whose types have names with dots."""
-    said = schema("Said", field("one", DOTTED), field("again", ["null", "com.shop.Dotted"]), produced_by="external")
-    return make_asyncapi(Overview(Library.load(write(folder, said)), {}), "Dotted", "1.0.0")
+    contract = schema("Said", field("one", DOTTED), field("again", ["null", "com.shop.Dotted"]), produced_by="external")
+    return make_asyncapi(Overview(Library.load(write(folder, contract)), {}), "Dotted", "1.0.0")
 
 
 def test_a_name_with_dots_is_name_and_namespace(tmp_path: Path) -> None:

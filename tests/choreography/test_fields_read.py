@@ -96,7 +96,7 @@ def test_each_function_of_the_module_has_expected_fields(readers: ModuleType) ->
 @pytest.mark.parametrize("name", sorted(ORDER))
 def test_a_run_reads_no_field_that_was_not_found(readers: ModuleType, name: str) -> None:
     events, function = sys.modules["events"], getattr(readers, name)
-    told = read_by(readers, name)
+    usage = read_by(readers, name)
     for cls in ("Order", "Refused"):
         seen: set[str] = set()
         given = [
@@ -107,8 +107,8 @@ def test_a_run_reads_no_field_that_was_not_found(readers: ModuleType, name: str)
         returned = function(*given)
         if inspect.iscoroutine(returned):
             asyncio.run(returned)
-        fields = {path.partition(".")[0] for path in told[cls].fields}
-        assert told[cls].whole or seen <= fields, f"{cls}: {seen - fields} are read, and not told"
+        fields = {path.partition(".")[0] for path in usage[cls].fields}
+        assert usage[cls].whole or seen <= fields, f"{cls}: {seen - fields} are read, and not told"
 
 
 def first_of(function: Callable[..., object], cls: str) -> list[type[Event]]:

@@ -70,8 +70,8 @@ def test_a_wait_and_what_ends_it_are_in_the_manifest() -> None:
     @patient.deadline(within=timedelta(hours=1), unless=(OrderCancelled,))
     async def remind(placed: OrderPlaced) -> None: ...
 
-    told = make_manifest(patient.declared)
-    waits, reminds = told.reactions
+    manifest = make_manifest(patient.declared)
+    waits, reminds = manifest.reactions
     assert (waits.later, waits.until, waits.optional, waits.doc) == (
         True,
         ("OrderConfirmed",),
@@ -79,7 +79,7 @@ def test_a_wait_and_what_ends_it_are_in_the_manifest() -> None:
         "Wait for the confirmation.",
     )
     assert (reminds.unless, reminds.hears) == (("OrderCancelled",), ("OrderPlaced", "OrderCancelled"))
-    assert [each.contract for each in told.consumes] == ["OrderCancelled", "OrderConfirmed", "OrderPlaced"]
+    assert [each.contract for each in manifest.consumes] == ["OrderCancelled", "OrderConfirmed", "OrderPlaced"]
 
 
 def test_a_manifest_claims_all_fields_where_an_event_is_passed_on_whole() -> None:
@@ -129,19 +129,19 @@ def test_two_versions_of_a_class_are_both_read_and_the_older_one_counts(tmp_path
     added = field("three", "string", default="")
     write(tmp_path, schema("Said", field("one", "string"), field("two", "string"), added), version=2)
     newer = generated(tmp_path, "Said")
-    told = Service("told")
+    service = Service("listener")
 
-    async def first(said: Event) -> None:
-        str(said.one)  # type: ignore[attr-defined]
+    async def first(event: Event) -> None:
+        str(event.one)  # type: ignore[attr-defined]
 
-    async def second(said: Event, other: Event) -> None:
-        str(said.three)  # type: ignore[attr-defined]
+    async def second(event: Event, other: Event) -> None:
+        str(event.three)  # type: ignore[attr-defined]
 
-    first.__annotations__["said"] = older.Said
-    second.__annotations__.update(said=newer.Said, other=older.Other)
-    told.handler(first)
-    told.handler(second)
-    use = make_manifest(told.declared).find_consumed("Said")
+    first.__annotations__["event"] = older.Said
+    second.__annotations__.update(event=newer.Said, other=older.Other)
+    service.handler(first)
+    service.handler(second)
+    use = make_manifest(service.declared).find_consumed("Said")
     assert use is not None
     assert (use.version, use.fields) == (1, ("one", "order_id", "three"))
 
@@ -156,13 +156,13 @@ def test_versions_that_an_upcaster_reads_are_in_the_manifest(tmp_path: Path) -> 
 
     in_euros.__annotations__.update({"old": events.SaidV1, "return": events.Said})
     upcast(events.Said, 1)(in_euros)
-    told = Service("told")
+    service = Service("listener")
 
-    async def hear(said: Event) -> None: ...
+    async def hear(event: Event) -> None: ...
 
-    hear.__annotations__["said"] = events.Said
-    told.handler(hear)
-    [use] = make_manifest(told.declared).consumes
+    hear.__annotations__["event"] = events.Said
+    service.handler(hear)
+    [use] = make_manifest(service.declared).consumes
     assert (use.version, use.upcasts) == (2, (1,))
 
 

@@ -189,9 +189,9 @@ def test_markup_in_contracts_and_manifests_is_escaped(odd: Mapping[str, Page]) -
         assert not page.open, name
         assert not [attribute for attribute, _ in page.attributes if attribute.startswith("on")], name
         assert page.text.isprintable(), name
-    said = odd["events/Said.html"].text
-    assert "</style></td><script>alert(1)</script><img src=//evil.example/x onerror=alert(2)>" in said
-    assert "{{ 7 * 7 }}\\x1b[2J\\u202e" in said
+    event_page = odd["events/Said.html"].text
+    assert "</style></td><script>alert(1)</script><img src=//evil.example/x onerror=alert(2)>" in event_page
+    assert "{{ 7 * 7 }}\\x1b[2J\\u202e" in event_page
     assert '<b>"Odd"</b>' in odd["index.html"].text
 
 

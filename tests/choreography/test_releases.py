@@ -268,7 +268,7 @@ def test_an_event_for_consumers_outside_is_not_dropped() -> None:
     assert "but is consumed by external consumers" in refused.what
 
 
-TOLD: dict[str, tuple[Manifest, list[tuple[str, str]]]] = {
+HARMLESS: dict[str, tuple[Manifest, list[tuple[str, str]]]] = {
     "nothing": (OLD, []),
     "a new handler": (
         replace(
@@ -351,10 +351,10 @@ TOLD: dict[str, tuple[Manifest, list[tuple[str, str]]]] = {
 }
 
 
-@pytest.mark.parametrize("case", sorted(TOLD))
+@pytest.mark.parametrize("case", sorted(HARMLESS))
 def test_a_harmless_difference_is_reported(case: str) -> None:
-    new, told = TOLD[case]
-    assert [(each.where, each.what) for each in found(new)] == told
+    new, expected = HARMLESS[case]
+    assert [(each.where, each.what) for each in found(new)] == expected
     assert {each.verdict for each in found(new)} <= {"told"}
 
 
@@ -392,16 +392,16 @@ def test_a_new_service_that_reacts_like_a_known_one_is_refused_until_it_declares
 def test_another_new_service_is_reported_to_handle_all_history() -> None:
     mailer = replace(OLD, service="mailer", reactions=(replace(RESERVE, name="tell"),))
     sayer = replace(OLD, service="order", reactions=(), emits=(emitted("OrderConfirmed", "orders"),))
-    (told,) = check_new_service(mailer, [sayer])
-    assert told.verdict == "told"
-    assert "all that lies in orders, whatever its age" in told.what
+    (finding,) = check_new_service(mailer, [sayer])
+    assert finding.verdict == "told"
+    assert "all that lies in orders, whatever its age" in finding.what
     assert check_new_service(mailer, [replace(sayer, emits=())]) == []
     assert check_new_service(replace(mailer, start="now"), [sayer]) == []
 
 
 def test_another_name_is_reported_and_harms_nothing() -> None:
-    (told,) = compare_releases(OLD, replace(OLD, service="payments", was="payment"), [])
-    assert (told.verdict, told.where) == ("told", "payments")
-    assert "was called payment; stored, in topics, keys and metrics it stays payment" in told.what
-    (told,) = compare_releases(OLD, replace(OLD, start="now"), [])
-    assert told.what == "begins in topics that are new to it at now; where it has begun it stays"
+    (finding,) = compare_releases(OLD, replace(OLD, service="payments", was="payment"), [])
+    assert (finding.verdict, finding.where) == ("told", "payments")
+    assert "was called payment; stored, in topics, keys and metrics it stays payment" in finding.what
+    (finding,) = compare_releases(OLD, replace(OLD, start="now"), [])
+    assert finding.what == "begins in topics that are new to it at now; where it has begun it stays"

@@ -29,8 +29,8 @@ def _packages(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rights(saga: Call, *args: str) -> dict[str, set[tuple[str, str, str]]]:
     """Rights that are printed for each user."""
-    told = json.loads(saga("access", "kafka", *args, "--json").stdout)["access"]
-    return {each["user"]: {(r["operation"], r["kind"], r["name"]) for r in each["rights"]} for each in told}
+    report = json.loads(saga("access", "kafka", *args, "--json").stdout)["access"]
+    return {each["user"]: {(r["operation"], r["kind"], r["name"]) for r in each["rights"]} for each in report}
 
 
 def test_each_service_reads_writes_and_joins_what_its_workers_do(saga: Call) -> None:
@@ -149,8 +149,8 @@ def test_services_of_which_clients_may_say_nothing_have_no_clients(saga: Call, f
 
 
 def roles(saga: Call, *args: str) -> dict[str, list[tuple[str, str, str, str]]]:
-    told = json.loads(saga("access", "couchbase", *args, "--json").stdout)["access"]
-    return {each["user"]: [tuple(r.values()) for r in each["rights"]] for each in told}
+    report = json.loads(saga("access", "couchbase", *args, "--json").stdout)["access"]
+    return {each["user"]: [tuple(r.values()) for r in each["rights"]] for each in report}
 
 
 def test_each_service_reads_and_writes_its_own_collections(saga: Call) -> None:

@@ -20,7 +20,7 @@ from tests.cli.test_dead import dead as dead
 from tests.cli.test_dead import kiln as kiln
 from tests.cli.test_missing_topics import Running
 
-SAID = ("--who", "ada", "--why", "the kiln is hot")
+BY = ("--who", "ada", "--why", "the kiln is hot")
 
 
 def audit_entries(saga: Call, service: str, *args: str, exit_code: int = 0) -> list[dict[str, Any]]:
@@ -55,11 +55,11 @@ def test_all_actions_of_operators_are_listed_in_order_of_time_with_their_result(
 ) -> None:
     service, first = pottery_on.service, dead_id(saga, "cup-1")
     mend(pottery_on, "cup-1")
-    assert saga("dead", "replay", service, "--saga", "cup-1", *SAID).exit_code == 0
+    assert saga("dead", "replay", service, "--saga", "cup-1", *BY).exit_code == 0
     assert saga("dead", "replay", service, "--saga", "cup-3", "--who", "eve", "--why", "again").exit_code == 1
     publish(a_command(service, "cup-1", first, "bob"))
-    assert saga("dead", "discard", service, "--saga", "cup-2", *SAID).exit_code == 0
-    assert saga("control", "flag", service, "blue", "--percent", "10", *SAID, "--within", "30").exit_code == 0
+    assert saga("dead", "discard", service, "--saga", "cup-2", *BY).exit_code == 0
+    assert saga("control", "flag", service, "blue", "--percent", "10", *BY, "--within", "30").exit_code == 0
     until(lambda: len(audit_entries(saga, service)) == 5 and audit_entries(saga, service)[2]["shown_by"] == "history")
     dead.kill()
     dead.wait()
@@ -112,7 +112,7 @@ def remove(service: str, before: int) -> None:
 def test_contradictions_to_the_record_are_reported(dead: Running, saga: Call, pottery_on: Pottery) -> None:
     service, id_ = pottery_on.service, dead_id(saga, "cup-1")
     mend(pottery_on, "cup-1")
-    assert saga("dead", "replay", service, "--saga", "cup-1", *SAID).exit_code == 0
+    assert saga("dead", "replay", service, "--saga", "cup-1", *BY).exit_code == 0
     until(lambda: "cup-1" not in blocked(saga))
     dead.kill()
     dead.wait()

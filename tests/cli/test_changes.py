@@ -95,8 +95,8 @@ def finished(pottery: Pottery) -> Iterator[tuple[str, list[str]]]:
     with closing(sqlite3.connect(store_of(pottery), timeout=60)) as connection:
         rows = connection.execute("SELECT key, content FROM documents WHERE collection = 'saga'").fetchall()
     for key, content in rows:
-        told = json.loads(content)
-        yield key.partition("::")[2], [each["outcome"] for each in told["transitions"]]
+        progress = json.loads(content)
+        yield key.partition("::")[2], [each["outcome"] for each in progress["transitions"]]
 
 
 def until(holds: Callable[[], bool], worker: Running) -> None:
@@ -143,8 +143,8 @@ def test_each_document_that_a_connector_publishes_starts_one_saga_whichever_proc
     names, part = [f"cup-{n}" for n in range(DOCUMENTS)], DOCUMENTS // (KILLS + 1)
     for number in range(KILLS + 1):
         with running(module) as worker:
-            told = names[number * part :] if number == KILLS else names[number * part : (number + 1) * part]
-            asyncio.run(tell(kafka_pottery, told, chance))
+            batch = names[number * part :] if number == KILLS else names[number * part : (number + 1) * part]
+            asyncio.run(tell(kafka_pottery, batch, chance))
             if number < KILLS:
                 until(lambda: "started" in worker.read_log(), worker)
                 asyncio.run(CLOCK.sleep(chance.random() / 2))
@@ -199,11 +199,11 @@ def test_documents_that_are_there_before_count_from_the_beginning_alone(
 
 
 def lag(saga: Call, pottery: Pottery) -> int:
-    told = saga("offsets", "show", pottery.service, "--json")
-    if told.exit_code == 1:  # it has not come to its first commit
+    result = saga("offsets", "show", pottery.service, "--json")
+    if result.exit_code == 1:  # it has not come to its first commit
         return 1
-    assert told.exit_code == 0, told.output
-    (shown,) = json.loads(told.stdout)["services"]
+    assert result.exit_code == 0, result.output
+    (shown,) = json.loads(result.stdout)["services"]
     return int(shown["lag"])
 
 

@@ -58,9 +58,9 @@ def on_couchbase(saga: Call, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_configuration_brings_the_collections_of_the_service_to_its_topic(saga: Call, on_couchbase: None) -> None:
     printed = saga("changes", "connector", MODULE)
     assert printed.exit_code == 0, printed.output
-    told = json.loads(printed.stdout)
-    assert told["name"] == "saga-changes-intake"
-    config = told["config"]
+    report = json.loads(printed.stdout)
+    assert report["name"] == "saga-changes-intake"
+    config = report["config"]
     assert config["couchbase.seed.nodes"] == "db1,db2"
     assert config["couchbase.bucket"] == "shop"
     assert config["couchbase.collections"] == "intake.orders"
@@ -85,7 +85,7 @@ def test_user_tls_and_start_are_as_they_are_asked_for(
 
 
 @pytest.mark.parametrize(
-    ("store", "broker", "told"),
+    ("store", "broker", "message"),
     [
         ("sqlite:///s.db", BROKER, "which notes changes itself: a connector is for couchbase://"),
         (STORE, "embedded:///b.db", "Couchbase's connector writes to Kafka alone"),
@@ -94,18 +94,18 @@ def test_user_tls_and_start_are_as_they_are_asked_for(
     ],
 )
 async def test_a_collection_that_no_connector_can_read_is_refused_and_reported_by_the_doctor(
-    store: str, broker: str, told: str
+    store: str, broker: str, message: str
 ) -> None:
     settings = Settings(store=store, broker=broker)
     with pytest.raises(ConfigurationError) as refused:
         make_connector(intake.declared, settings)
-    assert any(told in problem for problem in refused.value.problems)
+    assert any(message in problem for problem in refused.value.problems)
     (found,) = await looked(None, settings)
     if store.startswith("sqlite"):
         assert (found.severity, found.what) == ("ok", "the store notes them, and the service takes them on")
     else:
         assert found.severity == "error"
-        assert told in found.what
+        assert message in found.what
 
 
 def test_a_service_that_takes_no_changes_needs_no_connector(saga: Call, on_couchbase: None) -> None:
@@ -127,7 +127,7 @@ async def test_a_connector_with_another_handler_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "reason"),
     [
         ({**RUNS, "connector": {"state": "PAUSED"}}, "it is PAUSED"),
         ({**RUNS, "tasks": [{"id": 3, "state": "FAILED", "trace": "at..."}]}, "task 3 is FAILED"),
@@ -136,9 +136,9 @@ async def test_a_connector_with_another_handler_is_an_error() -> None:
         ({"connector": 1, "tasks": [7]}, "it is None, its task is missing"),
     ],
 )
-async def test_a_connector_that_does_not_run_is_an_error(status: object, told: str) -> None:
+async def test_a_connector_that_does_not_run_is_an_error(status: object, reason: str) -> None:
     (found,) = await looked(connect_with(dict(WANTED.config), status))
-    assert (found.severity, found.what) == ("error", f"the connector saga-changes-intake does not run: {told}")
+    assert (found.severity, found.what) == ("error", f"the connector saga-changes-intake does not run: {reason}")
 
 
 async def test_a_connector_that_is_missing_is_an_error_with_the_command() -> None:
@@ -197,12 +197,14 @@ async def test_it_is_asked_over_http() -> None:
         assert found.severity == "ok"
 
 
-@pytest.mark.parametrize(("code", "body", "told"), [(500, b"", "it answers 500"), (200, b"<html>", "cannot be asked")])
-async def test_an_unreachable_connector_is_reported(code: int, body: bytes, told: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "body", "message"), [(500, b"", "it answers 500"), (200, b"<html>", "cannot be asked")]
+)
+async def test_an_unreachable_connector_is_reported(code: int, body: bytes, message: str) -> None:
     with a_connect({f"/connectors/{WANTED.name}/config": (code, body)}) as address:
         (found,) = await check_connectors([intake.declared], SETTINGS, make_query(address))
         assert found.severity == "error"
-        assert told in found.what
+        assert message in found.what
     (found,) = await check_connectors([intake.declared], SETTINGS, make_query(address))
     assert "it cannot be asked" in found.what
 
@@ -239,9 +241,9 @@ async def watched_too(saga: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def found_about(saga: Call, collection: str) -> list[Finding]:
-    told = json.loads(saga("doctor", MODULE, "--json").stdout)
+    report = json.loads(saga("doctor", MODULE, "--json").stdout)
     return [
-        f for f in (Finding(**each) for each in told["findings"]) if f.about == f"changes of {collection} for intake"
+        f for f in (Finding(**each) for each in report["findings"]) if f.about == f"changes of {collection} for intake"
     ]
 
 

@@ -16,8 +16,8 @@ SHORT = {**ADDRESS, "fields": ADDRESS["fields"][:1]}
 def manifest(folder: Path, service: str, version: int, fields: Any, **more: Any) -> None:
     """A manifest of a service that hears `Placed`, and nothing else."""
     use = {"contract": "Placed", "version": version, "topic": "orders", "key": "order_id", "fields": fields, **more}
-    told = {"format": 1, "service": service, "kind": "order_id", "retention_s": 60, "emits": [], "reactions": []}
-    put(folder / f"{service}.json", json.dumps({**told, "consumes": [use]}))
+    document = {"format": 1, "service": service, "kind": "order_id", "retention_s": 60, "emits": [], "reactions": []}
+    put(folder / f"{service}.json", json.dumps({**document, "consumes": [use]}))
 
 
 @pytest.fixture

@@ -127,9 +127,9 @@ def test_a_service_without_its_upcaster_does_not_start_and_shows_what_to_write(
     monkeypatch.delenv("SAGA_CONTRACTS")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     Path("without.py").write_text(WITHOUT)
-    said = refused("run", "without")
-    assert "baskets/BasketFilled.v2 reads version 1 by an upcaster, and there is none: declare it where" in said
-    assert "@upcast(BasketFilled, 1) above a function that takes a BasketFilledV1" in said
+    message = refused("run", "without")
+    assert "baskets/BasketFilled.v2 reads version 1 by an upcaster, and there is none: declare it where" in message
+    assert "@upcast(BasketFilled, 1) above a function that takes a BasketFilledV1" in message
 
 
 @pytest.mark.slow

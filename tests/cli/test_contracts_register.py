@@ -55,12 +55,12 @@ def test_each_version_is_registered_once_without_what_is_ours(
     assert kept.keys() == {"type", "name", "namespace", "doc", "fields"}
     assert kept["fields"][1] == {"name": "price", "type": decimal()}
     again = saga("contracts", "register", "Sold", "--json")
-    told = json.loads(again.stdout)["registered"]
-    assert [(each["path"], each["was_there"], each["refused"]) for each in told] == [
+    report = json.loads(again.stdout)["registered"]
+    assert [(each["path"], each["was_there"], each["refused"]) for each in report] == [
         (f"{topic}/Sold.v1", True, ""),
         (f"{topic}/Sold.v2", True, ""),
     ]
-    assert [str(each["id"]) for each in told] == [line.rpartition(" ")[2] for line in (one, two)]
+    assert [str(each["id"]) for each in report] == [line.rpartition(" ")[2] for line in (one, two)]
 
 
 def test_other_words_in_the_docs_are_no_other_schema(saga: Call, folder: Path, contracts: Path) -> None:

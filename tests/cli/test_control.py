@@ -16,21 +16,21 @@ from tests.cli.test_dead import kiln as kiln
 from tests.cli.test_dead import mend, outcomes, until
 from tests.cli.test_missing_topics import running
 
-SAID = ("--who", "ada", "--why", "to see")
+BY = ("--who", "ada", "--why", "to see")
 
 
 def test_flags_are_set_and_the_audit_names_who_did_it(pottery_on: Pottery, kiln: str, saga: Call) -> None:
     service = pottery_on.service
     with running(kiln):
-        first = saga("control", "flag", service, "blue", "--percent", "12.5", *SAID, "--within", "30")
+        first = saga("control", "flag", service, "blue", "--percent", "12.5", *BY, "--within", "30")
         assert (first.exit_code, first.stdout) == (0, f"{service}  flag blue for 12.5 % of the sagas\n"), first.output
-        one = saga("control", "flag", service, "blue", "--for", "cup-1", "--until", "2h", *SAID, "--within", "30")
+        one = saga("control", "flag", service, "blue", "--for", "cup-1", "--until", "2h", *BY, "--within", "30")
         assert one.exit_code == 0, one.output
-        typed = saga("control", "flag", service, "bleu", "--percent", "1", *SAID, "--within", "30")
+        typed = saga("control", "flag", service, "bleu", "--percent", "1", *BY, "--within", "30")
         assert typed.exit_code == 2, typed.output
         assert f"{service} refuses it: no code here reads the flag 'bleu'; there are blue" in typed.stderr
         for until_ in ("2020-01-01T00:00:00Z", "0s"):
-            gone = saga("control", "flag", service, "blue", "--percent", "1", "--until", until_, *SAID)
+            gone = saga("control", "flag", service, "blue", "--percent", "1", "--until", until_, *BY)
             assert (gone.exit_code, "it would expire at once" in gone.stderr) == (2, True), gone.output
     shown = saga("control", "show", service)
     assert [line.partition(" until ")[0] for line in shown.stdout.splitlines()] == [
@@ -56,11 +56,11 @@ def test_a_paused_handler_begins_nothing_even_after_a_crash_and_then_runs_once(
     service = pottery_on.service
     mend(pottery_on, "cup-1", "cup-2")
     with running(kiln) as process:
-        wanted = ("control", "pause", service, "--handler", "make", "--for", "2m", *SAID, "--within", "30")
+        wanted = ("control", "pause", service, "--handler", "make", "--for", "2m", *BY, "--within", "30")
         paused = saga(*wanted)
         assert paused.exit_code == 0, paused.output
         assert paused.stdout.startswith(f"{service}  pause of handler make until ")
-        refused = saga("control", "pause", service, "--handler", "bake", *SAID, "--within", "30")
+        refused = saga("control", "pause", service, "--handler", "bake", *BY, "--within", "30")
         assert refused.exit_code == 2, refused.output
         assert f"{service} refuses it: there is no handler 'bake'; there are " in refused.stderr
         publish(saga, "cup-1")
@@ -73,7 +73,7 @@ def test_a_paused_handler_begins_nothing_even_after_a_crash_and_then_runs_once(
     publish(saga, "cup-2")
     with running(kiln):
         until(lambda: saga("sagas", "list", "--open").stdout.count("retrying") == 2)
-        ended = saga("control", "resume", service, "--handler", "make", *SAID, "--within", "30")
+        ended = saga("control", "resume", service, "--handler", "make", *BY, "--within", "30")
         assert ended.exit_code == 0, ended.output
         until(lambda: "no sagas" in saga("sagas", "list", "--open").stdout)
     assert [outcomes(saga, cup) for cup in ("cup-1", "cup-2")] == [["retrying", "handled"]] * 2
@@ -91,16 +91,16 @@ def test_limits_and_routes_are_shown_with_who_and_why(pottery_on: Pottery, kiln:
     service = pottery_on.service
     with running(kiln):
         for wish in (("limit", "--handler", "make", "--at-once", "2"), ("route", "--event", "CupSold", "--to", "dead")):
-            done = saga("control", wish[0], service, *wish[1:], *SAID, "--within", "30")
+            done = saga("control", wish[0], service, *wish[1:], *BY, "--within", "30")
             assert done.exit_code == 0, done.output
-        cold = saga("control", "limit", service, "--resource", "kiln", "--rate", "1", *SAID, "--within", "30")
+        cold = saga("control", "limit", service, "--resource", "kiln", "--rate", "1", *BY, "--within", "30")
         assert "there is no resource 'kiln'; there are none" in cold.stderr
     shown = saga("control", "show", service).stdout.splitlines()
     assert [line.partition("  ")[2].partition(" at 2")[0] for line in shown] == [
         "limit of handler make to 2 at once  ada", "route of event CupSold  ada"
     ]  # fmt: skip
-    told = [json.loads(line) for line in saga("control", "show", service, "--json").stdout.splitlines()]
-    assert [(each["kind"], each["who"], each["why"]) for each in told] == [
+    listed = [json.loads(line) for line in saga("control", "show", service, "--json").stdout.splitlines()]
+    assert [(each["kind"], each["who"], each["why"]) for each in listed] == [
         ("limit", "ada", "to see"), ("route", "ada", "to see")
     ]  # fmt: skip
 
@@ -108,8 +108,8 @@ def test_limits_and_routes_are_shown_with_who_and_why(pottery_on: Pottery, kiln:
 def test_a_wish_waits_for_a_service_that_does_not_run(pottery_on: Pottery, kiln: str, saga: Call) -> None:
     service = pottery_on.service
     with running(kiln):
-        assert saga("control", "flag", service, "blue", "--percent", "1", *SAID, "--within", "30").exit_code == 0
-    late = saga("control", "flag", service, "blue", "--percent", "50", *SAID, "--within", "0")
+        assert saga("control", "flag", service, "blue", "--percent", "1", *BY, "--within", "30").exit_code == 0
+    late = saga("control", "flag", service, "blue", "--percent", "50", *BY, "--within", "0")
     assert (late.exit_code, late.stdout) == (1, "")
     assert f"{service} has not applied it yet: does it run?" in late.stderr
 
@@ -146,31 +146,31 @@ def put(folder: Path, book: controls.ControlLog) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
-        (("flag", "payment", "new", *SAID), "give --percent, or --for SAGA"),
-        (("flag", "payment", "new", "--percent", "101", *SAID), "is not in the range"),
-        (("flag", "payment", "new", "--percent", "1", "--until", "soon", *SAID), "--until soon: give a time as"),
+        (("flag", "payment", "new", *BY), "give --percent, or --for SAGA"),
+        (("flag", "payment", "new", "--percent", "101", *BY), "is not in the range"),
+        (("flag", "payment", "new", "--percent", "1", "--until", "soon", *BY), "--until soon: give a time as"),
         (("flag", "payment", "new", "--percent", "1", "--who", "ada", "--why", " "), "--why is needed for the audit"),
-        (("flag", "payment", " ", "--percent", "1", *SAID), "a flag's name is a text"),
-        (("pause", "payment", "--for", "soon", *SAID), "--until soon: give a time as"),
+        (("flag", "payment", " ", "--percent", "1", *BY), "a flag's name is a text"),
+        (("pause", "payment", "--for", "soon", *BY), "--until soon: give a time as"),
         (("pause", "payment", "--who", " ", "--why", "b"), "--who is needed for the audit"),
-        (("limit", "payment", "--resource", "bank", *SAID), "a limit says how many at once, or how many a second"),
+        (("limit", "payment", "--resource", "bank", *BY), "a limit says how many at once, or how many a second"),
         (
-            ("limit", "payment", "--handler", "reserve", "--rate", "-1", "--at-once", "0", *SAID),
+            ("limit", "payment", "--handler", "reserve", "--rate", "-1", "--at-once", "0", *BY),
             "not 0: to stop it, pause it; a limit lets more than 0 a second through, not -1.0: to stop it, pause it; "
             "a handler is limited in its runs at once",
         ),
-        (("limit", "payment", "--resource", "b", "--none", "--rate", "1", *SAID), "--none ends a limit: leave out"),
-        (("route", "payment", "--handler", "reserve", *SAID), "give --to dead, or --off"),
-        (("route", "payment", "--to", "dead", *SAID), "a route needs its handler or its event: name it"),
-        (("route", "payment", "--event", "A", "--off", "--for", "1h", *SAID), "--off ends a route: leave out --for"),
-        (("pause", "payment", "--for", "0s", *SAID), "it would expire at once"),
-        (("pause", "paymnet", *SAID), "no service 'paymnet' has ever run here"),
+        (("limit", "payment", "--resource", "b", "--none", "--rate", "1", *BY), "--none ends a limit: leave out"),
+        (("route", "payment", "--handler", "reserve", *BY), "give --to dead, or --off"),
+        (("route", "payment", "--to", "dead", *BY), "a route needs its handler or its event: name it"),
+        (("route", "payment", "--event", "A", "--off", "--for", "1h", *BY), "--off ends a route: leave out --for"),
+        (("pause", "payment", "--for", "0s", *BY), "it would expire at once"),
+        (("pause", "paymnet", *BY), "no service 'paymnet' has ever run here"),
         (("show", "nobody"), "no service nobody is known here, there are: "),
     ],
 )
-def test_a_wish_is_asked_for_in_full(saga: Call, shop: Path, args: tuple[str, ...], told: str) -> None:
+def test_a_wish_is_asked_for_in_full(saga: Call, shop: Path, args: tuple[str, ...], message: str) -> None:
     result = saga("control", *args)
     assert result.exit_code == 2, result.output
-    assert told in result.stderr
+    assert message in result.stderr

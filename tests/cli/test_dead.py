@@ -35,7 +35,7 @@ async def make(ordered: CupOrdered) -> CupMade:
 async def forget(sold: CupSold, saga: Saga) -> None:
     await saga.flag("blue")
 """
-SAID = ("--who", "ada", "--why", "the kiln is hot")
+BY = ("--who", "ada", "--why", "the kiln is hot")
 
 
 @pytest.fixture
@@ -92,22 +92,22 @@ def outcomes(saga: Call, cup: str) -> list[str]:
 def test_dead_letters_are_replayed_by_what_they_have_in_common(dead: Running, saga: Call, pottery_on: Pottery) -> None:
     service = pottery_on.service
     mend(pottery_on, "cup-1", "cup-2")
-    meant = saga("dead", "replay", service, "--reason", "kiln is cold", *SAID, "--dry-run")
+    meant = saga("dead", "replay", service, "--reason", "kiln is cold", *BY, "--dry-run")
     assert meant.exit_code == 0, meant.output
     assert len(meant.stdout.splitlines()) == 3
     assert all("make  would be replayed: RuntimeError: the kiln is cold" in line for line in meant.stdout.splitlines())
     assert len(blocked(saga)) == 3, "nothing was done"
     for owner, count in (("shop", 3), ("nobody", 0)):
-        theirs = saga("dead", "replay", service, "--owner", owner, *SAID, "--dry-run")
+        theirs = saga("dead", "replay", service, "--owner", owner, *BY, "--dry-run")
         assert (theirs.exit_code, len(theirs.stdout.splitlines())) == (0 if count else 1, count), theirs.output
-    one = saga("dead", "replay", service, "--saga", "cup-1", *SAID)
+    one = saga("dead", "replay", service, "--saga", "cup-1", *BY)
     assert (one.exit_code, one.stdout) == (
         0, f"{service}  cup-1  make  replayed, then handled: ada wants it: the kiln is hot\n"
     )  # fmt: skip
     assert outcomes(saga, "cup-1") == ["dead", "replayed", "handled"]
-    rest = saga("dead", "replay", service, "--all", *SAID, "--json")
-    told = {line["saga"]: line["state"] for line in map(json.loads, rest.stdout.splitlines())}
-    assert told == {"cup-2": "replayed, then handled", "cup-3": "replayed, then dead"}
+    rest = saga("dead", "replay", service, "--all", *BY, "--json")
+    states = {line["saga"]: line["state"] for line in map(json.loads, rest.stdout.splitlines())}
+    assert states == {"cup-2": "replayed, then handled", "cup-3": "replayed, then dead"}
     assert rest.exit_code == 1, "one of them died again"
     assert blocked(saga) == {"cup-3"}
 
@@ -137,7 +137,7 @@ def test_a_command_waits_for_a_service_that_was_killed(
     dead.kill()
     dead.wait()
     mend(pottery_on, "cup-1")
-    sent = saga("dead", "replay", pottery_on.service, "--saga", "cup-1", *SAID, "--within", "0")
+    sent = saga("dead", "replay", pottery_on.service, "--saga", "cup-1", *BY, "--within", "0")
     assert sent.exit_code == 1
     assert "cup-1  make  not yet: " in sent.stdout
     assert "does it run?" in sent.stdout
@@ -147,11 +147,11 @@ def test_a_command_waits_for_a_service_that_was_killed(
 
 def test_a_discarded_message_never_runs_and_blocks_nothing(dead: Running, saga: Call, pottery_on: Pottery) -> None:
     service = pottery_on.service
-    typed = saga("dead", "discard", service, "--saga", "cup-2", "--saga", "cop-3", "--dry-run", *SAID)
+    typed = saga("dead", "discard", service, "--saga", "cup-2", "--saga", "cop-3", "--dry-run", *BY)
     assert (typed.exit_code, "cop-3" in typed.stderr) == (1, True), typed.output
     now_listed = saga("dead", "list")
     assert (now_listed.exit_code, now_listed.stdout.count("  blocks  ")) == (1, 3), now_listed.output
-    done = saga("dead", "discard", service, "--saga", "cup-2", "--saga", "cup-3", *SAID)
+    done = saga("dead", "discard", service, "--saga", "cup-2", "--saga", "cup-3", *BY)
     assert done.exit_code == 0, done.output
     assert sorted(done.stdout.splitlines()) == [
         f"{service}  {cup}  make  discarded: ada wants it: the kiln is hot" for cup in ("cup-2", "cup-3")
@@ -164,7 +164,7 @@ def test_a_discarded_message_never_runs_and_blocks_nothing(dead: Running, saga: 
 
     # How it ended is told after it is written.
     until(lambda: now() == {"cup-1": "blocks", "cup-2": "discarded", "cup-3": "discarded"}, last=lambda: str(now()))
-    assert saga("dead", "replay", service, "--saga", "cup-2", *SAID).exit_code == 1, "nothing of it is left"
+    assert saga("dead", "replay", service, "--saga", "cup-2", *BY).exit_code == 1, "nothing of it is left"
     still = json.loads(saga("dead", "list", "--json").stdout)["letters"]
     assert {(letter["saga"], letter["now"]) for letter in still} == {("cup-1", "blocks")}, "--all lists what has ended"
 
@@ -175,7 +175,7 @@ def test_repeatedly_failing_dead_letters_must_be_replayed_by_name(
     service = pottery_on.service
 
     def again(*more: str) -> Result:
-        return saga("dead", "replay", service, "--saga", "cup-1", *SAID, *more)
+        return saga("dead", "replay", service, "--saga", "cup-1", *BY, *more)
 
     for _ in range(5):
         assert "replayed, then dead" in again().stdout
@@ -191,30 +191,30 @@ def test_repeatedly_failing_dead_letters_must_be_replayed_by_name(
 
 @pytest.mark.parametrize("wanted", ["replay", "discard"])
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
         (
-            ("payment", *SAID),
+            ("payment", *BY),
             "select something: --saga, --handler, --type, --reason, --class, --owner, --before, --age, or --all",
         ),
         (("payment", "--all", "--who", "ada", "--why", " "), "--why is needed for the audit: give it"),
         (("payment", "--all", "--who", "ada"), "Missing option '--why'"),
-        (("payment", "--before", "yesterday", *SAID), "--before yesterday: give a time as 2026-11-22T16:00:00Z"),
-        (("payment", "--age", "2 hours", *SAID), "--age 2 hours: give a time as 90s, 30m, 2h or 3d"),
-        (("payment", "--age", "2h", "--before", "2026-11-22T16:00:00Z", *SAID), "mean the same: give one of them"),
+        (("payment", "--before", "yesterday", *BY), "--before yesterday: give a time as 2026-11-22T16:00:00Z"),
+        (("payment", "--age", "2 hours", *BY), "--age 2 hours: give a time as 90s, 30m, 2h or 3d"),
+        (("payment", "--age", "2h", "--before", "2026-11-22T16:00:00Z", *BY), "mean the same: give one of them"),
     ],
 )
 def test_a_command_needs_a_selection_and_a_reason(
-    saga: Call, shop: Path, wanted: str, args: tuple[str, ...], told: str
+    saga: Call, shop: Path, wanted: str, args: tuple[str, ...], message: str
 ) -> None:
     result = saga("dead", wanted, *args)
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert message in result.stderr
 
 
 def test_dead_letters_are_selected_from_the_stores_alone(saga: Call, shop: Path) -> None:
     def meant(*args: str) -> list[str]:
-        result = saga("dead", "replay", "payment", *args, *SAID, "--dry-run", "--json")
+        result = saga("dead", "replay", "payment", *args, *BY, "--dry-run", "--json")
         return [json.loads(line)["saga"] for line in result.stdout.splitlines()]
 
     for args in (
@@ -235,7 +235,7 @@ def test_dead_letters_are_selected_from_the_stores_alone(saga: Call, shop: Path)
     ):
         assert meant(*args) == [], args
     assert meant("--before", "2100-01-01T00:00:00Z") == ["order-3"]
-    nothing = saga("dead", "replay", "order", "--all", *SAID)
+    nothing = saga("dead", "replay", "order", "--all", *BY)
     assert nothing.exit_code == 1
     assert "no dead letter is selected" in nothing.stderr
 

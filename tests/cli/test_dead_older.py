@@ -7,7 +7,7 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery
-from tests.cli.test_dead import SAID, SOURCE, mend, until
+from tests.cli.test_dead import BY, SOURCE, mend, until
 from tests.cli.test_missing_topics import running
 
 
@@ -41,19 +41,19 @@ def listed_ids(saga: Call) -> dict[str, str]:
 
 def test_a_message_that_was_too_old_is_handled_as_new_once(late: None, saga: Call, pottery_on: Pottery) -> None:
     service = pottery_on.service
-    assert saga("dead", "replay", service, "--saga", "cup-1", *SAID).exit_code == 1, "it blocks nothing"
-    meant = saga("dead", "replay", service, "--all", "--older", *SAID, "--dry-run")
+    assert saga("dead", "replay", service, "--saga", "cup-1", *BY).exit_code == 1, "it blocks nothing"
+    meant = saga("dead", "replay", service, "--all", "--older", *BY, "--dry-run")
     assert meant.exit_code == 0, meant.output
     assert meant.stdout.count("would be handled as new: older than the retention") == 2
-    done = saga("dead", "replay", service, "--saga", "cup-1", "--older", *SAID)
+    done = saga("dead", "replay", service, "--saga", "cup-1", "--older", *BY)
     assert done.exit_code == 0, done.output
     assert "cup-1" in done.stdout
     assert "replayed, then handled: ada wants it: the kiln is hot" in done.stdout
     assert listed_ids(saga) == {"cup-1": "replayed", "cup-2": "-"}
-    assert saga("dead", "replay", service, "--saga", "cup-1", "--older", *SAID).exit_code == 1, "it is replayed"
-    died = saga("dead", "replay", service, "--saga", "cup-2", "--older", *SAID)
+    assert saga("dead", "replay", service, "--saga", "cup-1", "--older", *BY).exit_code == 1, "it is replayed"
+    died = saga("dead", "replay", service, "--saga", "cup-2", "--older", *BY)
     assert (died.exit_code, "replayed, then dead" in died.stdout) == (1, True)
 
 
 def test_discarding_knows_no_such_option(saga: Call) -> None:
-    assert saga("dead", "discard", "payment", "--all", "--older", *SAID).exit_code == 2
+    assert saga("dead", "discard", "payment", "--all", "--older", *BY).exit_code == 2

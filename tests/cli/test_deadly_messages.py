@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery
-from tests.cli.test_dead import SAID, mend, until
+from tests.cli.test_dead import BY, mend, until
 from tests.cli.test_missing_topics import running
 from tests.cli.test_parked import ends, publish
 
@@ -54,8 +54,8 @@ def handled(saga: Call) -> set[str]:
 
 
 def dead_letters(saga: Call) -> list[dict[str, str]]:
-    told = saga("dead", "list", "--json")
-    letters: list[dict[str, str]] = json.loads(told.stdout)["letters"] if told.stdout else []
+    result = saga("dead", "list", "--json")
+    letters: list[dict[str, str]] = json.loads(result.stdout)["letters"] if result.stdout else []
     return letters
 
 
@@ -84,7 +84,7 @@ def test_a_message_that_ends_the_process_is_a_dead_letter_after_some_deaths(
     assert "the process died 3 times while it processed this message" in str(letter)
     mend(embedded_pottery, DEADLY)
     with running(name):
-        assert saga("dead", "replay", embedded_pottery.service, "--saga", DEADLY, *SAID).exit_code == 0
+        assert saga("dead", "replay", embedded_pottery.service, "--saga", DEADLY, *BY).exit_code == 0
         until(lambda: ends(saga, DEADLY)[-1] == ("make", "handled"))
     verified = saga("sagas", "verify")
     assert verified.exit_code == 0, verified.output
@@ -96,7 +96,7 @@ def test_a_replayed_poison_message_is_a_dead_letter_again(embedded_pottery: Pott
     publish(saga, "CupOrdered", *CUPS)
     lives_until_it_is_given_up(name, saga, lives_max=6)
     with running(name) as process:
-        saga("dead", "replay", embedded_pottery.service, "--saga", DEADLY, *SAID, "--within", "1")
+        saga("dead", "replay", embedded_pottery.service, "--saga", DEADLY, *BY, "--within", "1")
         until(lambda: process.poll() is not None)
     assert lives_until_it_is_given_up(name, saga, lives_max=6) <= 4
 

@@ -47,11 +47,11 @@ offsets.retention.minutes=60
 def found_by(saga: Call, *modules: str, exit_code: int) -> list[Finding]:
     result = saga("doctor", *modules, "--json")
     assert result.exit_code == exit_code, result.output
-    told = json.loads(result.stdout)
-    found = [Finding(**finding) for finding in told["findings"]]
-    assert told["errors"] == len([each for each in found if each.severity == "error"])
-    assert told["warnings"] == len([each for each in found if each.severity == "warning"])
-    assert told["reached"] is (exit_code != 2)
+    report = json.loads(result.stdout)
+    found = [Finding(**finding) for finding in report["findings"]]
+    assert report["errors"] == len([each for each in found if each.severity == "error"])
+    assert report["warnings"] == len([each for each in found if each.severity == "warning"])
+    assert report["reached"] is (exit_code != 2)
     assert all(each.risk and each.remedy for each in found if each.severity != "ok")
     return found
 
@@ -130,9 +130,9 @@ def test_a_service_that_was_never_here_has_to_say_where_it_begins(saga: Call, em
     (found,) = [each for each in found_by(saga, embedded_pottery.module, exit_code=1) if each.severity == "error"]
     assert found.what == "it has never run here, it does not declare where it starts, and its topics hold 1 record"
     assert f'Service("{embedded_pottery.service}", start="now")' in found.remedy
-    said = saga("offsets", "reset", embedded_pottery.service, "--topic", embedded_pottery.topic, "--to", "latest",
+    result = saga("offsets", "reset", embedded_pottery.service, "--topic", embedded_pottery.topic, "--to", "latest",
                 "--who", "ada", "--why", "it is new")  # fmt: skip
-    assert said.exit_code == 0, said.output
+    assert result.exit_code == 0, result.output
     assert wrong(found_by(saga, embedded_pottery.module, exit_code=0)) == []
 
 
@@ -145,11 +145,11 @@ async def test_members_with_another_store_are_found(pottery_on: Pottery) -> None
         async with broker.join(Subscription(pottery_on.service, [pottery_on.topic], identity=theirs), listener):
             await until(lambda: len(listener.has) == 2)
             group = await broker.describe_group(pottery_on.service)
-    for store, said in (("ours", "this store is 'ours'"), (None, "has never run on the store of these settings")):
+    for store, message in (("ours", "this store is 'ours'"), (None, "has never run on the store of these settings")):
         (found,) = findings.check_members(declared, group, store)
         assert found.severity == "error"
         assert f"service '{pottery_on.service}' in process 'there:2' with store 'theirs'" in found.what
-        assert said in found.what
+        assert message in found.what
     assert not list(findings.check_members(declared, group, "theirs"))
 
 
@@ -212,15 +212,15 @@ def test_findings_are_sorted_by_severity_and_grouped() -> None:
         *(finding("error", name, "also everywhere") for name in ("a", "b")),
         finding("error", "b", "broken"),
     ]
-    told = findings.group_findings(found)
-    assert [(each.finding.severity, each.finding.what, each.about) for each in told] == [
+    groups = findings.group_findings(found)
+    assert [(each.finding.severity, each.finding.what, each.about) for each in groups] == [
         ("error", "broken", ("b",)),
         ("error", "also everywhere", ("a", "b")),
         ("warning", "here alone", ("b",)),
         ("warning", "everywhere", ("a", "a-2", "b")),
         ("ok", "fine", ("a",)),
     ]
-    assert [each.finding.remedy for each in told] == ["alter b", "alter NAME", "alter b", "alter NAME", "alter a"]
+    assert [each.finding.remedy for each in groups] == ["alter b", "alter NAME", "alter b", "alter NAME", "alter a"]
 
 
 # -------------------------------------------------------------------- all is not well
@@ -249,9 +249,9 @@ def test_topics_that_are_missing_or_different_are_reported(saga: Call, pottery_o
             await broker.ensure_topics([Topic(pottery_on.dead, 12, 1)])
 
     asyncio.run(made())
-    said = found_by(saga, pottery_on.module, exit_code=1)
-    found = wrong(said)
-    missing = [each.what for each in said if each.about == pottery_on.sold]
+    listed = found_by(saga, pottery_on.module, exit_code=1)
+    found = wrong(listed)
+    missing = [each.what for each in listed if each.about == pottery_on.sold]
     if Settings.from_environment().broker.startswith("kafka"):  # there no service makes a topic
         assert missing == ["the topic does not exist, or this user may not see it"]
         assert f"error {pottery_on.sold}: {missing[0]}" in found
@@ -305,10 +305,10 @@ def silent() -> Iterator[int]:
 def test_a_broker_that_is_down_is_reported_at_once(
     saga: Call, embedded_pottery: Pottery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (nobody,) = free_ports(1)
-    monkeypatch.setenv("SAGA_BROKER", f"kafka://127.0.0.1:{nobody}")
+    (closed_port,) = free_ports(1)
+    monkeypatch.setenv("SAGA_BROKER", f"kafka://127.0.0.1:{closed_port}")
     [down] = wrong(found_by(saga, embedded_pottery.module, exit_code=2))
-    assert down.startswith(f"error broker kafka://127.0.0.1:{nobody}: it cannot be used")
+    assert down.startswith(f"error broker kafka://127.0.0.1:{closed_port}: it cannot be used")
 
 
 def test_a_broker_that_never_answers_is_reported_in_time(
@@ -408,18 +408,18 @@ def test_a_topic_of_timers_has_to_be_dated_by_the_log() -> None:
 
 
 def test_a_missing_topic_is_reported_with_what_happens_without_it() -> None:
-    [told] = findings.check_topic(CUPS, None, findings.TopicRequirements())
-    assert told.severity == "error"
-    assert told.risk.startswith("no service that reads or writes it starts")
+    [finding] = findings.check_topic(CUPS, None, findings.TopicRequirements())
+    assert finding.severity == "error"
+    assert finding.risk.startswith("no service that reads or writes it starts")
     [fine] = findings.check_topic(CUPS, None, findings.TopicRequirements(creates_topics=True))
     assert fine.severity == "ok"
 
 
 def test_a_topic_accepts_records_of_the_size_in_the_settings() -> None:
     asked = findings.TopicRequirements(record_bytes_max=2_000_000)
-    [told] = findings.check_topic(CUPS, SOUND._replace(settings={"max.message.bytes": "1048588"}), asked)
-    assert told.what == "max.message.bytes is 1048588, but SAGA_RECORD_BYTES_MAX is 2000000"
-    assert told.remedy.endswith("max.message.bytes=2000000; or SAGA_RECORD_BYTES_MAX=1048588 everywhere")
+    [finding] = findings.check_topic(CUPS, SOUND._replace(settings={"max.message.bytes": "1048588"}), asked)
+    assert finding.what == "max.message.bytes is 1048588, but SAGA_RECORD_BYTES_MAX is 2000000"
+    assert finding.remedy.endswith("max.message.bytes=2000000; or SAGA_RECORD_BYTES_MAX=1048588 everywhere")
     assert not list(findings.check_topic(CUPS, SOUND._replace(settings={"max.message.bytes": "2000000"}), asked))
 
 
@@ -476,8 +476,8 @@ def test_topics_of_different_numbers_of_partitions_are_reported() -> None:
     reads = frozenset({"cups", "mugs"})
     same = {"cups": SOUND, "mugs": SOUND, "other": SOUND._replace(partitions=9)}
     assert list(findings.check_partitions(POTTER, same, reads)) == []
-    [told] = findings.check_partitions(POTTER, {**same, "mugs": SOUND._replace(partitions=5)}, reads)
-    assert "cups 4, mugs 5" in told.what
+    [finding] = findings.check_partitions(POTTER, {**same, "mugs": SOUND._replace(partitions=5)}, reads)
+    assert "cups 4, mugs 5" in finding.what
 
 
 def test_positions_outside_the_log_are_errors() -> None:
@@ -506,9 +506,9 @@ def test_positions_outside_the_log_are_errors() -> None:
     ],
 )
 def test_a_group_that_is_away_is_named_with_what_it_has_not_handled(away: InactiveGroup, says: str | None) -> None:
-    told = list(findings.check_inactive_group(away))
-    assert [each.severity for each in told] == ([] if says is None else ["warning"])
-    for each in told:
+    found = list(findings.check_inactive_group(away))
+    assert [each.severity for each in found] == ([] if says is None else ["warning"])
+    for each in found:
         assert (each.about, each.remedy) == (
             "group potter",
             "start it; if it is gone for good: saga offsets delete potter",
@@ -521,8 +521,8 @@ def test_brokers_that_forget_offsets_too_soon_are_reported() -> None:
     day = {"offsets.retention.minutes": "1440"}
     assert list(findings.check_server("1", day, DAY_MS)) == []
     assert len(list(findings.check_server("1", day, DAY_MS + 1))) == 1
-    [told] = findings.check_server("1", day, None)
-    assert told.remedy == "set offsets.retention.minutes=2147483647 in its configuration"
+    [finding] = findings.check_server("1", day, None)
+    assert finding.remedy == "set offsets.retention.minutes=2147483647 in its configuration"
     assert list(findings.check_server("1", {"offsets.retention.minutes": "2147483647"}, None)) == []
     assert list(findings.check_server("1", {}, 7 * DAY_MS)) == []
 

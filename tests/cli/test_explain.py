@@ -15,9 +15,9 @@ from tests.cli.conftest import ROOT, Call
 
 
 def test_a_finished_saga_is_exit_code_0(shop: Path, saga: Call) -> None:
-    told = saga("explain", "order-1")
-    assert told.exit_code == 0, told.output
-    first, second, third, empty, *path = told.stdout.splitlines()
+    result = saga("explain", "order-1")
+    assert result.exit_code == 0, result.output
+    first, second, third, empty, *path = result.stdout.splitlines()
     assert first.startswith("Saga order-1 is finished: it ended with OrderConfirmed (success), emitted by order at 20")
     assert second == "No service has anything left to do for it: inventory, order, payment, shipping, tally."
     assert (third, empty) == ("Nothing is to be done.", "")
@@ -25,13 +25,13 @@ def test_a_finished_saga_is_exit_code_0(shop: Path, saga: Call) -> None:
         ["+", "OrderPlaced"], ["+", "PaymentReserved"], ["+", "InventoryReserved"], ["+", "ShipmentBooked"],
         ["+", "OrderConfirmed"], ["+", "PaymentCaptured"], ["+", "InventoryHandedOut"], ["+", "ShipmentDispatched"],
     ]  # fmt: skip
-    assert "whether the services run is not known: there is no file" in told.stderr
+    assert "whether the services run is not known: there is no file" in result.stderr
 
 
 def test_an_unfinished_saga_is_exit_code_1_with_the_next_command(shop: Path, saga: Call) -> None:
-    told = saga("explain", "order-3")
-    assert told.exit_code == 1, told.output
-    lines = told.stdout.splitlines()
+    result = saga("explain", "order-3")
+    assert result.exit_code == 1, result.output
+    lines = result.stdout.splitlines()
     assert lines[0] == "Saga order-3 waits for PaymentReserved or PaymentDeclined."
     assert "Permanent: the bank does not know such cards" in lines[1]
     assert "`saga dead replay payment --saga order-3 --who NAME --why REASON`" in lines[2]
@@ -48,16 +48,18 @@ def test_the_explanation_is_one_json_document(shop: Path, saga: Call) -> None:
 
 
 def test_an_unknown_saga_is_exit_code_1(shop: Path, saga: Call) -> None:
-    told = saga("explain", "order-99")
-    assert told.exit_code == 1
-    assert told.stdout.startswith("No service knows saga order-99.\nThe stores of these services were read, and none ")
+    result = saga("explain", "order-99")
+    assert result.exit_code == 1
+    assert result.stdout.startswith(
+        "No service knows saga order-99.\nThe stores of these services were read, and none "
+    )
 
 
 def test_without_a_store_nothing_is_known(folder: Path, saga: Call) -> None:
-    told = saga("explain", "order-1")
-    assert told.exit_code == 1
-    assert "none has it: none." in told.stdout
-    assert "saga: " in told.stderr
+    result = saga("explain", "order-1")
+    assert result.exit_code == 1
+    assert "none has it: none." in result.stdout
+    assert "saga: " in result.stderr
 
 
 class AnsweringMonitor:
@@ -87,9 +89,9 @@ def test_a_service_without_a_store_here_is_explained_by_its_reports(
     folder: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(explaining, "MonitorClient", AnsweringMonitor)
-    told = saga("explain", "order-1", "--monitor", "127.0.0.1:8642")
-    assert told.exit_code == 1
-    first, second, third, *_ = told.stdout.splitlines()
+    result = saga("explain", "order-1", "--monitor", "127.0.0.1:8642")
+    assert result.exit_code == 1
+    first, second, third, *_ = result.stdout.splitlines()
     assert first == "Saga order-1 waits for PaymentReserved or PaymentDeclined."
     assert "as payment has reported to the monitor; its store is not read here" in second
     assert third == "It ends with: its next attempt at 1970-01-01T00:01:00.000Z."
@@ -97,9 +99,9 @@ def test_a_service_without_a_store_here_is_explained_by_its_reports(
 
 def test_a_monitor_that_does_not_answer_is_left_out(shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explaining, "MonitorClient", AnsweringMonitor)
-    told = saga("explain", "order-1", "--monitor", "127.0.0.1:1")
-    assert told.exit_code == 0
-    assert "what the monitor at 127.0.0.1:1 knows is left out: nobody listens" in told.stderr
+    result = saga("explain", "order-1", "--monitor", "127.0.0.1:1")
+    assert result.exit_code == 0
+    assert "what the monitor at 127.0.0.1:1 knows is left out: nobody listens" in result.stderr
 
 
 def test_a_control_log_that_cannot_be_read_is_a_note(shop: Path, saga: Call) -> None:
@@ -110,10 +112,12 @@ def test_a_control_log_that_cannot_be_read_is_a_note(shop: Path, saga: Call) -> 
             ("saga-archive", key, checksum("saga-archive", key, content), content),
         )
     connection.close()
-    told = saga("explain", "order-3")
-    assert told.exit_code == 1
-    assert "whether payment is paused or limited is not known: the control log of payment cannot be read" in told.stderr
-    assert told.stdout.startswith("Saga order-3 waits for PaymentReserved or PaymentDeclined.")
+    result = saga("explain", "order-3")
+    assert result.exit_code == 1
+    assert (
+        "whether payment is paused or limited is not known: the control log of payment cannot be read" in result.stderr
+    )
+    assert result.stdout.startswith("Saga order-3 waits for PaymentReserved or PaymentDeclined.")
 
 
 def test_manifests_that_cannot_be_used_are_an_error(shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,6 +125,6 @@ def test_manifests_that_cannot_be_used_are_an_error(shop: Path, saga: Call, monk
     (shop / "manifests").mkdir()
     (shop / "manifests" / "payment.json").write_text("{}")
     monkeypatch.setenv("SAGA_CONTRACTS", str(shop / "contracts"))
-    told = saga("explain", "order-3")
-    assert told.exit_code == 2
-    assert "payment.json" in told.stderr
+    result = saga("explain", "order-3")
+    assert result.exit_code == 2
+    assert "payment.json" in result.stderr

@@ -18,17 +18,17 @@ from tests.cli.test_missing_topics import running
 def test_a_service_calls_its_people_once_for_each_saga_that_waits_for_them(
     pottery_on: Pottery, kiln: str, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pager, told = pottery_on.folder / "pager.py", pottery_on.folder / "told"
-    pager.write_text(f"import sys\nopen({str(told)!r}, 'a').write(sys.stdin.read() + '\\t' + sys.argv[2] + '\\n')\n")
+    pager, pages = pottery_on.folder / "pager.py", pottery_on.folder / "told"
+    pager.write_text(f"import sys\nopen({str(pages)!r}, 'a').write(sys.stdin.read() + '\\t' + sys.argv[2] + '\\n')\n")
     (pottery_on.folder / "key").write_text("secret\n")
-    told.write_text("")
+    pages.write_text("")
     monkeypatch.setenv("SAGA_HOOK", f"command:{sys.executable} {pager}")
     monkeypatch.setenv("SAGA_HOOK_SECRET_FILE", str(pottery_on.folder / "key"))
     with running(kiln):
         lines = "\n".join(json.dumps({"cup_id": f"cup-{n}"}) for n in (1, 2))
         assert saga("publish", "CupOrdered", stdin=lines).exit_code == 0
-        until(lambda: len(told.read_text().splitlines()) == 2)
-    calls = [line.partition("\t") for line in told.read_text().splitlines()]
+        until(lambda: len(pages.read_text().splitlines()) == 2)
+    calls = [line.partition("\t") for line in pages.read_text().splitlines()]
     assert {json.loads(body)["saga"] for body, _, _ in calls} == {"cup-1", "cup-2"}
     assert {json.loads(body)["reason"] for body, _, _ in calls} == {"RuntimeError: the kiln is cold"}
     assert all(proof.startswith("t=") and ",v1=" in proof for _, _, proof in calls)

@@ -136,8 +136,16 @@ def scanner(kafka_pottery: Pottery, couchbase_mock: CouchbaseMock, saga: Call, m
 
 def agree(pottery: Pottery, topic: str, name: str, fields: Sequence[tuple[str, str]], **terms: str) -> None:
     """Write what an event is."""
-    told = [{"name": field, "type": type_, "doc": "It."} for field, type_ in [("cup_id", "string"), *fields]]
-    schema = {"type": "record", "name": name, "doc": "A cup.", "topic": topic, "key": "cup_id", **terms, "fields": told}
+    schema_fields = [{"name": field, "type": type_, "doc": "It."} for field, type_ in [("cup_id", "string"), *fields]]
+    schema = {
+        "type": "record",
+        "name": name,
+        "doc": "A cup.",
+        "topic": topic,
+        "key": "cup_id",
+        **terms,
+        "fields": schema_fields,
+    }
     place = pottery.folder / "contracts" / topic
     place.mkdir(parents=True, exist_ok=True)
     (place / f"{name}.v1.avsc").write_text(json.dumps(schema))

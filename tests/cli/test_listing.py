@@ -202,11 +202,11 @@ def test_no_column_that_became_text_ends_a_command(
         update = f"UPDATE documents SET {column} = CAST({text} AS TEXT) WHERE key = 'payment::order-3'"
         connection.execute(update)
     connection.close()
-    told = saga(*command.split())
-    assert told.exit_code in (0, 1), told.stderr
-    assert "Traceback" not in told.stderr
+    result = saga(*command.split())
+    assert result.exit_code in (0, 1), result.stderr
+    assert "Traceback" not in result.stderr
     if command == "list":
-        assert all(f"order-{n} " in told.stdout for n in (1, 2, 3))
+        assert all(f"order-{n} " in result.stdout for n in (1, 2, 3))
 
 
 def test_no_damaged_document_ends_a_verification(shop: Path, saga: Call) -> None:
@@ -345,13 +345,13 @@ def test_everything_on_the_topic_and_what_blocks_in_the_store_is_listed_with_its
     assert (blocked["now"], blocked["handler"], blocked["type"]) == ("blocks", "reserve", "OrderPlaced")
     assert blocked["reason"] == "Permanent: the bank does not know such cards"
     others = {each["id"]: each for each in found["letters"] if each is not blocked}
-    told = {id_: (each["what"], each["now"], each["reason"][:9]) for id_, each in others.items()}
-    assert told["dead-1"] == ("dead letter", "-", "reason 1")
-    assert told["dead-2"] == ("dead letter", "dropped", "reason 2")
-    assert told["dead-2-dropped"] == ("dropped", "-", "reason 2")
-    assert told["dead-3"] == ("escalation", "-", "reason 3")
+    letters = {id_: (each["what"], each["now"], each["reason"][:9]) for id_, each in others.items()}
+    assert letters["dead-1"] == ("dead letter", "-", "reason 1")
+    assert letters["dead-2"] == ("dead letter", "dropped", "reason 2")
+    assert letters["dead-2-dropped"] == ("dropped", "-", "reason 2")
+    assert letters["dead-3"] == ("escalation", "-", "reason 3")
     assert others["dead-3"]["calls"] == ["step x ran"]
-    assert sorted(what[2] for what in told.values()) == [
+    assert sorted(what[2] for what in letters.values()) == [
         "nobody ca", "older tha", "reason 1", "reason 2", "reason 2", "reason 3",
     ]  # fmt: skip
     assert "forged" not in others
@@ -416,8 +416,8 @@ def test_beyond_a_limit_only_the_newest_dead_letters_are_listed_with_a_note(
     monkeypatch.setattr("saga.ops.dead_letters.RECORDS_MAX", 3)
     say(shop, *(dead_letters.to_outgoing("payment", a_letter(n), iso(NOW_MS + n), "here", None) for n in range(count)))
     listed = saga("sagas", "list", "--json", "--dead")
-    told = [each["id"] for each in json.loads(listed.stdout)["letters"] if each["saga"] != "order-3"]
-    assert told == [f"dead-{n}" for n in range(count - 1, count - 4, -1)]
+    ids = [each["id"] for each in json.loads(listed.stdout)["letters"] if each["saga"] != "order-3"]
+    assert ids == [f"dead-{n}" for n in range(count - 1, count - 4, -1)]
     assert ("there are more than 3, these are the newest" in listed.stderr) == (count > 3)
 
 

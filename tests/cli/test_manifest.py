@@ -96,8 +96,8 @@ def test_one_refused_change_prevents_all_writes(saga: Call, released: Path) -> N
 def test_an_event_that_another_manifest_hears_is_kept(saga: Call, released: Path) -> None:
     emits: list[dict[str, Any]] = json.loads((released / "payment.json").read_text("utf-8"))["emits"]
     other = {"contract": "PaymentNoted", "version": 1, "topic": "payments", "key": "order_id"}
-    told = json.loads((released / "payment.json").read_text("utf-8"))
-    (released / "payment.json").write_text(json.dumps({**told, "emits": [*emits, other]}), "utf-8")
+    manifest = json.loads((released / "payment.json").read_text("utf-8"))
+    (released / "payment.json").write_text(json.dumps({**manifest, "emits": [*emits, other]}), "utf-8")
     assert saga("manifest", "--check", "services.payment", "--folder", "manifests").exit_code == 0
     elsewhere = {
         "format": 1,
@@ -117,12 +117,12 @@ def test_an_event_that_another_manifest_hears_is_kept(saga: Call, released: Path
 
 
 def test_external_consumers_count_and_the_release_before_does_not(saga: Call, released: Path) -> None:
-    told: dict[str, Any] = json.loads((released / "payment.json").read_text("utf-8"))
+    manifest: dict[str, Any] = json.loads((released / "payment.json").read_text("utf-8"))
     noted = {"contract": "PaymentNoted", "version": 1, "topic": "payments", "key": "order_id"}
     outside = {"contract": "InventoryPutBack", "version": 1, "topic": "inventory", "key": "order_id"}
-    told["emits"] += [noted, outside]
-    told["consumes"] += [{**noted, "fields": "all"}]
-    (released / "payment.json").write_text(json.dumps(told), "utf-8")
+    manifest["emits"] += [noted, outside]
+    manifest["consumes"] += [{**noted, "fields": "all"}]
+    (released / "payment.json").write_text(json.dumps(manifest), "utf-8")
     checked = saga("manifest", "--check", "services.payment", "--folder", "manifests", "--json")
     found = json.loads(checked.stdout)["services"][0]["differences"]
     assert [(each["verdict"], each["where"], each["what"]) for each in found] == [

@@ -75,9 +75,9 @@ def running(module: str) -> Iterator[Running]:
 
 def test_a_service_names_all_topics_that_are_missing_and_makes_none(kafka_pottery: Pottery) -> None:
     topics = kafka_pottery.topics
-    said = refused("run", kafka_pottery.module)
-    assert f"saga topics apply {kafka_pottery.module}\n" in said
-    assert [f"topic {topic} is missing" in said for topic in topics] == [True] * 12
+    message = refused("run", kafka_pottery.module)
+    assert f"saga topics apply {kafka_pottery.module}\n" in message
+    assert [f"topic {topic} is missing" in message for topic in topics] == [True] * 12
     assert found(*topics) == {}
 
 
@@ -85,19 +85,19 @@ def test_a_service_names_the_topic_that_has_other_partitions(kafka_pottery: Pott
     assert saga("topics", "apply", kafka_pottery.module).exit_code == 0
     kafka_pottery.agree(kafka_pottery.made, partitions=5)
     module = kafka_pottery.declare(memory_days=30)
-    said = refused("run", module)
-    assert f"saga topics apply {module}\n" in said
-    assert [line for line in said.splitlines() if "topic " in line] == [
+    message = refused("run", module)
+    assert f"saga topics apply {module}\n" in message
+    assert [line for line in message.splitlines() if "topic " in line] == [
         f"  - topic {kafka_pottery.made} has 2 partitions, the contracts want 5"
     ]
     assert found(kafka_pottery.made)[kafka_pottery.made].partitions == 2
 
 
 def test_publishing_to_a_topic_that_is_missing_names_the_command_and_makes_none(kafka_pottery: Pottery) -> None:
-    said = refused("publish", "CupOrdered", stdin=A_CUP)
-    assert "nothing was published" in said
-    assert "saga topics apply" in said
-    assert f"topic {kafka_pottery.topic} is missing" in said
+    message = refused("publish", "CupOrdered", stdin=A_CUP)
+    assert "nothing was published" in message
+    assert "saga topics apply" in message
+    assert f"topic {kafka_pottery.topic} is missing" in message
     assert found(kafka_pottery.topic) == {}
 
 

@@ -116,16 +116,18 @@ def test_the_monitor_reads_from_a_given_time_on(saga: Call, folder: Path) -> Non
 def test_an_address_in_use_is_reported(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        said = refused("monitor", "run", "--listen", address)
-    assert f"it cannot listen at '{address}': Address already in use" in said
-    assert "choose another port, or stop the process that uses it" in said
+        message = refused("monitor", "run", "--listen", address)
+    assert f"it cannot listen at '{address}': Address already in use" in message
+    assert "choose another port, or stop the process that uses it" in message
 
 
-@pytest.mark.parametrize(("option", "said"), [("--since", "give a time as 90s"), ("--listen", "it must be host:port")])
-def test_wrong_arguments_are_reported(saga: Call, option: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("option", "message"), [("--since", "give a time as 90s"), ("--listen", "it must be host:port")]
+)
+def test_wrong_arguments_are_reported(saga: Call, option: str, message: str) -> None:
     result = saga("monitor", "run", option, "yesterday")
     assert result.exit_code == 2
-    assert said in result.stderr
+    assert message in result.stderr
 
 
 def test_without_its_libraries_it_names_what_to_install(folder: Path) -> None:

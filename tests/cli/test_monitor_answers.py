@@ -127,9 +127,9 @@ def test_hot_sagas_and_partitions_are_named(saga: Call) -> None:
         *(make_transition("order", n, n, partition=4) for n in range(150)),
         *(make_transition("stock", 0, n, saga=f"s{n}", partition=n) for n in range(4)),
     )
-    said = saga("monitor", "rates").stdout
-    assert "hot saga order-1: 150 transitions\n" in said
-    assert "hot partition orders/4: 150 messages, 4.9 times the mean of its topic\n" in said
+    output = saga("monitor", "rates").stdout
+    assert "hot saga order-1: 150 transitions\n" in output
+    assert "hot partition orders/4: 150 messages, 4.9 times the mean of its topic\n" in output
 
 
 def test_text_from_the_topic_is_printed_escaped(saga: Call) -> None:
@@ -211,7 +211,7 @@ def test_without_a_monitor_the_topic_is_read_and_a_note_printed(saga: Call, hist
 
 
 @pytest.mark.parametrize(
-    ("answers", "status", "said"),
+    ("answers", "status", "message"),
     [
         ({}, 200, "is no monitor: it has no /api/stuck; correct SAGA_MONITOR"),
         ({"/api/stuck": b"<html>"}, 200, "is no monitor: JSON is malformed"),
@@ -220,9 +220,9 @@ def test_without_a_monitor_the_topic_is_read_and_a_note_printed(saga: Call, hist
     ],
 )
 def test_an_address_of_another_server_is_reported(
-    saga: Call, answers: dict[str, bytes], status: int, said: str
+    saga: Call, answers: dict[str, bytes], status: int, message: str
 ) -> None:
     with answering(answers, status) as address:
         result = saga("monitor", "stuck", "--monitor", address)
     assert result.exit_code == 2
-    assert said in result.stderr
+    assert message in result.stderr

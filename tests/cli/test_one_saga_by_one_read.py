@@ -8,7 +8,7 @@ import pytest
 from saga.testing.servers.couchbase import CouchbaseMock
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery
-from tests.cli.test_dead import SAID, letters, until
+from tests.cli.test_dead import BY, letters, until
 from tests.cli.test_dead_resolve import SOURCE
 from tests.cli.test_each_boundary import on_couchbase
 from tests.cli.test_missing_topics import Running, running
@@ -63,19 +63,19 @@ def test_commands_about_one_saga_list_no_keys(baking: Running, saga: Call, kafka
     assert (whole.exit_code, "all unchanged" in whole.stdout) == (0, True), whole.output
 
     baked = (kafka_pottery.folder / "baked").read_text()
-    resolved = saga("dead", "resolve", first, "--step", "bake", "--answered", '"blue"', *SAID, "--within", "30")
+    resolved = saga("dead", "resolve", first, "--step", "bake", "--answered", '"blue"', *BY, "--within", "30")
     assert (resolved.exit_code, "resolved, then handled" in resolved.stdout) == (0, True), resolved.output
     assert (kafka_pottery.folder / "baked").read_text() == baked
-    again = saga("dead", "replay", service, "--saga", second, *SAID, "--within", "30")
+    again = saga("dead", "replay", service, "--saga", second, *BY, "--within", "30")
     assert (again.exit_code, "replayed, then dead" in again.stdout) == (1, True), again.output
-    gone = saga("dead", "discard", service, "--all", *SAID, "--within", "30")
+    gone = saga("dead", "discard", service, "--all", *BY, "--within", "30")
     assert (gone.exit_code, f"{second}  make  discarded" in gone.stdout) == (0, True), gone.output
 
-    released = saga("dead", "release", service, "--saga", third, *SAID, "--within", "30")
+    released = saga("dead", "release", service, "--saga", third, *BY, "--within", "30")
     assert (released.exit_code, f"{third}  make  released, then retrying" in released.stdout) == (1, True), (
         released.output
     )
-    every = saga("dead", "release", service, "--all", "--dry-run", *SAID)
+    every = saga("dead", "release", service, "--all", "--dry-run", *BY)
     assert every.exit_code == 0, every.output
     assert sorted(line.split("  ")[1] for line in every.stdout.splitlines()) == [third, f"cup-{service}-4"]
 

@@ -79,10 +79,10 @@ def order(saga: Call, service: str, *cups: str) -> None:
 
 def listed(saga: Call, service: str) -> dict[str, dict[str, Any]]:
     """Sagas as the service sees them."""
-    told = saga("sagas", "list", "--json")
-    if told.exit_code:
+    result = saga("sagas", "list", "--json")
+    if result.exit_code:
         return {}
-    sagas = json.loads(told.stdout)["sagas"]
+    sagas = json.loads(result.stdout)["sagas"]
     return {each["saga"]: each["services"][service] for each in sagas if service in each["services"]}
 
 
@@ -113,18 +113,18 @@ def check_each_once_and_in_order(saga: Call, cups: Sequence[str]) -> None:
 def check_wakes_are_counted_apart(saga: Call, service: str) -> None:
     """All events are handled; of the timers some lie there, and most are committed. How many lie there depends on the
     machine: each attempt adds one, and commits and this look take their time."""
-    said: list[str] = []
+    outputs: list[str] = []
 
     def few_timers_are_pending() -> bool:
         answer = saga("offsets", "show", service, "--json")
-        said.append(answer.output)
+        outputs.append(answer.output)
         if answer.exit_code:
             return False
-        shown = json.loads(said[-1])["services"][0]
+        shown = json.loads(outputs[-1])["services"][0]
         all_wakes = sum(each["end"] for each in shown["partitions"] if ".wake." in each["topic"])
         return bool(shown["lag"] == 0 and 0 < shown["wakes"] <= all_wakes / 2)
 
-    until(few_timers_are_pending, last=lambda: f"first:\n{said[0]}\nlast:\n{said[-1]}")
+    until(few_timers_are_pending, last=lambda: f"first:\n{outputs[0]}\nlast:\n{outputs[-1]}")
     assert re.search(r": 1 member, 0 not handled, [0-9]+ timers? pending\n", saga("offsets", "show", service).stdout)
 
 

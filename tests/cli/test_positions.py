@@ -78,9 +78,9 @@ def test_positions_are_shown_with_their_lag(saga: Call, pottery: Pottery) -> Non
         [pottery.topic, "0", "2", "3", "1"],
         [pottery.topic, "1", "3", "3", "0"],
     ]
-    [told] = json.loads(saga("offsets", "show", pottery.service, "--json").stdout)["services"]
-    assert (told["service"], told["members"], told["lag"]) == (pottery.service, [], 1)
-    assert told["partitions"][0] == {
+    [report] = json.loads(saga("offsets", "show", pottery.service, "--json").stdout)["services"]
+    assert (report["service"], report["members"], report["lag"]) == (pottery.service, [], 1)
+    assert report["partitions"][0] == {
         "topic": pottery.topic,
         "partition": 0,
         "position": 2,
@@ -197,9 +197,9 @@ def test_nothing_unhandled_is_skipped(saga: Call, pottery: Pottery) -> None:
 def test_a_move_refused_for_one_partition_moves_none(saga: Call, pottery: Pottery) -> None:
     result = move(saga, pottery, "--to", "2100-01-01T00:00:00Z", "--json")  # the end: backwards nowhere, too far in 0
     assert result.exit_code == 1
-    told = json.loads(result.stdout)
-    assert told["moved"] == []
-    assert [refused["partition"] for refused in told["refused"]] == [0]
+    report = json.loads(result.stdout)
+    assert report["moved"] == []
+    assert [refused["partition"] for refused in report["refused"]] == [0]
     assert positions_of(pottery) == {0: 2, 1: 3}
 
 
@@ -261,8 +261,8 @@ async def test_a_move_without_an_answer_records_the_unmoved_offsets(
         first, *rest = [record async for record in broker.scan(embedded_pottery.dead)]
     assert texts_of(first.headers)["dead_what"] == MOVED
     assert [texts_of(record.headers)["dead_what"] for record in rest] == [STAYED][: len(stayed)]
-    told = [move["partition"] for record in rest for move in json.loads(record.value or b"")["moves"]]
-    assert told == stayed
+    partitions = [move["partition"] for record in rest for move in json.loads(record.value or b"")["moves"]]
+    assert partitions == stayed
 
 
 @pytest.mark.parametrize(
@@ -377,9 +377,9 @@ def halted(embedded_pottery: Pottery) -> Pottery:
 def test_an_unreadable_record_is_skipped_and_recorded_with_what_is_known(saga: Call, halted: Pottery) -> None:
     result = skip(saga, halted, 0, "--json")
     assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
-    assert told["moved"] == [{"topic": halted.topic, "partition": 0, "from": 1, "to": 2}]
-    assert (told["unreadable"]["begin"], told["unreadable"]["end"]) == (1, 2)
+    report = json.loads(result.stdout)
+    assert report["moved"] == [{"topic": halted.topic, "partition": 0, "from": 1, "to": 2}]
+    assert (report["unreadable"]["begin"], report["unreadable"]["end"]) == (1, 2)
     assert positions_of(halted) == {0: 2, 1: 3}
     (record,) = records_on(halted.dead)
     assert "the kiln was cold (could not be read: offsets 1 to 1" in json.loads(record.value or b"")["why"]
@@ -395,13 +395,13 @@ def test_a_readable_record_is_not_skipped(saga: Call, halted: Pottery) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [("--who", "ada"), ("--why", "x"), ("--who", " ", "--why", "x"), (*WHO[:2], "--why", "")]
+    "options", [("--who", "ada"), ("--why", "x"), ("--who", " ", "--why", "x"), (*WHO[:2], "--why", "")]
 )
 def test_nothing_is_stepped_over_without_a_name_and_a_reason(
-    saga: Call, halted: Pottery, said: tuple[str, ...]
+    saga: Call, halted: Pottery, options: tuple[str, ...]
 ) -> None:
     place = ("--topic", halted.topic, "--partition", "0")
-    assert saga("offsets", "skip", halted.service, *place, *said).exit_code == 2
+    assert saga("offsets", "skip", halted.service, *place, *options).exit_code == 2
     assert positions_of(halted) == {0: 1, 1: 3}
     assert records_on(halted.dead) == []
 

@@ -31,7 +31,7 @@ def is_safe(output: str) -> bool:
 @pytest.fixture
 def hostile(shop: Path) -> Path:
     """The folder with one saga more, known to payment: its id, and every text about it, are hostile."""
-    said = json.dumps(HOSTILE)[1:-1]
+    escaped = json.dumps(HOSTILE)[1:-1]
 
     async def planted() -> None:
         async with SqliteStore(shop / ".saga" / "payment.db", clock=SystemClock()) as store:
@@ -40,7 +40,7 @@ def hostile(shop: Path) -> Path:
             text = found.content.decode()
             for word in ("order-3", "the bank does not know such cards", "OrderPlaced", "reserve"):
                 assert word in text
-                text = text.replace(word, said)
+                text = text.replace(word, escaped)
             await store.insert(PROGRESS, progress_key("payment", HOSTILE), text.encode())
 
     asyncio.run(planted())

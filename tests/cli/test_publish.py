@@ -86,9 +86,9 @@ def test_a_file_with_a_wrong_line_publishes_nothing_and_names_each_line_and_fiel
     )
     result = saga("publish", "OrderPlaced", stdin=text)
     assert result.exit_code == 1
-    told = [line for line in result.stderr.splitlines() if line.startswith("line ")]
+    problems = [line for line in result.stderr.splitlines() if line.startswith("line ")]
     for line, (number, field) in zip(
-        told,
+        problems,
         [
             (3, "total"),
             (4, "quantity"),
@@ -111,10 +111,10 @@ def test_a_file_with_a_wrong_line_publishes_nothing_and_names_each_line_and_fiel
 def test_problems_come_as_json_when_asked_for(folder: Path, saga: Call) -> None:
     result = saga("publish", "OrderPlaced", "--json", stdin=lines(a_line(), a_line(card=5)))
     assert result.exit_code == 1
-    told = json.loads(result.stdout)
-    assert told["published"] == 0
-    assert [problem["line"] for problem in told["problems"]] == [2]
-    assert "card" in told["problems"][0]["what"]
+    report = json.loads(result.stdout)
+    assert report["published"] == 0
+    assert [problem["line"] for problem in report["problems"]] == [2]
+    assert "card" in report["problems"][0]["what"]
     good = json.loads(saga("publish", "OrderPlaced", "--json", stdin=lines(a_line())).stdout)
     assert good == {"event": "OrderPlaced", "topic": "orders", "published": 1}
 
@@ -165,19 +165,19 @@ def test_a_line_of_any_number_of_wrong_fields_takes_time_in_proportion(folder: P
     began = time.process_time()
     result = saga("publish", "OrderPlaced", "--json", stdin=text)
     assert time.process_time() - began < 5
-    told = json.loads(result.stdout)
-    assert told["wrong_lines"] == 1
-    assert len(told["problems"]) <= PROBLEMS_OF_LINE_MAX + 1
-    assert told["problems"][0]["what"].startswith("f89999: comes twice" if "f8" in last else "OrderPlaced: ")
+    report = json.loads(result.stdout)
+    assert report["wrong_lines"] == 1
+    assert len(report["problems"]) <= PROBLEMS_OF_LINE_MAX + 1
+    assert report["problems"][0]["what"].startswith("f89999: comes twice" if "f8" in last else "OrderPlaced: ")
 
 
 def test_a_file_of_wrong_lines_prints_the_first_problems_and_counts_all_lines(
     folder: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("saga.cli.publish.PROBLEMS_MAX", 5)
-    told = json.loads(saga("publish", "OrderPlaced", "--json", stdin="7\n" * 40).stdout)
-    assert told["wrong_lines"] == 40
-    assert [problem["line"] for problem in told["problems"]] == [1, 2, 3, 4, 5]
+    report = json.loads(saga("publish", "OrderPlaced", "--json", stdin="7\n" * 40).stdout)
+    assert report["wrong_lines"] == 40
+    assert [problem["line"] for problem in report["problems"]] == [1, 2, 3, 4, 5]
 
 
 def test_an_event_that_no_broker_would_take_is_a_wrong_line(
@@ -200,17 +200,17 @@ def test_text_that_is_not_utf_8_is_refused(folder: Path, saga: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("OrderPlacd", "is it OrderPlaced?"),
         ("Nothing", "is no contract in"),
         (OrderConfirmed.__name__, "only the service 'order' may say OrderConfirmed"),
     ],
 )
-def test_an_event_that_cannot_be_published_exits_with_2(folder: Path, saga: Call, name: str, told: str) -> None:
+def test_an_event_that_cannot_be_published_exits_with_2(folder: Path, saga: Call, name: str, message: str) -> None:
     result = saga("publish", name, stdin=lines(a_line()))
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert message in result.stderr
 
 
 def test_without_contracts_or_a_broker_it_cannot_start(

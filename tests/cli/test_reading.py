@@ -194,10 +194,10 @@ def test_a_saga_is_one_timeline_over_all_services(shop: Path, saga: Call) -> Non
     shown = saga("sagas", "show", "order-1", "--json")
     assert shown.exit_code == 0
     lines = json.loads(shown.stdout)["timeline"]
-    told = [(line["service"], line["handler"], line["outcome"], line["emitted"]) for line in lines]
-    assert told[:2] == [("order", "", "noted", []), ("payment", "reserve", "handled", ["PaymentReserved"])]
-    assert ("shipping", "book", "waiting", []) in told
-    assert told.index(("shipping", "book", "handled", ["ShipmentBooked"])) < told.index(
+    summary = [(line["service"], line["handler"], line["outcome"], line["emitted"]) for line in lines]
+    assert summary[:2] == [("order", "", "noted", []), ("payment", "reserve", "handled", ["PaymentReserved"])]
+    assert ("shipping", "book", "waiting", []) in summary
+    assert summary.index(("shipping", "book", "handled", ["ShipmentBooked"])) < summary.index(
         ("order", "confirm", "handled", ["OrderConfirmed"])
     )
     assert sorted({line["service"] for line in lines}) == ALL
@@ -511,7 +511,7 @@ def test_a_history_of_an_older_format_is_counted_as_not_bound_to_its_saga(shop: 
 
 
 def test_the_help_names_what_is_not_found(saga: Call) -> None:
-    told = saga("sagas", "verify", "--help").stdout
+    output = saga("sagas", "verify", "--help").stdout
     for what in (
         "intents",
         "(own)",
@@ -522,7 +522,7 @@ def test_the_help_names_what_is_not_found(saga: Call) -> None:
         "(published)",
         "earlier version of a whole progress",
     ):
-        assert what in told.partition("Not found")[2]
+        assert what in output.partition("Not found")[2]
 
 
 def test_verifying_an_unknown_saga_exits_with_1(shop: Path, saga: Call) -> None:

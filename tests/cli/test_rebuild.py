@@ -92,8 +92,10 @@ def meaning(p: SagaProgress) -> Mapping[str, object]:
     left_out = ("transitions", "hash", "n", "published", "first", "inbox", "wake", "heard")
     fields = {name: getattr(p, name) for name in p.__struct_fields__ if name not in left_out}
     kept = {"queue", "waiting", "compensating", "deadlines"}
-    told = {name: [(k.handler, k.message) for k in value] if name in kept else value for name, value in fields.items()}
-    return {**told, "inbox": set(p.inbox)}
+    reduced = {
+        name: [(k.handler, k.message) for k in value] if name in kept else value for name, value in fields.items()
+    }
+    return {**reduced, "inbox": set(p.inbox)}
 
 
 def records(folder: Path, topic: str) -> list[Record]:
@@ -120,13 +122,13 @@ def test_finished_sagas_are_made_as_they_were(folder: Path, saga: Call, service:
     ordered(folder, good=Shop(), declined=Shop(card="declined-1"), nowhere=Shop(address="Atlantis"))
     before, asked = progresses(folder), calls(folder)
     lose(folder, service, "good", "declined", "nowhere")
-    told = saga("sagas", "rebuild", f"services.{service}", "--dry-run")
-    assert told.exit_code == 0, told.output
-    assert told.stdout.splitlines()[-1] == "3 sagas to be rebuilt, 0 cannot be"
+    result = saga("sagas", "rebuild", f"services.{service}", "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == "3 sagas to be rebuilt, 0 cannot be"
     assert len(progresses(folder)) == len(before) - 3, "nothing was made"
     done = saga("sagas", "rebuild", f"services.{service}", "--apply")
     assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[:-1] == told.stdout.splitlines()[:-1], "it does what it said"
+    assert done.stdout.splitlines()[:-1] == result.stdout.splitlines()[:-1], "it does what it said"
     after = progresses(folder)
     assert after.keys() == before.keys()
     for key in before:
@@ -198,8 +200,8 @@ def test_a_run_of_which_nothing_is_known_is_made_by_the_service_under_the_same_k
         ran(folder, until_parked)
     lose(folder, "payment", "lost")
     done = saga("sagas", "rebuild", "services.payment", "--apply", "--json")
-    [told] = map(json.loads, done.stdout.splitlines())
-    assert (told["did"], told["left"], told["open"]) == ([["reserve", "retrying"]], ["reserve"], True)
+    [report] = map(json.loads, done.stdout.splitlines())
+    assert (report["did"], report["left"], report["open"]) == ([["reserve", "retrying"]], ["reserve"], True)
     wakes = [wake for wake in records(folder, "payment.wake.now") if dict(wake.headers)["ce_id"] == b"rebuilt"]
     assert len(wakes) == 2, "one before the progress is there, one after"
     ran(folder, lambda house: house.at_rest())
@@ -214,13 +216,13 @@ def test_unpublished_events_of_a_rebuilt_saga_are_published(
 ) -> None:
     ordered(folder, one=Shop())
     lose(folder, "order", "one")
-    [said] = [record for record in records(folder, "orders") if type_of(record) == "OrderConfirmed"]
+    [published] = [record for record in records(folder, "orders") if type_of(record) == "OrderConfirmed"]
     monkeypatch.setattr(rebuilding, "_decode_own", lambda service, record: None)  # as if it were not there
-    told = saga("sagas", "rebuild", "services.order", "--dry-run").stdout.splitlines()[0]
-    assert told == "order  one  a deadline noted, confirm handled; published now: OrderConfirmed"
+    line = saga("sagas", "rebuild", "services.order", "--dry-run").stdout.splitlines()[0]
+    assert line == "order  one  a deadline noted, confirm handled; published now: OrderConfirmed"
     assert saga("sagas", "rebuild", "services.order", "--apply").exit_code == 0
     [first, second] = [record for record in records(folder, "orders") if type_of(record) == "OrderConfirmed"]
-    assert (first, second.value) == (said, said.value)
+    assert (first, second.value) == (published, published.value)
     assert dict(first.headers)["ce_id"] == dict(second.headers)["ce_id"]
 
 
@@ -248,10 +250,10 @@ def test_a_worker_that_comes_first_keeps_its_progress(
     made = rebuild_progress
 
     async def rebuild_during_a_write(*args: Any, **named: Any) -> Any:
-        anew = await made(*args, **named)
+        rebuilt = await made(*args, **named)
         async with SqliteStore(folder / ".saga" / "payment.db", clock=SystemClock()) as store:
             await store.insert(PROGRESS, "payment::one", encode(SagaProgress(service="payment", saga="one")))
-        return anew
+        return rebuilt
 
     monkeypatch.setattr(rebuilding, "rebuild_progress", rebuild_during_a_write)
     done = saga("sagas", "rebuild", "services.payment", "--apply")
@@ -276,9 +278,9 @@ def test_decisions_of_operators_are_not_rebuilt(folder: Path, saga: Call) -> Non
     ran(folder, command)
     if "payment::one" in progresses(folder):  # the service has taken it
         lose(folder, "payment", "one")
-    told = saga("sagas", "rebuild", "services.payment", "--dry-run")
-    assert told.exit_code == 1
-    assert "payment  one  cannot be rebuilt: a person has decided about it" in told.stdout
+    result = saga("sagas", "rebuild", "services.payment", "--dry-run")
+    assert result.exit_code == 1
+    assert "payment  one  cannot be rebuilt: a person has decided about it" in result.stdout
 
 
 def test_a_saga_of_which_the_log_has_lost_the_beginning_is_refused(
@@ -293,10 +295,10 @@ def test_a_saga_of_which_the_log_has_lost_the_beginning_is_refused(
         return {at: OffsetBounds(max(0, end - 1) if at.topic == "orders" else 0, end) for at, (_, end) in there.items()}
 
     monkeypatch.setattr(EmbeddedAdministration, "fetch_bounds", trimmed)
-    told = saga("sagas", "rebuild", "services.payment", "--dry-run")
-    assert told.exit_code == 1
-    assert "payment  one  cannot be rebuilt: it began at 20" in told.stdout
-    assert "and the log has lost what was in orders before 20" in told.stdout
+    result = saga("sagas", "rebuild", "services.payment", "--dry-run")
+    assert result.exit_code == 1
+    assert "payment  one  cannot be rebuilt: it began at 20" in result.stdout
+    assert "and the log has lost what was in orders before 20" in result.stdout
 
 
 def test_a_finished_saga_that_is_older_than_memory_is_no_loss(
@@ -310,8 +312,8 @@ def test_a_finished_saga_that_is_older_than_memory_is_no_loss(
             return super().now_ms() + 31 * 86_400_000
 
     monkeypatch.setattr(cli, "SystemClock", InAMonth)
-    told = saga("sagas", "rebuild", "services.payment", "--dry-run")
-    assert (told.exit_code, told.stdout) == (0, "no sagas to be rebuilt, 0 cannot be\n")
+    result = saga("sagas", "rebuild", "services.payment", "--dry-run")
+    assert (result.exit_code, result.stdout) == (0, "no sagas to be rebuilt, 0 cannot be\n")
 
 
 def test_unhandled_messages_are_left_to_the_service(folder: Path, saga: Call) -> None:
@@ -321,9 +323,9 @@ def test_unhandled_messages_are_left_to_the_service(folder: Path, saga: Call) ->
 
     async def publish() -> None:
         now_ms = SystemClock().now_ms()
-        said = [Shop(quantity=2).order("one"), Shop().order("later")]
+        orders = [Shop(quantity=2).order("one"), Shop().order("later")]
         async with EmbeddedBroker(folder / ".saga" / "broker.db", clock=SystemClock()) as broker:
-            await broker.publish([events.to_record(event, now_ms) for event in said])
+            await broker.publish([events.to_record(event, now_ms) for event in orders])
 
     asyncio.run(publish())
     assert saga("sagas", "rebuild", *MODULES, "--dry-run").stdout == before

@@ -11,7 +11,7 @@ import pytest
 from saga.ops.rehearsal import RehearsalStopped, make_stand_in
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery
-from tests.cli.test_dead import SAID, blocked, outcomes, until
+from tests.cli.test_dead import BY, blocked, outcomes, until
 from tests.cli.test_missing_topics import Running, running
 
 SOURCE = """
@@ -113,7 +113,7 @@ def test_a_rehearsal_shows_what_the_current_code_would_do_and_does_nothing(
 
     def rehearsed(name: str, *more: str) -> tuple[int, list[str]]:
         code = f"{pottery_on.module}_{name}"
-        done = saga("dead", "replay", pottery_on.service, "--all", *SAID, "--dry-run", "--code", code, *more)
+        done = saga("dead", "replay", pottery_on.service, "--all", *BY, "--dry-run", "--code", code, *more)
         return done.exit_code, [line.strip() for line in done.stdout.splitlines()]
 
     assert rehearsed("mended") == (
@@ -135,9 +135,9 @@ def test_a_rehearsal_shows_what_the_current_code_would_do_and_does_nothing(
         'stops    make would call Kiln.paint("blue")',
     ]
     assert rehearsed("careless")[1][-1] == "stops    Kiln.heat is used outside of a step"
-    [told] = [json.loads(line) for line in rehearsed("mended", "--json")[1]]
-    assert (told["before"], told["after"], told["stops"]) == ({}, {"cups": 1, "glaze": "white"}, None)
-    assert [event["fields"] for event in told["emitted"]] == [{"cup_id": "cup-1"}]
+    [report] = [json.loads(line) for line in rehearsed("mended", "--json")[1]]
+    assert (report["before"], report["after"], report["stops"]) == ({}, {"cups": 1, "glaze": "white"}, None)
+    assert [event["fields"] for event in report["emitted"]] == [{"cup_id": "cup-1"}]
     assert (pottery_on.folder / "baked").read_text() == baked, "what is recorded is not asked for again"
     assert outcomes(saga, "cup-1") == ["dead"], "nothing was written"
     assert json.loads(saga("dead", "list", "--json").stdout)["letters"][0]["now"] == "blocks"
@@ -172,21 +172,21 @@ def test_every_resource_has_a_stub_with_named_methods(gives: type, name: str) ->
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
         (("--code", "services.payment"), "--code needs --dry-run"),
         (("--code", "services.order", "--dry-run"), "none of these modules declares 'payment'"),
     ],
 )
 def test_a_rehearsal_needs_dry_run_and_the_module_of_the_service(
-    saga: Call, shop: Path, args: tuple[str, ...], told: str
+    saga: Call, shop: Path, args: tuple[str, ...], message: str
 ) -> None:
-    result = saga("dead", "replay", "payment", "--all", *SAID, *args)
+    result = saga("dead", "replay", "payment", "--all", *BY, *args)
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert message in result.stderr
 
 
 def test_the_example_is_rehearsed_up_to_the_call_of_its_bank(saga: Call, shop: Path) -> None:
-    done = saga("dead", "replay", "payment", "--all", *SAID, "--dry-run", "--code", "services.payment")
+    done = saga("dead", "replay", "payment", "--all", *BY, "--dry-run", "--code", "services.payment")
     assert done.exit_code == 0, done.output
     assert "stops    reserve would call Bank.reserve(" in done.stdout

@@ -30,15 +30,15 @@ def test_a_long_parked_run_is_tried_when_an_operator_releases_it(kiln: str, pott
     service = pottery_on.service
     with running(kiln):
         order(saga, service, "cup-1", "cup-2")
-        told = saga("dead", "release", service, "--all", "--dry-run", *BY)
-        assert told.exit_code == 0
-        assert "cup-1  make  would be released: RuntimeError: the kiln is cold; tried again at 2" in told.stdout
+        result = saga("dead", "release", service, "--all", "--dry-run", *BY)
+        assert result.exit_code == 0
+        assert "cup-1  make  would be released: RuntimeError: the kiln is cold; tried again at 2" in result.stdout
         assert saga("dead", "release", service, "--handler", "nobody", *BY).exit_code == 1
         assert saga("dead", "release", service, *BY).exit_code == 2
         mend(pottery_on, "cup-1")
         released = saga("dead", "release", service, "--all", "--within", "30", "--json", *BY)
         assert released.exit_code == 1, "one has failed again"
-        states = {said["saga"]: said["state"] for said in map(json.loads, released.stdout.splitlines())}
+        states = {line["saga"]: line["state"] for line in map(json.loads, released.stdout.splitlines())}
         assert states == {"cup-1": "released, then handled", "cup-2": "released, then retrying"}
         until(lambda: ends(saga, "cup-1") == [("make", "released"), ("make", "handled"), ("forget", "handled")])
         assert parked(saga, service) == {"cup-2"}

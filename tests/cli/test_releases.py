@@ -79,7 +79,7 @@ GLAZE = """
 OLD = {"release": "old", "state": "CupV1", "thrown": 'CupV1("0.25")', "kilos": "saga.state.kilos"}
 NEW = {"release": "new", "state": "Cup", "thrown": "Cup(250)", "kilos": "str(saga.state.grams / 1000)"}
 BY_OLD, BY_NEW = {"fields": {"kilos": "0.25"}, "version": 1}, {"fields": {"grams": 250}, "version": 2}
-SAID = ("--who", "ada", "--why", "all have the new release", "--within", "30")
+BY = ("--who", "ada", "--why", "all have the new release", "--within", "30")
 
 
 class Noted(NamedTuple):
@@ -200,7 +200,7 @@ def test_sagas_of_one_release_continue_in_the_next_one_while_both_run(shop: Shop
     # The new one alone, in both places; then its new way is switched on.
     shop.deploy(NEW, "potter-1")
     shop.until(lambda: shop.is_parked(*newer, *both[:2]))
-    switched = shop.saga("control", "flag", shop.pottery.service, "glaze", "--percent", "100", *SAID)
+    switched = shop.saga("control", "flag", shop.pottery.service, "glaze", "--percent", "100", *BY)
     assert switched.exit_code == 0, switched.output
     everywhere_s = CLOCK.monotonic_s() + READ_S
     shop.order(*late)

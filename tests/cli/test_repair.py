@@ -76,9 +76,9 @@ def handlers_of(saga: Call, id_: str) -> list[str]:
 
 
 def test_all_sagas_receive_what_earlier_releases_emitted(released: Path, saga: Call) -> None:
-    told = saga("sagas", "repair", "second_release", "--dry-run")
-    assert told.exit_code == 0
-    assert told.stdout.splitlines() == [
+    result = saga("sagas", "repair", "second_release", "--dry-run")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
         *(f"payment  order-{n}  would handle PaymentReserved" for n in (1, 2, 3)),
         "3 sagas to resume",
     ]
@@ -218,29 +218,31 @@ def test_a_log_that_is_lost_beside_its_store_is_seen_and_a_repair_publishes_all_
 ) -> None:
     kiln = a_kiln(embedded_pottery)
     kiln.begin(saga)
-    said = asyncio.run(_made(kiln.pottery))
-    assert said
+    published = asyncio.run(_made(kiln.pottery))
+    assert published
     for file in (kiln.pottery.folder / ".saga").glob("broker.db*"):
         file.unlink()
-    told = saga("doctor", kiln.module)
-    assert told.exit_code == 1
-    assert "the log is gone, but the store" in told.stdout
+    result = saga("doctor", kiln.module)
+    assert result.exit_code == 1
+    assert "the log is gone, but the store" in result.stdout
     for _ in range(2):  # the first one makes a new file
         refusal = refused("run", kiln.module)
         assert "its log is new, and its store is not" in refusal
         assert f"`saga sagas repair` with the module of {kiln.pottery.service}" in refusal
-    told = saga("doctor", kiln.module)
-    assert told.exit_code == 1
-    assert "its timers are lost" in told.stdout
-    assert re.search(rf"^error +{kiln.pottery.made}[^:]*: it was deleted and created again", told.stdout, re.MULTILINE)
-    told = saga("sagas", "repair", kiln.module, "--dry-run")
-    assert "timed  1 record would be published again" in told.stdout
+    result = saga("doctor", kiln.module)
+    assert result.exit_code == 1
+    assert "its timers are lost" in result.stdout
+    assert re.search(
+        rf"^error +{kiln.pottery.made}[^:]*: it was deleted and created again", result.stdout, re.MULTILINE
+    )
+    result = saga("sagas", "repair", kiln.module, "--dry-run")
+    assert "timed  1 record would be published again" in result.stdout
     assert asyncio.run(_made(kiln.pottery)) == []
     done = saga("sagas", "repair", kiln.module)
     assert done.exit_code == 0
     assert "timed  1 record are published again" in done.stdout
     assert "  its timer for " in done.stdout
-    assert {*asyncio.run(_made(kiln.pottery))} == {*said}, "the same, with the same id"
+    assert {*asyncio.run(_made(kiln.pottery))} == {*published}, "the same, with the same id"
     assert "published again" not in saga("sagas", "repair", kiln.module).stdout
     assert "deleted and created again" not in saga("doctor", kiln.module).stdout
     with running(kiln.module):
@@ -260,10 +262,10 @@ def test_timers_that_are_lost_while_no_worker_runs_are_published_again_by_the_se
     ]  # with topics Kafka forgets positions, too
     for topic, tier in tiers_of(kiln.pottery.service).items():
         asyncio.run(lose(kafka_address, topic, tier.partitions))
-    told = saga("doctor", kiln.module)
-    assert told.exit_code == 1, told.stdout + saga("offsets", "show", kiln.pottery.service).stdout
-    assert "its timers are lost" in told.stdout
-    assert "saga sagas repair" in told.stdout
+    result = saga("doctor", kiln.module)
+    assert result.exit_code == 1, result.stdout + saga("offsets", "show", kiln.pottery.service).stdout
+    assert "its timers are lost" in result.stdout
+    assert "saga sagas repair" in result.stdout
     with running(kiln.module) as service:
         kiln.ends(saga)
         assert '"event":"timers_lost"' in service.read_log()
@@ -279,11 +281,11 @@ def test_events_of_a_topic_that_was_created_again_are_reported_and_published_aga
     with running(pottery.module):
         publish(saga, "CupOrdered", "one", "two", "three")
         until(lambda: len(asyncio.run(_made(pottery))) == 3)
-    said = asyncio.run(_made(pottery))
+    published = asyncio.run(_made(pottery))
     asyncio.run(recreate_topic(kafka_address, pottery.made, 2))
-    told = saga("doctor", pottery.module)
-    assert told.exit_code == 1
-    assert f"{pottery.made}: it was deleted and created again since {pottery.service} published to it" in told.stdout
+    result = saga("doctor", pottery.module)
+    assert result.exit_code == 1
+    assert f"{pottery.made}: it was deleted and created again since {pottery.service} published to it" in result.stdout
     with running(pottery.module) as service:
         until(lambda: '"event":"published_lost"' in service.read_log())
         assert saga("sagas", "repair", pottery.module, "--saga", "two").stdout.splitlines() == [
@@ -292,7 +294,7 @@ def test_events_of_a_topic_that_was_created_again_are_reported_and_published_aga
         ]
         assert saga("doctor", pottery.module).exit_code == 1, "the others are not yet"
         assert saga("sagas", "repair", pottery.module).exit_code == 0
-    assert {*asyncio.run(_made(pottery))} == {*said}
+    assert {*asyncio.run(_made(pottery))} == {*published}
     assert "deleted and created again" not in saga("doctor", pottery.module).stdout
 
 
@@ -306,7 +308,7 @@ def test_a_store_that_is_lost_beside_its_log_is_seen(pottery_on: Pottery, saga: 
     assert "its store is empty" not in saga("doctor", pottery.module).stdout
     for file in (pottery.folder / ".saga").glob(f"{pottery.service}.db*"):
         file.unlink()
-    told = saga("doctor", pottery.module)
-    assert told.exit_code == 1
-    assert "its store is empty, but its group has handled messages" in told.stdout
-    assert "saga sagas rebuild" in told.stdout
+    result = saga("doctor", pottery.module)
+    assert result.exit_code == 1
+    assert "its store is empty, but its group has handled messages" in result.stdout
+    assert "saga sagas rebuild" in result.stdout

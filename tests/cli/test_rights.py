@@ -149,9 +149,9 @@ def test_a_service_that_may_too_little_ends_at_once_and_names_each_right(guarded
     for name in ("topic", "made"):
         rights[name] = rights[name]._replace(operation=DESCRIBE)
     asyncio.run(guarded.allow(*rights.values()))
-    said = refused("run", pottery.module)
+    message = refused("run", pottery.module)
     allow = "kafka-acls.sh --add --allow-principal User:... --operation"
-    assert [line.strip() for line in said.splitlines() if "topic" in line] == [
+    assert [line.strip() for line in message.splitlines() if "topic" in line] == [
         f"- topic {pottery.topic}: this user may not read it: {allow} Read --topic {pottery.topic}",
         f"- topic {pottery.made}: this user may not write it: {allow} Write --topic {pottery.made}",
     ]
@@ -162,24 +162,24 @@ def test_a_topic_that_is_hidden_from_a_service_is_named_with_the_right_it_takes(
 ) -> None:
     rights = needed(pottery)
     asyncio.run(guarded.allow(*(rights[name] for name in ("topic", "dead", "commands", "group"))))
-    said = refused("run", pottery.module)
-    assert f"topic {pottery.made} is missing, or hidden from this user, who needs Write on it" in said
-    assert f"topic {pottery.sold} is missing, or hidden from this user, who needs Read on it" in said
+    message = refused("run", pottery.module)
+    assert f"topic {pottery.made} is missing, or hidden from this user, who needs Write on it" in message
+    assert f"topic {pottery.sold} is missing, or hidden from this user, who needs Read on it" in message
 
 
 def test_a_service_that_may_not_be_in_its_group_ends_and_names_the_group(guarded: Guarded, pottery: Pottery) -> None:
     rights = needed(pottery)
     asyncio.run(guarded.allow(*(rights[name] for name in ("topic", "sold", "made", "dead", "commands"))))
-    said = refused("run", pottery.module)
-    assert f"group {pottery.service}: this user may not join it" in said
-    assert f"--operation Read --group {pottery.service}" in said
+    message = refused("run", pottery.module)
+    assert f"group {pottery.service}: this user may not join it" in message
+    assert f"--operation Read --group {pottery.service}" in message
 
 
 def test_a_client_that_may_not_write_gets_that_error_and_publishes_nothing(guarded: Guarded, pottery: Pottery) -> None:
     asyncio.run(guarded.allow(*needed(pottery).values()))
-    said = refused("publish", "CupOrdered", stdin=A_CUP)
-    assert "nothing was published" in said
-    assert f"--operation Write --topic {pottery.topic}" in said
+    message = refused("publish", "CupOrdered", stdin=A_CUP)
+    assert "nothing was published" in message
+    assert f"--operation Write --topic {pottery.topic}" in message
 
 
 @pytest.mark.slow
@@ -288,17 +288,17 @@ def test_a_service_with_exactly_the_printed_rights_runs_dead_letters_wakes_and_c
     module = f"waiting_{pottery.module}"
     Path(f"{module}.py").write_text(MODULE.format(module=pottery.module, service=pottery.service))
     allowed(module)
-    said: list[TelemetryEvent] = []
+    moments: list[TelemetryEvent] = []
 
     async def until_done(*done: tuple[str, str]) -> None:
         """Return when handlers have ended so."""
-        while set(done) - {entry[:2] for each in said if isinstance(each, Handled) for entry in each.outcomes}:
+        while set(done) - {entry[:2] for each in moments if isinstance(each, Handled) for entry in each.outcomes}:
             await CLOCK.sleep(0.05)
 
     async def run() -> None:
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(wiring.run(wiring.load_services([module]), of_potter(guarded), said.append, stop))
+            tasks.create_task(wiring.run(wiring.load_services([module]), of_potter(guarded), moments.append, stop))
             use_all_rights(guarded, monkeypatch)
             ordered = "CupOrdered --principal user:4711"
             for event, cup in ((ordered, "cup-1"), ("CupSold", "cup-1"), (ordered, "broken")):
@@ -313,8 +313,8 @@ def test_a_service_with_exactly_the_printed_rights_runs_dead_letters_wakes_and_c
             stop.set()
 
     asyncio.run(run())
-    assert not [moment for moment in said if isinstance(moment, Unavailable | Stuck)]
-    began = {(each.type, each.principal) for each in said if isinstance(each, Handled)}
+    assert not [moment for moment in moments if isinstance(moment, Unavailable | Stuck)]
+    began = {(each.type, each.principal) for each in moments if isinstance(each, Handled)}
     assert began >= {("CupOrdered", "user:4711"), ("CupSold", None)}
 
 

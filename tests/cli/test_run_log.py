@@ -64,9 +64,9 @@ def test_logs_of_libraries_warnings_and_threads_have_the_common_format(folder: P
             process.kill()
             process.wait()
     lines = [json.loads(line) for line in (folder / "log").read_text().splitlines()]
-    said = [line for line in lines if line["event"] == "log"]
-    assert {line["logger"] for line in said} >= {"driver", "py.warnings", "python"}
-    assert sum(line["logger"] == "driver" for line in said) == 20
+    logged = [line for line in lines if line["event"] == "log"]
+    assert {line["logger"] for line in logged} >= {"driver", "py.warnings", "python"}
+    assert sum(line["logger"] == "driver" for line in logged) == 20
     (held,) = [line for line in lines if line["event"] == "suppressed"]
     assert (held["of"], held["logger"], held["count"]) == ("log", "driver", 980)
     assert (folder / "log").read_text().replace("\n", "").isprintable()

@@ -95,8 +95,8 @@ def test_a_compensation_is_shown_though_the_log_cannot_be_asked(shop: Path, saga
     shown = saga("sagas", "show", "order-1")
     assert shown.exit_code == 0
     assert "why a compensation fails is not known: no file" in shown.stderr
-    told = "payment: the compensation of reserve undoes what reserve did, because of OrderCancelled\n"
-    assert shown.stdout.endswith(told)
+    expected = "payment: the compensation of reserve undoes what reserve did, because of OrderCancelled\n"
+    assert shown.stdout.endswith(expected)
 
 
 def test_a_call_of_unknown_result_is_shown_with_its_run(shop: Path, saga: Call) -> None:
@@ -140,9 +140,9 @@ def test_each_step_is_shown_with_its_duration_and_its_result_or_claim_check(shop
     entry = decode_transition(p.transitions[0])
     [call] = entry.calls
     plain = saga("sagas", "show", "order-1", "--service", "payment", "--steps").stdout
-    said = f"    step {call.name}: {call.ms} ms, input {call.input}, result {len(bytes(call.value))} bytes\n"
-    assert said in plain
-    assert said not in saga("sagas", "show", "order-1", "--service", "payment").stdout
+    expected = f"    step {call.name}: {call.ms} ms, input {call.input}, result {len(bytes(call.value))} bytes\n"
+    assert expected in plain
+    assert expected not in saga("sagas", "show", "order-1", "--service", "payment").stdout
     calls = (
         replace(call, value=Raw(b"null"), claim="abc", ms=1234, arguments='"order-1", 7'),
         replace(call, number=2, answer="Declined", by="eve"),
@@ -150,8 +150,8 @@ def test_each_step_is_shown_with_its_duration_and_its_result_or_claim_check(shop
         replace(call, kind="read", name="stock", document="stock/tea"),
     )
     edit(shop, "payment", "order-1", transitions=(Raw(encode(replace(entry, calls=calls))), *p.transitions[1:]))
-    told = saga("sagas", "show", "order-1", "--service", "payment", "--steps").stdout.splitlines()
-    shown = [line.replace(call.input, "d") for line in told if call.input in line]
+    lines = saga("sagas", "show", "order-1", "--service", "payment", "--steps").stdout.splitlines()
+    shown = [line.replace(call.input, "d") for line in lines if call.input in line]
     result = f"input d, result {len(bytes(call.value))} bytes"
     assert shown == [
         f'    step {call.name}("order-1", 7): 1234 ms, input d, result payment|claim::order-1::abc in saga-archive',
@@ -180,8 +180,8 @@ def test_following_a_saga_shows_each_failed_attempt(shop: Path, saga: Call, monk
         yield build_timeline([history])
 
     monkeypatch.setattr("saga.cli.sagas.follow_saga", once)
-    told = saga("sagas", "show", "order-1", "--follow").stdout.splitlines()
-    assert told[1:] == ["    attempt 1 failed at 2026-01-01T00:00:00.000Z after 7 ms: OSError: shut"]
+    lines = saga("sagas", "show", "order-1", "--follow").stdout.splitlines()
+    assert lines[1:] == ["    attempt 1 failed at 2026-01-01T00:00:00.000Z after 7 ms: OSError: shut"]
 
 
 def test_what_waits_for_further_events_is_left_over_once_the_saga_has_ended(shop: Path, saga: Call) -> None:

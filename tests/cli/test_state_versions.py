@@ -51,8 +51,8 @@ def shown(saga: Call, service: str) -> Mapping[str, Any]:
 
 def handlers(saga: Call) -> list[str]:
     """Handlers that have handled something of the cup, as far as anybody knows it."""
-    told = saga("sagas", "show", "cup-1", "--json")
-    lines = json.loads(told.stdout)["timeline"] if told.exit_code == 0 else []
+    result = saga("sagas", "show", "cup-1", "--json")
+    lines = json.loads(result.stdout)["timeline"] if result.exit_code == 0 else []
     return [line["handler"] for line in lines if line["outcome"] == "handled"]
 
 

@@ -35,9 +35,9 @@ def with_topics(saga: Call, pottery: Pottery) -> None:
 def test_a_topic_is_printed_record_by_record_with_the_fields_of_its_events(saga: Call, pottery_on: Pottery) -> None:
     with_topics(saga, pottery_on)
     published(saga, "cup-1", "cup-2", "cup-3")
-    told = saga("topics", "tail", pottery_on.topic, "--no-follow", "--json")
-    assert told.exit_code == 0, told.output
-    records = [json.loads(line) for line in told.stdout.splitlines()]
+    result = saga("topics", "tail", pottery_on.topic, "--no-follow", "--json")
+    assert result.exit_code == 0, result.output
+    records = [json.loads(line) for line in result.stdout.splitlines()]
     assert {record["key"]: record["fields"] for record in records} == {
         cup: {"cup_id": cup} for cup in ("cup-1", "cup-2", "cup-3")
     }
@@ -55,14 +55,14 @@ def test_a_saga_is_printed_from_all_topics_and_nothing_of_another(saga: Call, po
     with_topics(saga, pottery_on)
     published(saga, "cup-1", "cup-2")
     write(Outgoing(pottery_on.sold, b"cup-2", b"{}", ()), Outgoing(pottery_on.sold, b"cup-1", b"{}", ()))
-    told = saga("topics", "tail", "cup-2", "--no-follow", "--json")
-    assert told.exit_code == 0, told.output
-    records = [json.loads(line) for line in told.stdout.splitlines()]
+    result = saga("topics", "tail", "cup-2", "--no-follow", "--json")
+    assert result.exit_code == 0, result.output
+    records = [json.loads(line) for line in result.stdout.splitlines()]
     assert sorted((record["topic"], record["key"]) for record in records) == [
         (pottery_on.topic, "cup-2"), (pottery_on.sold, "cup-2")
     ]  # fmt: skip
-    nobody = saga("topics", "tail", "cup-9", "--no-follow")
-    assert (nobody.exit_code, nobody.stdout, nobody.stderr) == (1, "", "there is no record of cup-9\n")
+    unknown = saga("topics", "tail", "cup-9", "--no-follow")
+    assert (unknown.exit_code, unknown.stdout, unknown.stderr) == (1, "", "there is no record of cup-9\n")
 
 
 def test_an_unreadable_record_is_printed_with_the_reason_among_the_others(
@@ -79,8 +79,8 @@ def test_an_unreadable_record_is_printed_with_the_reason_among_the_others(
         ),
         topics=[Topic(topic, 1)],
     )
-    told = saga("topics", "tail", topic, "--no-follow", "--json")
-    records = [json.loads(line) for line in told.stdout.splitlines()]
+    result = saga("topics", "tail", topic, "--no-follow", "--json")
+    records = [json.loads(line) for line in result.stdout.splitlines()]
     assert [record["offset"] for record in records] == [0, 1, 2, 3, 4]
     assert [record["fields"] for record in records] == [None, None, None, None, {"cup_id": "cup-1"}]
     assert "has the fingerprint" in records[0]["problem"]
@@ -106,10 +106,10 @@ def test_a_damaged_record_is_printed_and_blocks_nothing_else(saga: Call, embedde
             return (await broker.fetch_bounds([topic]))[next(iter(await broker.fetch_bounds([topic])))].end
 
     behind = asyncio.run(damaged()) - 1
-    told = saga("topics", "tail", topic, "--no-follow", "--json")
-    assert told.exit_code == 0, told.output
-    assert len(told.stdout.splitlines()) == len(whole) - behind
-    assert f"{topic}/0" in told.stderr
+    result = saga("topics", "tail", topic, "--no-follow", "--json")
+    assert result.exit_code == 0, result.output
+    assert len(result.stdout.splitlines()) == len(whole) - behind
+    assert f"{topic}/0" in result.stderr
 
 
 def test_sensitive_values_are_hidden_and_dead_letters_and_controls_are_printed(saga: Call, shop: Path) -> None:
@@ -148,8 +148,8 @@ def test_since_leaves_out_what_is_older(saga: Call, pottery_on: Pottery) -> None
     asyncio.run(CLOCK.sleep(0.01))  # the log's times are milliseconds
     published(saga, "cup-2")
     later = iso(from_iso(record["time"]) + 1)
-    [told] = saga("topics", "tail", pottery_on.topic, "--no-follow", "--since", later, "--json").stdout.splitlines()
-    assert json.loads(told)["key"] == "cup-2"
+    [line] = saga("topics", "tail", pottery_on.topic, "--no-follow", "--since", later, "--json").stdout.splitlines()
+    assert json.loads(line)["key"] == "cup-2"
     assert saga("topics", "tail", pottery_on.topic, "--no-follow", "--since", "1h").exit_code == 0
     assert (
         saga("topics", "tail", pottery_on.topic, "--no-follow", "--since", iso(CLOCK.now_ms() + 3_600_000)).exit_code
@@ -181,14 +181,14 @@ def test_a_name_that_is_neither_a_topic_nor_a_saga_is_an_error(saga: Call, embed
     missing = saga("topics", "tail", "cups")
     assert (missing.exit_code, "does not exist" in missing.stderr) == (2, True)
     write(topics=[Topic("elsewhere", 1)])
-    told = saga("topics", "tail", "cup-1")
-    assert told.exit_code == 2
-    assert f"there is no topic cup-1, and no topic of the contracts in {embedded_pottery.folder}" in told.stderr
+    result = saga("topics", "tail", "cup-1")
+    assert result.exit_code == 2
+    assert f"there is no topic cup-1, and no topic of the contracts in {embedded_pottery.folder}" in result.stderr
 
 
 def test_a_saga_that_is_called_like_a_topic_is_meant_with_its_option(saga: Call, embedded_pottery: Pottery) -> None:
     write(topics=[Topic("cup-1", 1)])
     published(saga, "cup-1")
     assert saga("topics", "tail", "cup-1", "--no-follow").exit_code == 1, "the topic is empty"
-    told = saga("topics", "tail", "cup-1", "--saga", "--no-follow", "--json")
-    assert json.loads(told.stdout)["topic"] == embedded_pottery.topic
+    result = saga("topics", "tail", "cup-1", "--saga", "--no-follow", "--json")
+    assert json.loads(result.stdout)["topic"] == embedded_pottery.topic

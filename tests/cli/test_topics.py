@@ -55,9 +55,9 @@ def test_a_plan_lists_what_would_be_made_and_makes_nothing(saga: Call, pottery_o
 def test_apply_makes_topics_as_the_contracts_say_once(saga: Call, pottery_on: Pottery) -> None:
     applied = saga("topics", "apply", pottery_on.module, "--json")
     assert applied.exit_code == 0, applied.output
-    told = json.loads(applied.stdout)
-    assert told["applied"]
-    assert {topic["doing"] for topic in told["topics"]} == {"create"}
+    report = json.loads(applied.stdout)
+    assert report["applied"]
+    assert {topic["doing"] for topic in report["topics"]} == {"create"}
     assert found(pottery_on) == as_agreed(pottery_on)
     again = saga("topics", "apply", pottery_on.module, "--json")
     assert again.exit_code == 0, again.output
@@ -102,9 +102,9 @@ def test_the_embedded_broker_gives_no_more_partitions(saga: Call, embedded_potte
     embedded_pottery.agree(embedded_pottery.topic, partitions=3, retention_days=7)
     refused = saga("topics", "apply", embedded_pottery.declare(30), "--json")
     assert refused.exit_code == 1
-    told = json.loads(refused.stdout)
-    assert not told["applied"]
-    [reason] = [topic["refused"] for topic in told["topics"] if topic["refused"]]
+    report = json.loads(refused.stdout)
+    assert not report["applied"]
+    [reason] = [topic["refused"] for topic in report["topics"] if topic["refused"]]
     assert "topics of the embedded broker keep their partitions" in reason
     assert found(embedded_pottery) == as_agreed(embedded_pottery)
 

@@ -65,13 +65,13 @@ async def _ordered_made_and_shown(pottery: Pottery, module: str, collector: Coll
     assert {span.trace_id.hex() for _, span in collector.spans} == {trace}
     spans = {(service, span.name): span for service, span in collector.spans}
     ordered = spans[pottery.service, "process CupOrdered"]
-    said = spans[pottery.service, "publish CupMade"]
+    published = spans[pottery.service, "publish CupMade"]
     shown = spans[f"seller-of-{pottery.service}", "process CupMade"]
-    assert [span.parent_span_id.hex() for span in (ordered, said, shown)] == [
+    assert [span.parent_span_id.hex() for span in (ordered, published, shown)] == [
         shop,
         ordered.span_id.hex(),
-        said.span_id.hex(),
+        published.span_id.hex(),
     ]
     async with the_broker() as broker:
         headers = [texts_of(record.headers) async for record in broker.scan(pottery.made)]
-    assert [each["traceparent"].split("-")[:3] for each in headers] == [["00", trace, said.span_id.hex()]]
+    assert [each["traceparent"].split("-")[:3] for each in headers] == [["00", trace, published.span_id.hex()]]

@@ -47,9 +47,9 @@ def test_the_types_of_most_records_are_listed_with_count_and_place() -> None:
     for offset in range(20):
         looked.add(record(f"type-{offset % 7 if offset < 18 else 0}".encode(), b"{}", offset), [OURS])
     looked.add(record(b"shop.placed", offset=20), [OURS])
-    told = [each.what for each in describe_types("orders", looked)]
-    assert len(told) == doctor.TYPES_MAX
-    assert told[0] == (
+    descriptions = [each.what for each in describe_types("orders", looked)]
+    assert len(descriptions) == doctor.TYPES_MAX
+    assert descriptions[0] == (
         "5 records of the newest 21 are of the type 'type-0', which no contract has; orders/0 has one at offset 0"
     )
     [late] = [each.what for each in describe_types("orders", TopicSample(count=3), late=True)]
@@ -59,14 +59,14 @@ def test_the_types_of_most_records_are_listed_with_count_and_place() -> None:
 def test_the_doctor_looks_at_the_newest_records_only(
     saga: Call, embedded_pottery: Pottery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pottery, said = embedded_pottery, (("ce_type", b"cup.broken"),)
+    pottery, header = embedded_pottery, (("ce_type", b"cup.broken"),)
 
     async def published(count: int, *headers: tuple[str, bytes]) -> None:
         async with the_broker() as broker:
             await broker.publish([Outgoing(pottery.topic, b"cup-1", b"{}", headers)] * count)
 
     saga("topics", "apply", pottery.module)
-    asyncio.run(published(3, *said))
+    asyncio.run(published(3, *header))
     moved = saga("offsets", "reset", pottery.service, "--topic", pottery.topic, "--to", "latest",
                  "--who", "ada", "--why", "it is new")  # fmt: skip
     assert moved.exit_code == 0, moved.output

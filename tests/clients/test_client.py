@@ -60,11 +60,11 @@ async def test_a_broker_that_acknowledges_nothing_is_reported_in_time_and_publis
     monkeypatch.setattr("saga.clients.client.ACKNOWLEDGED_S_MAX", 1.0)
     async with Client(f"embedded:///{tmp_path / 'broker.db'}") as client:
         monkeypatch.setattr(EmbeddedBroker, "publish", published_unheard)
-        with pytest.raises(SagaError) as told:
+        with pytest.raises(SagaError) as raised:
             async with asyncio.timeout(20):
                 await client.publish(*ORDERS)
         assert ended == [True]
-        assert str(told.value) == (
+        assert str(raised.value) == (
             "the broker did not acknowledge within 1 s: any of the 3 events may have been published; publish them "
             "again, an equal event is the same event"
         )
@@ -84,13 +84,13 @@ async def test_an_outage_is_reported_with_its_reason(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("saga", "said"),
+    ("saga", "reason"),
     [("", "its order_id is empty"), ("ä" * 513, "its order_id has 1026 bytes, and a saga id has at most 1024")],
 )
-async def test_if_one_event_cannot_be_published_none_is(tmp_path: Path, saga: str, said: str) -> None:
+async def test_if_one_event_cannot_be_published_none_is(tmp_path: Path, saga: str, reason: str) -> None:
     file = tmp_path / "broker.db"
     async with Client(f"embedded:///{file}") as client:
-        with pytest.raises(SagaError, match=f"OrderPlaced was not published: {said}"):
+        with pytest.raises(SagaError, match=f"OrderPlaced was not published: {reason}"):
             await client.publish(ORDERS[0], an_order(saga))
         await client.publish(ORDERS[1])
     assert ids_of(await in_the_log(file)) == [IDS[1]]
@@ -110,10 +110,10 @@ async def test_the_principal_is_published_with_start_events_and_the_nearest_sett
     async with Client(f"embedded:///{file}", principal="user:4711") as client:
         await client.publish(ORDERS[0])
         await client.publish(ORDERS[1], principal="user:4712")
-    async with Client(f"embedded:///{file}") as nobody:
-        await nobody.publish(*ORDERS[:1])
-    said = [dict(record.headers).get("ce_sagaprincipal") for record in await in_the_log(file)]
-    assert said == [b"user:4711", b"user:4712", None]
+    async with Client(f"embedded:///{file}") as anonymous:
+        await anonymous.publish(*ORDERS[:1])
+    principals = [dict(record.headers).get("ce_sagaprincipal") for record in await in_the_log(file)]
+    assert principals == [b"user:4711", b"user:4712", None]
     assert ids_of(await in_the_log(file)) == [IDS[0], IDS[1], IDS[0]], "it is no part of an event"
 
 

@@ -168,14 +168,14 @@ async def test_all_is_heard_whatever_fails_also_before_the_first_event(
 
 async def test_many_ask_at_every_moment_and_none_gets_the_error_that_the_client_was_closed(orders: Orders) -> None:
     both = orders.confirmed, orders.cancelled
-    said = [orders.confirmed(order_id=f"o-{n}") for n in range(5)]
-    await orders.say(*said)
+    outcomes = [orders.confirmed(order_id=f"o-{n}") for n in range(5)]
+    await orders.say(*outcomes)
 
     async def ask(client: Client, turns: int) -> None:
         for n in range(60):
             for _ in range(turns * n % 7):
                 await asyncio.sleep(0)  # noqa: TID251 - another moment of the loop each time
-            assert await client.outcome(f"o-{n % 5}", *both, within=LONG) == said[n % 5]
+            assert await client.outcome(f"o-{n % 5}", *both, within=LONG) == outcomes[n % 5]
 
     async with Client() as client:
         for askers in (1, 3, 8):

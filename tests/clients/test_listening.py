@@ -223,9 +223,9 @@ async def test_sealed_values_are_opened_with_the_keys_and_are_their_sealed_text_
 
 async def test_an_invalid_subscription_is_refused_with_all_problems(embedded: Shop) -> None:
     async with Client() as client:
-        with pytest.raises(SagaError) as told:
+        with pytest.raises(SagaError) as raised:
             client.listen(embedded.sent, embedded.packed)
-        assert str(told.value) == (
+        assert str(raised.value) == (
             "nothing is heard:\n"
             '  - Packed is for services: its contract has no "consumed_by": "external", with which '
             "'order' would promise it to others"
@@ -263,9 +263,9 @@ async def test_a_permanently_unreadable_record_is_skipped_and_reported(
     async with Client() as client, client.listen(embedded.sent, begin="beginning") as events:
         with caplog.at_level(logging.WARNING, "saga.client"):
             assert await heard(events, 1) == Counter([embedded.sent(order_id="o-1")])
-    [told] = caplog.messages
-    assert told.startswith(f"{embedded.topic}/")
-    assert "is not heard: the value is partial" in told
+    [message] = caplog.messages
+    assert message.startswith(f"{embedded.topic}/")
+    assert "is not heard: the value is partial" in message
 
 
 async def test_an_event_of_a_version_that_is_not_here_yet_keeps_its_place(embedded: Shop) -> None:

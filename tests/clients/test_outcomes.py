@@ -118,8 +118,8 @@ async def test_many_ask_at_once_and_each_gets_its_own(shop: Shop) -> None:
         asked = [a_task(client.outcome(f"o-{n}", *both, within=LONG)) for n in range(100)]
         await CLOCK.sleep(0)
         await shop.say(*(shop.cancelled(order_id=f"o-{n}", reason=str(n)) for n in range(1, 100, 2)))
-        said = await asyncio.gather(*asked)
-    assert said == [
+        outcomes = await asyncio.gather(*asked)
+    assert outcomes == [
         shop.cancelled(order_id=f"o-{n}", reason=str(n)) if n % 2 else shop.confirmed(order_id=f"o-{n}", parcel=str(n))
         for n in range(100)
     ]
@@ -211,8 +211,8 @@ def test_places_of_a_saga_are_found_among_many_and_bounded() -> None:
 
 async def test_the_first_outcome_that_was_published_counts(embedded: Shop, client: Client) -> None:
     await embedded.say(embedded.cancelled(order_id="o-1", reason="a"), embedded.cancelled(order_id="o-1", reason="b"))
-    said = await client.outcome("o-1", embedded.confirmed, embedded.cancelled, within=SOON)
-    assert said == embedded.cancelled(order_id="o-1", reason="a")
+    outcome = await client.outcome("o-1", embedded.confirmed, embedded.cancelled, within=SOON)
+    assert outcome == embedded.cancelled(order_id="o-1", reason="a")
 
 
 # -------------------------------------------------------------------- who is asked
@@ -223,18 +223,18 @@ async def test_without_classes_it_is_recognized_by_the_contracts_that_are_there(
 ) -> None:
     monkeypatch.setenv("SAGA_CONTRACTS", str(embedded.folder / "contracts"))
     await embedded.say(embedded.cancelled(order_id="o-1", reason="late"))
-    said = await client.outcome("o-1", within=SOON)
-    assert said is not None
-    assert (type(said).__name__, said.reason) == ("Cancelled", "late")  # type: ignore[attr-defined]
-    assert type(await client.outcome("o-1", within=SOON)) is type(said)
+    outcome = await client.outcome("o-1", within=SOON)
+    assert outcome is not None
+    assert (type(outcome).__name__, outcome.reason) == ("Cancelled", "late")  # type: ignore[attr-defined]
+    assert type(await client.outcome("o-1", within=SOON)) is type(outcome)
 
 
 async def test_a_question_that_could_never_be_answered_is_refused_with_all_that_is_wrong(
     embedded: Shop, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(SagaError) as told:
+    with pytest.raises(SagaError) as raised:
         await client.outcome("o-1", embedded.placed, embedded.confirmed, within=SOON)
-    assert str(told.value) == (
+    assert str(raised.value) == (
         "nobody can be asked so:\n"
         '  - Placed is no outcome: its contract has no "outcome"\n'
         "  - Cancelled is an outcome, too, by its key order_id: name it, or a saga that ends so is never answered"

@@ -17,7 +17,7 @@ from saga.support.clock import SystemClock
 INSTALL = "apt-get install -y --no-install-recommends docker.io docker-compose debootstrap iptables"
 STARTS_S_MAX, STOPS_S_MAX = 60.0, 40.0
 LOOK_S = 0.2
-SAID_MAX = 3000
+OUTPUT_MAX = 3000
 """Most characters that are shown of the output of a command that failed."""
 
 _clock = SystemClock()
@@ -66,8 +66,8 @@ def run(
     except OSError as why:
         raise CommandFailed(f"{shown}: {why}") from why
     if done.returncode != 0:
-        said = (done.stdout + done.stderr).decode(errors="replace").strip()
-        raise CommandFailed(f"{shown}: ended with {done.returncode}\n{said[-SAID_MAX:]}")
+        output = (done.stdout + done.stderr).decode(errors="replace").strip()
+        raise CommandFailed(f"{shown}: ended with {done.returncode}\n{output[-OUTPUT_MAX:]}")
     return done.stdout.decode(errors="replace")
 
 
@@ -123,14 +123,14 @@ def engine(folder: Path) -> Iterator[Engine]:
 
 @contextmanager
 def _dockerd(log: Path) -> Iterator[None]:
-    with log.open("wb") as said:
+    with log.open("wb") as output:
         # A session of its own: Ctrl-C in the terminal reaches us alone, and the containers end before it.
         # No bridge of its own, for it would stay behind: compose makes and removes one for its project.
         daemon = subprocess.Popen(
             ["dockerd", "--bridge=none"],
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
             start_new_session=True,
         )
     try:
@@ -138,7 +138,7 @@ def _dockerd(log: Path) -> Iterator[None]:
         until_s = now_s() + STARTS_S_MAX
         while not succeeds("docker", "info", within_s=10):
             if daemon.poll() is not None or now_s() > until_s:
-                raise NoEngine(f"dockerd did not start: {log.read_text(errors='replace')[-SAID_MAX:]}")
+                raise NoEngine(f"dockerd did not start: {log.read_text(errors='replace')[-OUTPUT_MAX:]}")
             pause(LOOK_S)
         yield
     finally:

@@ -42,11 +42,11 @@ def fetch_wheels(engine: Engine, base: str) -> None:
     """Fetch the packages that services need, for the Python of the image `base`, in `build/wheels`. Raises
     `CommandFailed`."""
     shutil.rmtree(WHEELS, ignore_errors=True)
-    told = engine.docker(
+    output = engine.docker(
         "run", "--rm", base, "python3", "-c",
         "import platform; print(*platform.python_version_tuple()[:2], platform.machine())",
     )  # fmt: skip
-    major, minor, machine = told.split()
+    major, minor, machine = output.split()
     platforms = [option for name in PLATFORMS for option in ("--platform", f"{name}_{machine}")]
     run(
         sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--require-hashes",

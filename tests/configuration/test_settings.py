@@ -101,14 +101,14 @@ def test_all_problems_are_reported_at_once_with_what_would_be_right() -> None:
 
 
 def test_the_least_in_flight_is_no_more_than_the_most() -> None:
-    told = (
+    expected = (
         "SAGA_INFLIGHT_MIN=200 is more than SAGA_INFLIGHT_MAX=100: make it less, or the same to have as many in flight "
         "however slow the store is",
     )
-    assert problems({"SAGA_INFLIGHT_MIN": "200", "SAGA_INFLIGHT_MAX": "100"}) == told
+    assert problems({"SAGA_INFLIGHT_MIN": "200", "SAGA_INFLIGHT_MAX": "100"}) == expected
     kafka = {"SAGA_BROKER": "kafka://here:9092", "SAGA_KAFKA_REPLICATION": "1"}
     both = problems({**kafka, "SAGA_INFLIGHT_MIN": "200", "SAGA_INFLIGHT_MAX": "100"})
-    assert both[0] == told[0]
+    assert both[0] == expected[0]
     assert "SAGA_KAFKA_MIN_INSYNC=2 is more than" in both[1]
     assert Settings.read({"SAGA_INFLIGHT_MIN": "100", "SAGA_INFLIGHT_MAX": "100"}).inflight_min == 100
     assert problems({"SAGA_INFLIGHT_MIN": "1001"}) != ()
@@ -119,20 +119,20 @@ def test_few_in_flight_at_most_need_no_word_about_the_least() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "problem"),
     [
         ("SAGA_BROCKER", "SAGA_BROCKER is not a setting; did you mean SAGA_BROKER?"),
         ("SAGA_LOGLEVEL", "SAGA_LOGLEVEL is not a setting; did you mean SAGA_LOG_LEVEL?"),
         ("SAGA_CONTRACT", "SAGA_CONTRACT is not a setting; did you mean SAGA_CONTRACTS?"),
     ],
 )
-def test_a_mistyped_name_is_a_problem_with_a_suggestion(name: str, told: str) -> None:
-    assert problems({name: "x"}) == (told,)
+def test_a_mistyped_name_is_a_problem_with_a_suggestion(name: str, problem: str) -> None:
+    assert problems({name: "x"}) == (problem,)
 
 
 def test_a_name_like_no_other_is_answered_with_all_there_are() -> None:
-    (told,) = problems({"SAGA_ZOOKEEPER_URL": "x"})
-    assert all(name in told for name in known_settings())
+    (problem,) = problems({"SAGA_ZOOKEEPER_URL": "x"})
+    assert all(name in problem for name in known_settings())
 
 
 def test_variables_of_other_programs_are_ignored() -> None:
@@ -145,9 +145,9 @@ def test_a_path_that_is_relative_and_was_meant_from_the_root_is_refused_with_bot
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (name, scheme), first = setting.split("="), tmp_path.parts[1]
-    with pytest.raises(ConfigurationError, match=f"{scheme}:////{first}/saga/all.db") as told:
+    with pytest.raises(ConfigurationError, match=f"{scheme}:////{first}/saga/all.db") as raised:
         Settings.read({name: f"{scheme}:///{first}/saga/all.db"})
-    assert f"make the folder {first} here first" in str(told.value)
+    assert f"make the folder {first} here first" in str(raised.value)
     (tmp_path / first).mkdir()
     Settings.read({name: f"{scheme}:///{first}/saga/all.db"})
     Settings.read({name: f"{scheme}:////{first}/saga/all.db"})
@@ -213,7 +213,7 @@ def test_a_log_and_a_store_with_servers_can_be_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({**KAFKA, "SAGA_KAFKA_SASL": "plain"}, "needs SAGA_KAFKA_USERNAME and SAGA_KAFKA_PASSWORD_FILE"),
         ({**KAFKA, "SAGA_KAFKA_SASL": "oauthbearer"}, "needs SAGA_KAFKA_TOKEN=module:function"),
@@ -241,8 +241,8 @@ def test_a_log_and_a_store_with_servers_can_be_set(tmp_path: Path) -> None:
         ({"SAGA_HTTP": "8080"}, "it must be host:port"),
     ],
 )
-def test_settings_that_servers_would_reject_are_reported(given: Mapping[str, str], told: str) -> None:
-    assert any(told in problem for problem in problems(given))
+def test_settings_that_servers_would_reject_are_reported(given: Mapping[str, str], message: str) -> None:
+    assert any(message in problem for problem in problems(given))
 
 
 def test_a_file_gives_settings_and_variables_and_flags_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +255,7 @@ def test_a_file_gives_settings_and_variables_and_flags_win(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("drain_s = ", "Invalid value"),
         ("[kafka]\ntls = true", "kafka is no single value"),
@@ -265,12 +265,12 @@ def test_a_file_gives_settings_and_variables_and_flags_win(tmp_path: Path, monke
     ],
 )
 def test_a_file_that_cannot_work_is_reported(
-    text: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "saga.toml"
     file.write_text(text)
     monkeypatch.setenv("SAGA_CONFIG", str(file))
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=message):
         Settings.from_environment()
 
 
@@ -316,8 +316,8 @@ def test_the_size_of_records_is_bound_as_brokers_have_it() -> None:
     bounds = str(port.RECORD_BYTES_LEAST), str(port.RECORD_BYTES_LIMIT)
     assert [Settings.read({"SAGA_RECORD_BYTES_MAX": b}).record_bytes_max for b in bounds] == [100_000, 1 << 24]
     for beyond in ("99999", str((1 << 24) + 1)):
-        (told,) = problems({"SAGA_RECORD_BYTES_MAX": beyond})
-        assert told.endswith("it must be a whole number of bytes from 100000 to 16777216")
+        (problem,) = problems({"SAGA_RECORD_BYTES_MAX": beyond})
+        assert problem.endswith("it must be a whole number of bytes from 100000 to 16777216")
 
 
 def test_a_key_that_the_driver_cannot_open_is_refused(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ ADDRESSES_WITH_SECRETS = [
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "message"),
     [
         (None, "names a function of module 'shop_tokens': ModuleNotFoundError"),
         ("def (", "names a function of module 'shop_tokens': SyntaxError"),
@@ -124,7 +124,7 @@ ADDRESSES_WITH_SECRETS = [
     ],
 )
 def test_an_invalid_function_for_tokens_is_reported_before_anything_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, message: str
 ) -> None:
     if source is not None:
         (tmp_path / "shop_tokens.py").write_text(source)
@@ -134,16 +134,16 @@ def test_an_invalid_function_for_tokens_is_reported_before_anything_is_opened(
     with pytest.raises(ConfigurationError) as raised:
         kafka_settings(Settings.read({**KAFKA, **how}))
     (problem,) = raised.value.problems
-    assert problem.startswith(f"SAGA_KAFKA_TOKEN {told}")
+    assert problem.startswith(f"SAGA_KAFKA_TOKEN {message}")
 
 
 @pytest.mark.parametrize("name", ["SAGA_BROKER", "SAGA_STORE", "SAGA_HTTP", "SAGA_KAFKA_TOKEN"])
 @pytest.mark.parametrize("address", ADDRESSES_WITH_SECRETS)
 def test_an_address_with_a_secret_is_refused_and_the_secret_is_nowhere(name: str, address: str) -> None:
-    told = format_refusal({name: address})
-    assert name in told
-    assert SECRET not in told
-    assert "ada" not in told
+    message = format_refusal({name: address})
+    assert name in message
+    assert SECRET not in message
+    assert "ada" not in message
 
 
 @pytest.mark.parametrize("address", ADDRESSES_WITH_SECRETS)
@@ -170,9 +170,9 @@ def test_no_address_that_is_refused_shows_what_may_be_a_secret(address: str) -> 
     for name in ("SAGA_BROKER", "SAGA_STORE", "SAGA_HTTP", "SAGA_KAFKA_TOKEN"):
         if is_of_a_file(address):  # it may have any name
             continue
-        told = format_refusal({name: address})
-        assert SECRET not in told
-        assert told or "@" not in address
+        message = format_refusal({name: address})
+        assert SECRET not in message
+        assert message or "@" not in address
 
 
 def is_of_a_file(address: str) -> bool:
@@ -208,10 +208,10 @@ def test_a_name_that_is_mistyped_does_not_show_what_it_was_given() -> None:
 def test_a_secret_goes_over_the_network_in_clear_only_by_name(sasl: str, way_out: str) -> None:
     who = {"SAGA_KAFKA_USERNAME": "ada", "SAGA_KAFKA_PASSWORD": SECRET}
     given = {**KAFKA, "SAGA_KAFKA_SASL": sasl, **({"SAGA_KAFKA_TOKEN": "shop.t:f"} if sasl == "oauthbearer" else who)}
-    (told,) = refused(given).problems
-    assert "readable over the network" in told
-    assert way_out in told
-    assert "SAGA_KAFKA_CLEARTEXT=true" in told
+    (problem,) = refused(given).problems
+    assert "readable over the network" in problem
+    assert way_out in problem
+    assert "SAGA_KAFKA_CLEARTEXT=true" in problem
     assert Settings.read({**given, "SAGA_KAFKA_CLEARTEXT": "true"}).of(KafkaOptions).kafka_sasl == sasl
     assert Settings.read({**given, "SAGA_KAFKA_TLS": "true"}).of(KafkaOptions).kafka_sasl == sasl
 
@@ -278,7 +278,7 @@ def test_a_file_has_no_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_wrong_values_and_wrong_combinations_are_reported_together() -> None:
-    told = refused(
+    problems = refused(
         {
             **KAFKA,
             "SAGA_DRAIN_S": "soon",
@@ -294,15 +294,16 @@ def test_wrong_values_and_wrong_combinations_are_reported_together() -> None:
         *("SAGA_DRAIN_S is 'soon'", "SAGA_BROKR is not a setting", "SAGA_INFLIGHT_MIN=200", "the bucket is missing"),
         *("SAGA_KAFKA_MIN_INSYNC=5", "needs SAGA_KAFKA_USERNAME", "couchbase needs SAGA_COUCHBASE_USERNAME"),
     ):
-        assert sum(part in problem for problem in told) == 1, part
-    assert len(told) == 7
+        assert sum(part in problem for problem in problems) == 1, part
+    assert len(problems) == 7
 
 
 @pytest.mark.parametrize(
-    ("text", "told"), [("drain_s = ", "Invalid value"), ('[kafka]\n[more]\nsasl = "plain"', "kafka is no single value")]
+    ("text", "message"),
+    [("drain_s = ", "Invalid value"), ('[kafka]\n[more]\nsasl = "plain"', "kafka is no single value")],
 )
 def test_problems_of_the_file_are_reported_with_all_others(
-    text: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file_with(text, tmp_path, monkeypatch)
     monkeypatch.setenv("SAGA_CACHE_MAX", "many")
@@ -310,7 +311,7 @@ def test_problems_of_the_file_are_reported_with_all_others(
     with pytest.raises(ConfigurationError) as raised:
         Settings.from_environment(broker="kafka://here")
     *of_the_file, last = raised.value.problems
-    assert told in of_the_file[0]
+    assert message in of_the_file[0]
     assert len(of_the_file) == text.count("[") or 1
     assert last.startswith("SAGA_CACHE_MAX is 'many'")
 

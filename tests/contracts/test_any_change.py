@@ -58,10 +58,10 @@ def test_what_the_check_lets_pass_is_read_as_it_was_written(data: st.DataObject)
             continue
         other = classes[bindings.index(reader)]
         drawn = data.draw(st.lists(values(writer.version.record, dict(writer.classes)), min_size=1, max_size=4))
-        for said in drawn:
-            heard = codec.decode(codec.encode(said), other, reading_with(other, writer.version))
-            became = worst(*kept(said, writer.version.record, heard, reader.version.record))
-            assert ORDER.index(became) <= ORDER.index(allowed), f"{said} became {heard}"
+        for written in drawn:
+            heard = codec.decode(codec.encode(written), other, reading_with(other, writer.version))
+            became = worst(*kept(written, writer.version.record, heard, reader.version.record))
+            assert ORDER.index(became) <= ORDER.index(allowed), f"{written} became {heard}"
 
 
 @settings(max_examples=4 * EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=not LONG)
@@ -74,12 +74,12 @@ def test_avros_checker_finds_the_same_failures_and_the_difference_has_each_findi
         ]
     except ContractError:
         assume(False)
-    told = list_changes(*pair)
+    changes = list_changes(*pair)
     for way, (writer, reader) in zip(("backward", "forward"), permutations(pair), strict=True):
         found = compare_schemas(writer.record, reader.record)
-        assert sorted(f.says for change in told for f in getattr(change, way)) == sorted(f.says for f in found)
+        assert sorted(f.says for change in changes for f in getattr(change, way)) == sorted(f.says for f in found)
         if all(finding.rule != "alias" for finding in found):
             ours = not any(finding.effect == "fails" and finding.rule not in OURS_ALONE for finding in found)
             assert reads(writer.schema, reader.schema) is ours
             event(f"Avro's checker says {ours}")
-    assert bool(told) is (pair[0].record != pair[1].record)
+    assert bool(changes) is (pair[0].record != pair[1].record)

@@ -37,7 +37,7 @@ FULL = f"one message holds at most {VALUES_MAX} values"
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def event_class(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return event(tmp_path_factory.mktemp("bounds"), *FIELDS)
 
 
@@ -53,58 +53,58 @@ def long(number: int) -> bytes:
     return made + bytes([number])
 
 
-def with_numbers(said: Any, count: int, block: bytes | None = None) -> bytes:
+def with_numbers(event_class: Any, count: int, block: bytes | None = None) -> bytes:
     """A valid message with so many numbers, each a byte, whoever may have written it."""
-    beginning = codec.encode(said(order_id="o-1"))
+    beginning = codec.encode(event_class(order_id="o-1"))
     assert beginning.endswith(b"\x06o-1" + b"\0" * 5)  # no note, nothing in three arrays, no other
     return beginning[:-4] + (long(count) if block is None else block) + b"\x02" * count + b"\0" * 4
 
 
-def test_what_is_full_is_read_and_written_and_one_value_more_is_neither(said: Any) -> None:
-    library = library_of(said)
+def test_what_is_full_is_read_and_written_and_one_value_more_is_neither(event_class: Any) -> None:
+    library = library_of(event_class)
     most = VALUES_MAX - 7  # beside them: the event, its id, no note, three lists, no other
-    full = said(order_id="o-1", numbers=(1,) * most)
-    assert codec.decode(codec.encode(full), said, library) == full
+    full = event_class(order_id="o-1", numbers=(1,) * most)
+    assert codec.decode(codec.encode(full), event_class, library) == full
     for more, path in ((1, ""), (10, "numbers: ")):
         with pytest.raises(BadInput, match=rf"^Said: {path}{FULL}"):
-            codec.encode(said(order_id="o-1", numbers=(1,) * (most + more)))
+            codec.encode(event_class(order_id="o-1", numbers=(1,) * (most + more)))
         with pytest.raises(BadInput, match=rf"read as Said: {path}{FULL}"):
-            codec.decode(with_numbers(said, most + more), said, library)
+            codec.decode(with_numbers(event_class, most + more), event_class, library)
 
 
-def test_a_message_of_16_mb_that_is_all_values_costs_neither_time_nor_memory(said: Any) -> None:
-    library, value = library_of(said), with_numbers(said, 16_000_000)
-    negative = with_numbers(said, 16_000_000, block=long(-16_000_000) + long(0))
-    blocks = with_numbers(said, 16_000_000, block=b"")  # one number after each count of one
+def test_a_message_of_16_mb_that_is_all_values_costs_neither_time_nor_memory(event_class: Any) -> None:
+    library, value = library_of(event_class), with_numbers(event_class, 16_000_000)
+    negative = with_numbers(event_class, 16_000_000, block=long(-16_000_000) + long(0))
+    blocks = with_numbers(event_class, 16_000_000, block=b"")  # one number after each count of one
     tracemalloc.start()
     began = time.process_time()
     for each in (value, negative, blocks):
         with pytest.raises(BadInput, match=re.escape(FULL)):
-            codec.decode(each, said, library)
+            codec.decode(each, event_class, library)
     seconds, (_, peak) = time.process_time() - began, tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert seconds < 2  # 11 s and 1.4 GB for the first one alone, before this bound
     assert peak < 2_000_000
 
 
-def test_the_path_leads_to_where_it_is_too_much(said: Any) -> None:
-    module = sys.modules[said.__module__]
+def test_the_path_leads_to_where_it_is_too_much(event_class: Any) -> None:
+    module = sys.modules[event_class.__module__]
     many = (module.Part(yes=True, color=module.Color.RED),) * (VALUES_MAX // 6)
     boxes = tuple(module.Box(parts={"a": many}) for _ in range(3))
     with pytest.raises(BadInput, match=rf"^Said: boxes\[1\]\.parts\[0\]: {FULL}"):
-        codec.encode(said(order_id="o-1", boxes=boxes))
+        codec.encode(event_class(order_id="o-1", boxes=boxes))
 
 
-def test_a_long_text_is_one_value(said: Any) -> None:
-    long_one = said(order_id="o-1", note="x" * 1_000_000)
-    assert codec.decode(codec.encode(long_one), said, library_of(said)) == long_one
+def test_a_long_text_is_one_value(event_class: Any) -> None:
+    long_one = event_class(order_id="o-1", note="x" * 1_000_000)
+    assert codec.decode(codec.encode(long_one), event_class, library_of(event_class)) == long_one
 
 
-def test_a_line_of_json_is_bounded_before_it_is_looked_at(said: Any) -> None:
+def test_a_line_of_json_is_bounded_before_it_is_looked_at(event_class: Any) -> None:
     lines: tuple[object, ...] = ([{}] * (VALUES_MAX + 1), {"order_id": "o", "numbers": [1] * VALUES_MAX})
     for wrong in lines:
         with pytest.raises(BadInput, match=rf"Said: {FULL}"):
-            codec.from_json(json.loads(json.dumps(wrong)), said)
+            codec.from_json(json.loads(json.dumps(wrong)), event_class)
 
 
 @pytest.mark.slow
@@ -167,6 +167,6 @@ def test_a_file_that_nests_without_end_is_reported_like_any_other(tmp_path: Path
     )
     with pytest.raises(ContractError) as refused:
         Library.load(tmp_path / "contracts")
-    told = str(refused.value)
-    assert "Deep.v1.avsc: is no JSON" in told
-    assert f"Said.v1.avsc: field f{'[]' * (2 * DEPTH_MAX)}: types may nest {DEPTH_MAX} levels deep" in told
+    message = str(refused.value)
+    assert "Deep.v1.avsc: is no JSON" in message
+    assert f"Said.v1.avsc: field f{'[]' * (2 * DEPTH_MAX)}: types may nest {DEPTH_MAX} levels deep" in message

@@ -69,11 +69,11 @@ def test_what_would_be_misread_cannot_stand_in_one_folder(change: Change, tmp_pa
 
 
 def test_the_table_has_each_type() -> None:
-    said = json.dumps([[change.old, change.new] for change in CHANGES])
+    text = json.dumps([[change.old, change.new] for change in CHANGES])
     for kind in ("boolean", "int", "long", "float", "double", "string", "bytes", "enum", "array", "map", "record"):
-        assert f'"{kind}"' in said
+        assert f'"{kind}"' in text
     for kind in ("uuid", "date", "timestamp-millis", "timestamp-micros", "decimal"):
-        assert f'"logicalType": "{kind}"' in said
+        assert f'"logicalType": "{kind}"' in text
     assert len(CHANGES) >= 60
     assert len({change.what for change in CHANGES}) == len(CHANGES)
 
@@ -83,13 +83,13 @@ def ways_of(writer: type[Event], reader: type[Event], lines: Any) -> Iterator[Ve
     written = version_of(writer)
     library = reading_with(reader, written)
     for line in lines:
-        said = codec.from_json({"order_id": "o-1", **line}, writer)
+        event = codec.from_json({"order_id": "o-1", **line}, writer)
         try:
-            heard = codec.decode(codec.encode(said), reader, library)
+            heard = codec.decode(codec.encode(event), reader, library)
         except BadInput:
             yield "fails"
             continue
-        yield from kept(said, written.record, heard, version_of(reader).record)
+        yield from kept(event, written.record, heard, version_of(reader).record)
         again = codec.decode(codec.encode(heard), reader, library)
         yield "fine" if again == heard else "misread"  # a float holds 32 bits when it is written
 

@@ -46,7 +46,7 @@ FIELDS = (
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def contracts(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A module with `Said`, which has every kind of field, and `Heard`."""
     folder = tmp_path_factory.mktemp("codec")
     write(folder, schema("Said", *FIELDS), schema("Heard"))
@@ -57,16 +57,16 @@ def library_of(cls: type[Event]) -> Library:
     return binding_of(cls).library
 
 
-def test_the_value_is_marker_fingerprint_and_record(said: Any) -> None:
-    heard = said.Heard(order_id="o-1")
-    version = contract_of(said.Heard).versions[0]
+def test_the_value_is_marker_fingerprint_and_record(contracts: Any) -> None:
+    heard = contracts.Heard(order_id="o-1")
+    version = contract_of(contracts.Heard).versions[0]
     value = codec.encode(heard)
     assert value == b"\xc3\x01" + version.fingerprint + b"\x06o-1"
-    assert codec.identify(value, library_of(said.Heard)) is version
-    assert codec.decode(value, said.Heard, library_of(said.Heard)) == heard
+    assert codec.identify(value, library_of(contracts.Heard)) is version
+    assert codec.decode(value, contracts.Heard, library_of(contracts.Heard)) == heard
 
 
-def test_the_record_is_what_fastavro_writes_with_its_own_logical_types(said: Any) -> None:
+def test_the_record_is_what_fastavro_writes_with_its_own_logical_types(contracts: Any) -> None:
     lines = [{"sku": "a", "price": Decimal("-1.28")}, {"sku": "b", "price": Decimal("327.68")}]
     values = {
         "order_id": "o-1",
@@ -84,14 +84,14 @@ def test_the_record_is_what_fastavro_writes_with_its_own_logical_types(said: Any
         "ident": UUID(int=5),
         "total": Decimal("0.00"),
     }
-    made = said.Said(**values, lines=tuple(said.Line(**line) for line in lines), color=said.Color.GREEN)
+    made = contracts.Said(**values, lines=tuple(contracts.Line(**line) for line in lines), color=contracts.Color.GREEN)
     body = BytesIO(codec.encode(made)[10:])
-    theirs: Any = fastavro.schemaless_reader(body, contract_of(said.Said).versions[0].schema, None)
+    theirs: Any = fastavro.schemaless_reader(body, contract_of(contracts.Said).versions[0].schema, None)
     assert theirs == {**values, "lines": lines, "color": "GREEN"}
     out = BytesIO()
-    fastavro.schemaless_writer(out, contract_of(said.Said).versions[0].schema, theirs)
+    fastavro.schemaless_writer(out, contract_of(contracts.Said).versions[0].schema, theirs)
     header = codec.encode(made)[:10]
-    assert codec.decode(header + out.getvalue(), said.Said, library_of(said.Said)) == made
+    assert codec.decode(header + out.getvalue(), contracts.Said, library_of(contracts.Said)) == made
 
 
 @pytest.mark.parametrize(
@@ -136,27 +136,29 @@ def test_the_record_is_what_fastavro_writes_with_its_own_logical_types(said: Any
         ({"prices": {"\ud800": Decimal(1)}}, r"Said: prices.\ud800: half of a surrogate pair is no text"),
     ],
 )
-def test_a_field_that_its_contract_does_not_allow_is_named(said: Any, change: dict[str, Any], problem: str) -> None:
-    wrong = said.Said(**{"order_id": "o-1", **change})
+def test_a_field_that_its_contract_does_not_allow_is_named(
+    contracts: Any, change: dict[str, Any], problem: str
+) -> None:
+    wrong = contracts.Said(**{"order_id": "o-1", **change})
     for refuses in (codec.encode, codec.to_json):
         with pytest.raises(BadInput) as caught:
             refuses(wrong)
         assert str(caught.value).startswith(problem)
 
 
-def test_the_path_leads_into_nested_parts(said: Any) -> None:
-    good, bad = said.Line(sku="a", price=Decimal(1)), said.Line(sku="b", price=Decimal("0.001"))
+def test_the_path_leads_into_nested_parts(contracts: Any) -> None:
+    good, bad = contracts.Line(sku="a", price=Decimal(1)), contracts.Line(sku="b", price=Decimal("0.001"))
     with pytest.raises(BadInput, match=r"^Said: lines\[1\]\.price: has more than 2 digits"):
-        codec.encode(said.Said(order_id="o-1", lines=(good, bad)))
+        codec.encode(contracts.Said(order_id="o-1", lines=(good, bad)))
     with pytest.raises(BadInput, match=r"^Said: lines\[0\]: is Heard, not Line"):
-        codec.encode(said.Said(order_id="o-1", lines=(said.Heard(order_id="o"),)))
+        codec.encode(contracts.Said(order_id="o-1", lines=(contracts.Heard(order_id="o"),)))
     with pytest.raises(BadInput, match=r"^Said: lines\[1\]\.sku: half of a surrogate pair"):
-        codec.encode(said.Said(order_id="o-1", lines=(good, replace(bad, sku="\udfff", price=Decimal(1)))))
+        codec.encode(contracts.Said(order_id="o-1", lines=(good, replace(bad, sku="\udfff", price=Decimal(1)))))
 
 
-def test_no_value_is_in_an_error_for_it_may_be_sensitive(said: Any) -> None:
+def test_no_value_is_in_an_error_for_it_may_be_sensitive(contracts: Any) -> None:
     with pytest.raises(BadInput) as caught:
-        codec.encode(said.Said(order_id="o-1", count="4111111111111111"))
+        codec.encode(contracts.Said(order_id="o-1", count="4111111111111111"))
     assert "4111" not in str(caught.value)
 
 
@@ -213,35 +215,35 @@ def test_an_unknown_symbol_of_a_sensitive_field_is_not_reported(tmp_path: Path) 
     ],
 )
 def test_a_value_that_cannot_be_decoded_says_why(
-    said: Any, change: Callable[[bytes], bytes | None], problem: str
+    contracts: Any, change: Callable[[bytes], bytes | None], problem: str
 ) -> None:
-    value = codec.encode(said.Said(order_id="o-1"))
+    value = codec.encode(contracts.Said(order_id="o-1"))
     with pytest.raises(BadInput, match=re.escape(problem)):
-        codec.decode(change(value), said.Said, library_of(said.Said))
+        codec.decode(change(value), contracts.Said, library_of(contracts.Said))
 
 
-def test_another_type_is_named(said: Any) -> None:
-    value = codec.encode(said.Heard(order_id="o-1"))
+def test_another_type_is_named(contracts: Any) -> None:
+    value = codec.encode(contracts.Heard(order_id="o-1"))
     with pytest.raises(BadInput, match=r"it is a Heard \(orders/Heard.v1\), not a Said"):
-        codec.decode(value, said.Said, library_of(said.Said))
+        codec.decode(value, contracts.Said, library_of(contracts.Said))
 
 
-def test_every_shorter_value_is_refused(said: Any) -> None:
-    line = said.Line(sku="sku", price=Decimal("12.34"))
-    value = codec.encode(said.Said(order_id="o-1", lines=(line, line), note="note", raw=b"raw", ident=UUID(int=1)))
+def test_every_shorter_value_is_refused(contracts: Any) -> None:
+    line = contracts.Line(sku="sku", price=Decimal("12.34"))
+    value = codec.encode(contracts.Said(order_id="o-1", lines=(line, line), note="note", raw=b"raw", ident=UUID(int=1)))
     for length in range(len(value)):
         with pytest.raises(BadInput):
-            codec.decode(value[:length], said.Said, library_of(said.Said))
+            codec.decode(value[:length], contracts.Said, library_of(contracts.Said))
 
 
 @given(body=st.binary(max_size=80), cut=st.integers(0, 60))
-def test_any_bytes_are_an_event_or_bad_input(said: Any, body: bytes, cut: int) -> None:
-    value = codec.encode(said.Said(order_id="o-1", note="some text", count=5, total=Decimal("9.99")))
+def test_any_bytes_are_an_event_or_bad_input(contracts: Any, body: bytes, cut: int) -> None:
+    value = codec.encode(contracts.Said(order_id="o-1", note="some text", count=5, total=Decimal("9.99")))
     try:
-        found = codec.decode(value[: 10 + cut] + body, said.Said, library_of(said.Said))
+        found = codec.decode(value[: 10 + cut] + body, contracts.Said, library_of(contracts.Said))
     except BadInput:
         return
-    assert type(found) is said.Said
+    assert type(found) is contracts.Said
 
 
 @pytest.mark.parametrize(
@@ -255,14 +257,14 @@ def test_any_bytes_are_an_event_or_bad_input(said: Any, body: bytes, cut: int) -
         ("lines", [{"sku": "", "price": (10**12).to_bytes(6, "big")}], "lines[0].price: has more than 12 digits"),
     ],
 )
-def test_what_another_program_wrote_is_checked_too(said: Any, name: str, raw: object, problem: str) -> None:
-    good = codec.encode(said.Said(order_id="o-1"))
-    plain = without_logical_types(contract_of(said.Said).versions[0].schema)
+def test_what_another_program_wrote_is_checked_too(contracts: Any, name: str, raw: object, problem: str) -> None:
+    good = codec.encode(contracts.Said(order_id="o-1"))
+    plain = without_logical_types(contract_of(contracts.Said).versions[0].schema)
     record: Any = fastavro.schemaless_reader(BytesIO(good[10:]), plain, None)
     out = BytesIO()
     fastavro.schemaless_writer(out, plain, {**record, name: raw})
     with pytest.raises(BadInput, match=re.escape(f"Said: {problem}")):
-        codec.decode(good[:10] + out.getvalue(), said.Said, library_of(said.Said))
+        codec.decode(good[:10] + out.getvalue(), contracts.Said, library_of(contracts.Said))
 
 
 def test_versions_read_each_other_with_defaults_in_place(tmp_path: Path) -> None:
@@ -315,9 +317,9 @@ def content_of(event_: Any) -> bytes:
     return codec.content(type(event_), codec.encode(event_))
 
 
-def test_equal_events_have_equal_content(said: Any, tmp_path: Path) -> None:
-    one = said.Said(order_id="o-1", total=Decimal("9.8"), ratio=1, micros=datetime(2026, 1, 1, tzinfo=UTC))
-    two = said.Said(
+def test_equal_events_have_equal_content(contracts: Any, tmp_path: Path) -> None:
+    one = contracts.Said(order_id="o-1", total=Decimal("9.8"), ratio=1, micros=datetime(2026, 1, 1, tzinfo=UTC))
+    two = contracts.Said(
         order_id="o-1",
         total=Decimal("9.80"),
         ratio=1.0,
@@ -332,11 +334,11 @@ def test_equal_events_have_equal_content(said: Any, tmp_path: Path) -> None:
     assert content_of(replace(one, prices=ordered)) == content_of(replace(one, prices=turned))
 
 
-def test_every_field_is_part_of_the_content(said: Any) -> None:
+def test_every_field_is_part_of_the_content(contracts: Any) -> None:
     changes = {
         "order_id": "o-2",
-        "lines": (said.Line(sku="", price=Decimal(0)),),
-        "color": said.Color.GREEN,
+        "lines": (contracts.Line(sku="", price=Decimal(0)),),
+        "color": contracts.Color.GREEN,
         "prices": {"": Decimal(0)},
         "note": "",
         "count": 1,
@@ -345,7 +347,7 @@ def test_every_field_is_part_of_the_content(said: Any) -> None:
         "total": Decimal("0.01"),
         "day": date(1970, 1, 1),
     }
-    event_ = said.Said(order_id="o-1")
+    event_ = contracts.Said(order_id="o-1")
     contents = [content_of(event_), *(content_of(replace(event_, **{n: v})) for n, v in changes.items())]
     assert all(one != other for one, other in itertools.combinations(contents, 2))
 

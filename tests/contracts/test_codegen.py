@@ -145,7 +145,7 @@ def test_two_types_whose_classes_would_have_one_name_are_reported_with_the_schem
 
 
 @pytest.mark.parametrize(
-    ("type_", "default", "told"),
+    ("type_", "default", "message"),
     [
         ("double", 10**400, "is too great a number for double"),
         ("float", 1e300, "is too great a number for float"),
@@ -156,10 +156,10 @@ def test_two_types_whose_classes_would_have_one_name_are_reported_with_the_schem
     ],
 )
 def test_a_default_that_no_event_could_have_is_reported_with_the_schema(
-    tmp_path: Path, type_: Any, default: Any, told: str
+    tmp_path: Path, type_: Any, default: Any, message: str
 ) -> None:
     write(tmp_path, schema("A", field("f", type_, default=default)))
-    with pytest.raises(ContractError, match=told):
+    with pytest.raises(ContractError, match=message):
         Library.load(tmp_path / "contracts")
 
 
@@ -173,9 +173,9 @@ def test_a_float_has_the_default_that_comes_back_from_a_log(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("text", ["\\", "a\\n", "C:\\new\\x41", "\\\"'", "'\"\\N{x}", "\x00\x85", "{x} %s", "\n"])
 def test_a_text_has_the_very_default_that_its_schema_says(tmp_path: Path, text: str) -> None:
-    write(tmp_path, schema("A", field("said", "string", default=text), field("raw", "bytes", default=text)))
+    write(tmp_path, schema("A", field("note", "string", default=text), field("raw", "bytes", default=text)))
     made = generated(tmp_path, "A").A(order_id="o-1")
-    assert (made.said, made.raw) == (text, text.encode("latin-1"))
+    assert (made.note, made.raw) == (text, text.encode("latin-1"))
 
 
 def test_only_generated_modules_are_found_and_not_those_of_others(tmp_path: Path) -> None:

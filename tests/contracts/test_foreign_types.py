@@ -101,13 +101,13 @@ def test_a_logical_type_that_contracts_do_not_have_is_never_taken_for_ours(
                     to_single_object(value, writer, "Said", known)[2:10] == known.contracts["Said"].newest.fingerprint
                 )
                 continue
-            with pytest.raises(BadInput, match="would be misread: it") as told:
+            with pytest.raises(BadInput, match="would be misread: it") as raised:
                 to_single_object(value, writer, "Said", known)
-            assert type(told.value) is BadInput, "it does not wait for what can never be in contracts/"
+            assert type(raised.value) is BadInput, "it does not wait for what can never be in contracts/"
 
 
 @pytest.mark.parametrize(
-    ("theirs", "said"),
+    ("theirs", "written_form"),
     [
         ({"type": "fixed", "name": "F", "size": 8}, "fixed of 8 bytes"),
         (
@@ -123,14 +123,14 @@ def test_a_logical_type_that_contracts_do_not_have_is_never_taken_for_ours(
         ),
     ],
 )
-def test_what_is_read_and_cannot_be_held_is_refused_and_named(tmp_path: Path, theirs: Any, said: str) -> None:
+def test_what_is_read_and_cannot_be_held_is_refused_and_named(tmp_path: Path, theirs: Any, written_form: str) -> None:
     known = library(tmp_path, field("it", decimal()))
     value = b"\0\0\0\0\7\x06o-1\0"
-    with pytest.raises(BadInput) as told:
+    with pytest.raises(BadInput) as raised:
         to_single_object(value, Writer(7, json.dumps(theirs_with(theirs)), "http://registry"), "Said", known)
-    assert f"it is written as {said}" in str(told.value)
-    assert "as decimal(12,2)" in str(told.value)
-    assert type(told.value) is BadInput
+    assert f"it is written as {written_form}" in str(raised.value)
+    assert "as decimal(12,2)" in str(raised.value)
+    assert type(raised.value) is BadInput
 
 
 @pytest.mark.parametrize(

@@ -36,18 +36,18 @@ WHOLE = {
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def module(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder: Path = tmp_path_factory.mktemp("json")
     write(folder, schema("Said", *FIELDS))
     return generated(folder, "Said")
 
 
-def test_every_kind_of_value_has_its_form(said: Any) -> None:
-    made: Any = codec.from_json(WHOLE, said.Said)
-    assert made == said.Said(
+def test_every_kind_of_value_has_its_form(module: Any) -> None:
+    made: Any = codec.from_json(WHOLE, module.Said)
+    assert made == module.Said(
         order_id="o-1",
-        lines=(said.Line(sku="a", price=Decimal("9.80")),),
-        color=said.Color.GREEN,
+        lines=(module.Line(sku="a", price=Decimal("9.80")),),
+        color=module.Color.GREEN,
         prices={"x": Decimal("-0.5")},
         note="é",
         count=3,
@@ -66,17 +66,17 @@ def test_every_kind_of_value_has_its_form(said: Any) -> None:
     assert json.loads(json.dumps(codec.to_json(made))) == WHOLE
 
 
-def test_fields_with_a_default_may_be_left_out(said: Any) -> None:
-    assert codec.from_json({"order_id": "o-1"}, said.Said) == said.Said(order_id="o-1")
+def test_fields_with_a_default_may_be_left_out(module: Any) -> None:
+    assert codec.from_json({"order_id": "o-1"}, module.Said) == module.Said(order_id="o-1")
 
 
-def test_a_whole_number_will_do_for_a_float(said: Any) -> None:
-    made: Any = codec.from_json({"order_id": "o-1", "ratio": 2}, said.Said)
+def test_a_whole_number_will_do_for_a_float(module: Any) -> None:
+    made: Any = codec.from_json({"order_id": "o-1", "ratio": 2}, module.Said)
     assert type(made.ratio) is float
 
 
-def test_another_zone_is_the_same_time(said: Any) -> None:
-    made: Any = codec.from_json({"order_id": "o", "micros": "2026-11-21t15:06:40+01:00"}, said.Said)
+def test_another_zone_is_the_same_time(module: Any) -> None:
+    made: Any = codec.from_json({"order_id": "o", "micros": "2026-11-21t15:06:40+01:00"}, module.Said)
     assert repr(made.micros) == repr(datetime(2026, 11, 21, 14, 6, 40, tzinfo=UTC))
 
 
@@ -116,17 +116,17 @@ def test_another_zone_is_the_same_time(said: Any) -> None:
         ({"order_id": "\ud800"}, "Said: order_id: half of a surrogate pair is no text"),
     ],
 )
-def test_the_field_that_is_wrong_is_named(said: Any, change: dict[str, Any], problem: str) -> None:
+def test_the_field_that_is_wrong_is_named(module: Any, change: dict[str, Any], problem: str) -> None:
     with pytest.raises(BadInput, match=re.escape(problem)):
-        codec.from_json({"order_id": "o-1", **change}, said.Said)
+        codec.from_json({"order_id": "o-1", **change}, module.Said)
 
 
-def test_a_missing_field_is_named(said: Any) -> None:
+def test_a_missing_field_is_named(module: Any) -> None:
     with pytest.raises(BadInput, match=r"^Said: order_id: is missing$"):
-        codec.from_json({}, said.Said)
+        codec.from_json({}, module.Said)
 
 
 @pytest.mark.parametrize("data", [None, [], "text", 5])
-def test_an_event_is_an_object(said: Any, data: object) -> None:
+def test_an_event_is_an_object(module: Any, data: object) -> None:
     with pytest.raises(BadInput, match=r"^Said: must be an object with the fields of Said$"):
-        codec.from_json(data, said.Said)
+        codec.from_json(data, module.Said)

@@ -22,11 +22,11 @@ JUNK = st.sampled_from([None, 5, -1, 2**70, 0.5, 1e300, "x", "\ud800", "2026-02-
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def event_class(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return event(tmp_path_factory.mktemp("problems"), *FIELDS)
 
 
-def test_each_wrong_thing_is_reported_with_its_path_in_the_order_of_the_line(said: Any) -> None:
+def test_each_wrong_thing_is_reported_with_its_path_in_the_order_of_the_line(event_class: Any) -> None:
     wrong = {
         **WHOLE,
         "lines": [{"sku": 1}, {"sku": "b", "price": "9.801"}, 7, {"sku": "d", "price": "1", "colour": "red"}],
@@ -37,7 +37,7 @@ def test_each_wrong_thing_is_reported_with_its_path_in_the_order_of_the_line(sai
         "n" * 100: 0,
     }
     del wrong["order_id"]
-    assert list(codec.find_json_problems(wrong, said)) == [
+    assert list(codec.find_json_problems(wrong, event_class)) == [
         "Said: lines[0].sku: is a whole number, not text",
         "Said: lines[0].price: is missing",
         "Said: lines[1].price: has more than 2 digits after the point; round it before",
@@ -52,12 +52,12 @@ def test_each_wrong_thing_is_reported_with_its_path_in_the_order_of_the_line(sai
         f"Said: {'n' * 60}...: Said has no such field; it has {', '.join(['order_id', *(f['name'] for f in FIELDS)])}",
         "Said: order_id: is missing",
     ]
-    assert not list(codec.find_json_problems(WHOLE, said))
+    assert not list(codec.find_json_problems(WHOLE, event_class))
 
 
 @pytest.mark.parametrize("data", [None, [], "text", 5])
-def test_what_is_no_object_is_one_problem(said: Any, data: object) -> None:
-    assert list(codec.find_json_problems(data, said)) == ["Said: must be an object with the fields of Said"]
+def test_what_is_no_object_is_one_problem(event_class: Any, data: object) -> None:
+    assert list(codec.find_json_problems(data, event_class)) == ["Said: must be an object with the fields of Said"]
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -67,15 +67,15 @@ def test_something_is_wrong_exactly_when_a_line_is_refused(data: st.DataObject) 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         Library.load(write(folder, whole))
-        said = generated(folder, "Said").Said
-        binding = binding_of(said)
+        event_class = generated(folder, "Said").Said
+        binding = binding_of(event_class)
     made = data.draw(values(binding.version.record, dict(binding.classes)))
     line = json.loads(json.dumps(codec.to_json(made)))
     for _ in range(data.draw(st.integers(0, 3))):
         line = spoilt(data, copy.deepcopy(line))
-    found = list(codec.find_json_problems(line, said))
+    found = list(codec.find_json_problems(line, event_class))
     try:
-        codec.encode(codec.from_json(line, said))
+        codec.encode(codec.from_json(line, event_class))
     except BadInput:
         assert found
     else:

@@ -519,14 +519,14 @@ def test_a_class_that_drifted_from_its_schema_is_refused(
 ) -> None:
     line = {"type": "record", "name": "Line", "fields": [field("size", "int")]}
     color = {"type": "enum", "name": "Color", "symbols": ["RED", "GREEN"]}
-    said = schema(
+    contract = schema(
         "Said",
         field("total", decimal()),
         field("lines", {"type": "array", "items": line}, default=[]),
         field("note", ["null", "string"], default=None),
         field("color", color, default="RED"),
     )
-    write(tmp_path, said, schema("Heard"))
+    write(tmp_path, contract, schema("Heard"))
     module = generated(tmp_path, "Said", "Heard")
     assert contract_of(module.Said).name == "Said"
     assert contract_of(module.Said) is contract_of(module.Said)

@@ -14,7 +14,9 @@ ROOT = Path(__file__).parents[2]
 WORDS: dict[str, Any] = {"type": "enum", "name": "Way", "doc": "A way.", "symbols": ["AIR", "SEA"], "default": "SEA"}
 
 
-def said(name: str = "GoodsSent", topic: str = "goods", key: str = "order_id", **attributes: Any) -> dict[str, Any]:
+def event_schema(
+    name: str = "GoodsSent", topic: str = "goods", key: str = "order_id", **attributes: Any
+) -> dict[str, Any]:
     """A schema with which nothing is wrong, but for what is given."""
     fields = attributes.pop("fields", [])
     return {
@@ -35,7 +37,7 @@ def problems(schema: dict[str, Any]) -> list[ContractProblem]:
 
 def of(name: str, type_: Any = "string", doc: str = "It.", **attributes: Any) -> dict[str, Any]:
     """A schema with one field more."""
-    return said(fields=[field(name, type_, doc=doc, **attributes)])
+    return event_schema(fields=[field(name, type_, doc=doc, **attributes)])
 
 
 def part(*fields: dict[str, Any], name: str = "Part", **attributes: Any) -> dict[str, Any]:
@@ -55,7 +57,7 @@ def without_default(enum: dict[str, Any]) -> dict[str, Any]:
 
 
 BAD: list[tuple[str, dict[str, Any], str, str]] = [
-    ("type-case", said("goods_sent"), "", "the event goods_sent is not called in CamelCase"),
+    ("type-case", event_schema("goods_sent"), "", "the event goods_sent is not called in CamelCase"),
     ("type-case", of("x", WORDS | {"name": "way"}), "x", "x: the enum way is not called in CamelCase"),
     ("type-case", of("x", part(field("a", "int", doc="A."), name="part")), "x", "x: the record part is not called in"),
     ("field-case", of("orderTotal"), "orderTotal", "orderTotal: is not called in snake_case"),
@@ -66,8 +68,8 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
         "x",
         "x: the symbols of Way are not",
     ),
-    ("topic-case", said(topic="Goods_sent"), "", "the topic Goods_sent is not lower case"),
-    ("doc", said(doc=" "), "", "the event GoodsSent has no description"),
+    ("topic-case", event_schema(topic="Goods_sent"), "", "the topic Goods_sent is not lower case"),
+    ("doc", event_schema(doc=" "), "", "the event GoodsSent has no description"),
     ("doc", of("x", doc=""), "x", "x: it has no description"),
     ("doc", of("x", part(field("a", "int"))), "x.a", "x.a: it has no description"),
     (
@@ -77,7 +79,7 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
         "x[]: the record Part",
     ),
     ("doc", of("x", {"type": "map", "values": WORDS | {"doc": None}}), "x{}", "x{}: the enum Way has no description"),
-    ("key-name", said(key="order"), "", "the key order is the name of the kind of saga"),
+    ("key-name", event_schema(key="order"), "", "the key order is the name of the kind of saga"),
     ("sensitive", of("card"), "card", "card: sounds like personal data or a secret"),
     ("sensitive", of("customer_email"), "customer_email", "customer_email: sounds like"),
     ("sensitive", of("iban"), "iban", "iban: sounds like"),
@@ -118,7 +120,7 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
         "x: the enum Way has no default",
     ),
     ("silenced", of("x", lint=["units"]), "x", "x: \"lint\" names 'units', which is no rule"),
-    ("silenced", said(lint="unit"), "", '"lint" is a list of rules, as ["unit"], not \'unit\''),
+    ("silenced", event_schema(lint="unit"), "", '"lint" is a list of rules, as ["unit"], not \'unit\''),
 ]
 
 
@@ -133,7 +135,7 @@ def test_a_rule_finds_what_it_is_for(rule: str, schema: dict[str, Any], at: str,
 @pytest.mark.parametrize(
     "schema",
     [
-        said(),
+        event_schema(),
         of("x", WORDS),
         of("x", WORDS | {"symbols": ["air", "by_sea"], "default": "air"}),
         of("x", WORDS | {"symbols": ["Air", "BySea"], "default": "Air"}),
@@ -150,8 +152,8 @@ def test_a_rule_finds_what_it_is_for(rule: str, schema: dict[str, Any], at: str,
         of("paid_at", {"type": "long", "logicalType": "timestamp-millis"}),
         of("due_date", ["null", {"type": "int", "logicalType": "date"}], default=None),
         of("format"),
-        said(fields=[field("price", decimal(), doc="It."), field("currency", "string", doc="It.")]),
-        said(topic="shop.goods-sent"),
+        event_schema(fields=[field("price", decimal(), doc="It."), field("currency", "string", doc="It.")]),
+        event_schema(topic="shop.goods-sent"),
     ],
     ids=lambda schema: f"{schema['topic']} {schema['fields'][-1]['name']}",
 )
@@ -166,11 +168,11 @@ def test_each_rule_can_be_silenced_at_the_record_for_all_in_it(rule: str, schema
 
 def test_a_rule_is_silenced_where_it_is_said_and_nowhere_else() -> None:
     fields = [field("weight", "int", doc="It.", lint=["unit"]), field("length", "int", doc="It.")]
-    assert [found.at for found in problems(said(fields=fields))] == ["length"]
+    assert [found.at for found in problems(event_schema(fields=fields))] == ["length"]
     inside = part(*(dict(one) for one in fields))
-    assert [found.at for found in problems(said(fields=[field("x", inside, doc="It.")]))] == ["x.length"]
+    assert [found.at for found in problems(event_schema(fields=[field("x", inside, doc="It.")]))] == ["x.length"]
     whole = part(*(dict(one) for one in fields), lint=["unit"])
-    assert problems(said(fields=[field("x", whole, doc="It.")])) == []
+    assert problems(event_schema(fields=[field("x", whole, doc="It.")])) == []
 
 
 def test_every_rule_has_a_test_and_a_sentence() -> None:
@@ -181,7 +183,7 @@ def test_every_rule_has_a_test_and_a_sentence() -> None:
 
 
 def test_a_type_used_twice_is_reported_once_and_the_newest_version_alone(tmp_path: Path) -> None:
-    schema = said(fields=[field("x", part(field("a", "int"))), field("y", "Part", doc="It.")])
+    schema = event_schema(fields=[field("x", part(field("a", "int"))), field("y", "Part", doc="It.")])
     schema["fields"][1]["doc"] = "It."
     assert [found.at for found in problems(schema)] == ["x.a"]
 

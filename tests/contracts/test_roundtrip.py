@@ -31,24 +31,24 @@ def test_events_of_any_schema_come_back_from_bytes_and_from_json(data: st.DataOb
         module = generated(folder, "Said")
         assert module.__file__ is not None
         source = Path(module.__file__).read_text("utf-8")
-        said: type[Event] = module.Said
-        binding = binding_of(said)
+        event_class: type[Event] = module.Said
+        binding = binding_of(event_class)
     assert list_classes(source) == ["Said"]
     assert generate(library, ["Said"]) == source
-    assert list(codec.find_json_problems(make_example(library.contracts["Said"]), said)) == []
+    assert list(codec.find_json_problems(make_example(library.contracts["Said"]), event_class)) == []
     for event in data.draw(st.lists(values(binding.version.record, dict(binding.classes)), min_size=1, max_size=5)):
         # Texts are compared, because NaN is not equal to itself, and 0.0 is equal to -0.0.
         value = codec.encode(event)
-        back = codec.decode(value, said, library)
+        back = codec.decode(value, event_class, library)
         assert repr(back) == repr(event)
         assert codec.encode(back) == value
-        assert codec.content(said, value).startswith(b"Said\n{")
+        assert codec.content(event_class, value).startswith(b"Said\n{")
         line = json.dumps(codec.to_json(event))
-        told = codec.from_json(json.loads(line), said)
-        assert repr(told) == repr(event)
+        decoded = codec.from_json(json.loads(line), event_class)
+        assert repr(decoded) == repr(event)
         # With the bytes of what JSON tells: there are many NaN, and JSON has one.
         bare = foreign_values.from_foreign_json(line.encode(), binding.version)
-        assert codec.encode(told)[codec.HEADER_SIZE :] == bare, "without a class, too"
+        assert codec.encode(decoded)[codec.HEADER_SIZE :] == bare, "without a class, too"
 
 
 NUMBERS: list[Any] = [0, 1, -1, 1000, 1e3, 0.5, -0.0, 2**24 + 1, 2**53 + 1, 10**30]
@@ -81,14 +81,14 @@ def test_a_float_whose_default_is_a_whole_number_is_that_float_everywhere(
     wholes = [[SHAPES[shape](n, kind, as_(number)) for n, number in enumerate(NUMBERS)] for as_ in (lambda x: x, float)]
     library = Library.load(write(tmp_path, schema("Said", *wholes[0]), version=2))
     module = generated(tmp_path, "Said", "Said.v1")
-    said = module.Said(order_id="o")
-    for told in (
-        codec.decode(codec.encode(said), module.Said, library),
+    event = module.Said(order_id="o")
+    for copy in (
+        codec.decode(codec.encode(event), module.Said, library),
         codec.decode(codec.encode(module.SaidV1(order_id="o")), module.Said, library),
         codec.from_json({"order_id": "o"}, module.Said),
-        codec.from_json(json.loads(json.dumps(codec.to_json(said))), module.Said),
+        codec.from_json(json.loads(json.dumps(codec.to_json(event))), module.Said),
     ):
-        assert repr(told) == repr(said)
+        assert repr(copy) == repr(event)
     path = "orders/Said.v2"
     as_floats = make_version(schema("Said", *wholes[1]), path, "Said", 2)
     mine = library.contracts["Said"].newest

@@ -207,13 +207,13 @@ def test_a_promise_to_the_version_before_is_none_to_those_before_that(tmp_path: 
     second = [CENTS, field("a", "int", default=0)]
     for mode, reads_first in (("forward", False), ("forward_transitive", True)):
         made = versions(tmp_path / mode, ([CENTS], []), (second, [1]), ([CENTS, NOTE], [1, 2]), mode=mode)
-        said = made.Said(order_id="o", cents=7)
-        assert read(said, made.SaidV2).cents == 7
+        event = made.Said(order_id="o", cents=7)
+        assert read(event, made.SaidV2).cents == 7
         if reads_first:
-            assert read(said, made.SaidV1).cents == 7
+            assert read(event, made.SaidV1).cents == 7
         else:
             with pytest.raises(NewerVersion):
-                read(said, made.SaidV1)
+                read(event, made.SaidV1)
 
 
 def test_older_code_never_takes_the_bytes_of_a_newer_version_for_something_else(tmp_path: Path) -> None:

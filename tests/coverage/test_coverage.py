@@ -51,8 +51,10 @@ def test_a_folder_is_as_covered_as_all_its_files_together_and_never_rounded_up()
 
 
 def test_coverage_below_the_floor_and_new_or_missing_folders_are_reported() -> None:
-    told = floors.below({"saga/a": 90.0, "saga/b": 80.0, "saga/c": 10.0}, {"saga/a": 89.9, "saga/b": 80.0, "saga/d": 1})
-    assert told == [
+    problems = floors.below(
+        {"saga/a": 90.0, "saga/b": 80.0, "saga/c": 10.0}, {"saga/a": 89.9, "saga/b": 80.0, "saga/d": 1}
+    )
+    assert problems == [
         "saga/a: 89.9 %, and the floor is 90.0 %",
         "saga/c: 0.0 %, and the floor is 10.0 %",
         "saga/d: has no floor in floors.toml",

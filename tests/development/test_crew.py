@@ -134,8 +134,8 @@ def test_services_run_are_started_again_when_they_change_and_end_with_it(dev: De
 
 def page_of(dev: Dev) -> str:
     """Sagas, as the page shows them."""
-    (*_, said) = [line for line in dev.read_log_lines() if "the monitor answers at " in line]
-    connection = HTTPConnection(said.rpartition("/")[2], timeout=40)
+    (*_, last) = [line for line in dev.read_log_lines() if "the monitor answers at " in line]
+    connection = HTTPConnection(last.rpartition("/")[2], timeout=40)
     try:
         connection.request("GET", "/sagas")
         return connection.getresponse().read().decode()
@@ -144,10 +144,10 @@ def page_of(dev: Dev) -> str:
 
 
 async def test_an_occupied_page_address_is_reported_and_services_keep_running(tmp_path: Path) -> None:
-    said, ended, stop = list[tuple[str, str]](), asyncio.Event(), asyncio.Event()
+    output, ended, stop = list[tuple[str, str]](), asyncio.Event(), asyncio.Event()
 
     def say(who: str, line: str) -> None:
-        said.append((who, line))
+        output.append((who, line))
         if "ended by itself" in line:
             ended.set()
 
@@ -160,8 +160,8 @@ async def test_an_occupied_page_address_is_reported_and_services_keep_running(tm
             await ended.wait()
             assert not running.done()
             stop.set()
-    assert any(who == "page" and "it cannot listen at" in line for who, line in said), said
-    assert ("page", "ended by itself with code 2; it is started again when a contract changes") in said
+    assert any(who == "page" and "it cannot listen at" in line for who, line in output), output
+    assert ("page", "ended by itself with code 2; it is started again when a contract changes") in output
 
 
 @pytest.mark.parametrize("dev", [("--no-page",)], indirect=True)
@@ -188,12 +188,12 @@ def signal_waits(process: int) -> bool:
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    told = saga("dev", "elsewhere")
-    assert told.exit_code == 2
-    assert "elsewhere is no package of the folder" in told.stderr
+    result = saga("dev", "elsewhere")
+    assert result.exit_code == 2
+    assert "elsewhere is no package of the folder" in result.stderr
 
 
 def test_a_page_and_none_are_not_asked_for_at_once() -> None:
-    told = saga("dev", "--page", "127.0.0.1:0", "--no-page")
-    assert told.exit_code == 2
-    assert "give --page or --no-page, not both" in told.stderr
+    result = saga("dev", "--page", "127.0.0.1:0", "--no-page")
+    assert result.exit_code == 2
+    assert "give --page or --no-page, not both" in result.stderr

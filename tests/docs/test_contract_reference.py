@@ -29,13 +29,13 @@ def rows(heading: str, table: int = 0) -> list[list[str]]:
 
 @pytest.mark.parametrize(("type_", "kind", "line"), rows("Types"))
 def test_a_type_is_in_the_class_and_in_json_as_the_page_says(type_: str, kind: str, line: str, tmp_path: Path) -> None:
-    said = event(tmp_path, field("value", json.loads(type_)))
+    event_class = event(tmp_path, field("value", json.loads(type_)))
     source = generate(Library.load(tmp_path / "contracts"), ["Said"])
     assert f"    value: {kind}\n" in source
     fields = {"order_id": "o", "value": json.loads(line)}
-    made = codec.from_json(fields, said)
+    made = codec.from_json(fields, event_class)
     assert codec.to_json(made) == fields
-    assert codec.decode(codec.encode(made), said, binding_of(said).library) == made
+    assert codec.decode(codec.encode(made), event_class, binding_of(event_class).library) == made
 
 
 def test_each_kind_of_type_has_a_row() -> None:

@@ -410,8 +410,8 @@ async def test_the_audit_log_records_who_did_what_and_why(keys: KeyFolder, clock
     newest = keys.create_wrapping_key("ada", "a new year")
     keys.forget("bob", "eve", "asked for it")
     keys.append_audit_line("reveal", "order-17", "eve", "the bank asks")
-    said = [(line["did"], line["what"], line["who"], line["why"]) for line in another(keys, clock).read_audit_log()]
-    assert said[1:] == [
+    entries = [(line["did"], line["what"], line["who"], line["why"]) for line in another(keys, clock).read_audit_log()]
+    assert entries[1:] == [
         ("new", newest, "ada", "a new year"),
         ("forget", subject_key_name("bob"), "eve", "asked for it"),
         ("reveal", "order-17", "eve", "the bank asks"),

@@ -191,19 +191,19 @@ async def test_a_compensation_that_fails_is_retried_without_end_and_reported(tmp
     async with workplace(tmp_path) as place, at_work(place, payment):
         await place.publish(an_order(), OrderCancelled(order_id=SAGA, reason="-"))
         await place.at_rest(payment)
-        told = place.reported(Escalated)
-        assert [e.reason for e in told] == [
+        moments = place.reported(Escalated)
+        assert [e.reason for e in moments] == [
             f"{n} attempts failed, the last with Permanent: not even this makes it a dead letter" for n in (17, 34, 51)
         ]
-        assert {(e.saga, e.handler) for e in told} == {(SAGA, "release")}
-        said = [headers for _, headers in await place.dead(payment)]
-        assert [(h["dead_what"], h["dead_handler"], h["dead_attempts"]) for h in said] == [
+        assert {(e.saga, e.handler) for e in moments} == {(SAGA, "release")}
+        escalations = [headers for _, headers in await place.dead(payment)]
+        assert [(h["dead_what"], h["dead_handler"], h["dead_attempts"]) for h in escalations] == [
             ("escalation", "release", "17"),
             ("escalation", "release", "34"),
         ], "what fails for long is said less and less often"
-        assert [h["dead_reason"] for h in said] == [e.reason for e in told[:2]]
+        assert [h["dead_reason"] for h in escalations] == [e.reason for e in moments[:2]]
         history = await place.history(payment)
-        assert {h["dead_undoes"] for h in said} == {history[0].events[0].id}
+        assert {h["dead_undoes"] for h in escalations} == {history[0].events[0].id}
         assert history[-1].outcome == "compensated"
         assert place.clock.pauses == [0.2, 0.4, 0.8], "then nobody else waits for it"
         assert [entry.attempt for entry in history if entry.outcome == "retrying"] == list(range(4, 53))

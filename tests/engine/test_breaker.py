@@ -130,8 +130,8 @@ async def test_an_attempt_that_meets_an_open_breaker_does_not_count_and_is_parke
         [entry] = await worker.history()
         assert (entry.outcome, entry.attempt, entry.failures, entry.calls) == ("retrying", 0, (), ())
         assert entry.reason == "BreakerOpen: the breaker of the_bank is open: calls to it failed"
-        [told] = [moment for moment in worker.moments if isinstance(moment, PutOff)]
-        assert (told.handler, told.is_parked, told.error) == ("reserve", True, entry.reason)
+        [reported] = [moment for moment in worker.moments if isinstance(moment, PutOff)]
+        assert (reported.handler, reported.is_parked, reported.error) == ("reserve", True, entry.reason)
         assert not [m for m in worker.moments if isinstance(m, Parked | Retrying) and m.saga == SAGA]
         assert p.intents == (), "nothing has begun"
         assert p.timer is not None
@@ -415,9 +415,9 @@ async def test_a_lane_waits_in_memory_for_what_is_back_soon(tmp_path: Path) -> N
         bank.fails = None
         await work.publish(an_order())
         await work.at_rest(payment)
-        told = work.reported(PutOff)
-        assert told
-        assert all(not each.is_parked and 0.2 <= each.delay_s <= 2 for each in told)
+        moments = work.reported(PutOff)
+        assert moments
+        assert all(not each.is_parked and 0.2 <= each.delay_s <= 2 for each in moments)
         assert [(e.outcome, e.attempt) for e in await work.history(payment)] == [("handled", 1)]
         assert work.reported(BreakerTurned)[-1].state == "closed"
 

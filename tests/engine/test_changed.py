@@ -133,8 +133,8 @@ def test_a_change_record_is_decoded_as_it_was_encoded() -> None:
     ],
 )
 def test_marks_of_the_toolkit_alone_are_no_change(before: object, after: object) -> None:
-    told = {**without(MUTATION, "revSeqno"), "event": "update", "before": before, "content": after}
-    assert route_record(record(told), SERVICE) is UNTOUCHED
+    mutation = {**without(MUTATION, "revSeqno"), "event": "update", "before": before, "content": after}
+    assert route_record(record(mutation), SERVICE) is UNTOUCHED
 
 
 def test_handlers_do_not_see_the_marks() -> None:
@@ -144,9 +144,9 @@ def test_handlers_do_not_see_the_marks() -> None:
 
 
 def test_a_document_that_nothing_but_marks_was_before_is_new() -> None:
-    told = {**without(MUTATION, "revSeqno"), "event": "update", "before": {"_saga": 1}}
-    assert isinstance(change(told), Update)
-    assert isinstance(change({**told, "event": "insert"}), Insert)
+    mutation = {**without(MUTATION, "revSeqno"), "event": "update", "before": {"_saga": 1}}
+    assert isinstance(change(mutation), Update)
+    assert isinstance(change({**mutation, "event": "insert"}), Insert)
 
 
 def test_a_body_that_is_none_of_the_class_is_bad_input() -> None:
@@ -157,7 +157,7 @@ def test_a_body_that_is_none_of_the_class_is_bad_input() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "pattern"),
     [
         (None, "the change is empty: nothing tells its version: have the connector use RawJsonWithMetadataSource"),
         (b"\x00\x01", "the record is no change of a document"),
@@ -170,8 +170,8 @@ def test_a_body_that_is_none_of_the_class_is_bad_input() -> None:
         ({**MUTATION, "content": b64encode(b"\xff{").decode()}, "the document 'order-17' is no JSON object"),
     ],
 )
-def test_an_invalid_document_change_is_a_dead_letter_with_the_reason(value: object, told: str) -> None:
-    assert re.search(told, refused(value))
+def test_an_invalid_document_change_is_a_dead_letter_with_the_reason(value: object, pattern: str) -> None:
+    assert re.search(pattern, refused(value))
 
 
 def test_times_that_are_none_are_the_logs() -> None:

@@ -105,9 +105,9 @@ async def test_a_worker_that_resumes_after_any_write_has_the_same_results_and_re
         recorded = (await worker.progress()).intents[0].calls
         turn = await worker.takes(an_order(), id="order")
         assert turn.is_complete
-        said = [e for entry in await worker.history() for e in entry.events]
-        assert len(said) == 1
-        assert b"012" in said[0].value
+        events = [e for entry in await worker.history() for e in entry.events]
+        assert len(events) == 1
+        assert b"012" in events[0].value
         assert len(recorded) == (writes - 1) // 2
         assert all(archive.fetched.count(call.number - 1) == 1 for call in recorded)
 

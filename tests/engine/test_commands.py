@@ -220,10 +220,10 @@ async def test_a_message_in_a_command_that_could_not_have_come_by_itself_is_a_de
         0,
     )
     assert record.value is not None
-    said = json.loads(record.value)
-    said["original"] |= forged
+    command = json.loads(record.value)
+    command["original"] |= forged
     async with at_work(place, service):
-        await place.broker.publish([record._replace(value=json.dumps(said).encode())])
+        await place.broker.publish([record._replace(value=json.dumps(command).encode())])
         await place.until(lambda: bool(place.reported_dead_letters()))
         await place.at_rest(service)
     assert await place.progress(service) is None, "nothing was begun by it"
@@ -240,8 +240,8 @@ async def test_a_discarded_message_is_reported_and_what_is_queued_behind_it_runs
         await place.broker.publish([a_command(place, "discard", blocking(await place.progress(service)))])
         await place.at_rest(service)
         assert (await outcomes(place, service))[2:] == [("reserve", "discarded"), ("capture", "handled")]
-        said = {headers["dead_what"]: headers for _, headers in await place.dead(service)}
-        assert said["discarded"]["dead_reason"] == "it is never handled: ada wants it: mended"
+        letters = {headers["dead_what"]: headers for _, headers in await place.dead(service)}
+        assert letters["discarded"]["dead_reason"] == "it is never handled: ada wants it: mended"
         calls = [
             value.decode()
             for record, headers in await place.dead(service)

@@ -52,14 +52,14 @@ class Group:
 
 def commits_of(*groups: Group) -> tuple[Committer, list[TelemetryEvent]]:
     """Commits of a worker with one message of each partition, which is finished."""
-    told: list[TelemetryEvent] = []
-    assignment = WorkerAssignment(OutageWatch("billing", Naps(), told.append))
+    moments: list[TelemetryEvent] = []
+    assignment = WorkerAssignment(OutageWatch("billing", Naps(), moments.append))
     for partition in (ORDER, BILL):
         prefix = assignment.trackers[partition] = OffsetTracker(0)
         prefix.begin(0)
         prefix.finish(0)
     joined: Any = [(group, group) for group in groups]
-    return Committer(assignment, WorkerSources(groups, joined), asyncio.Event()), told
+    return Committer(assignment, WorkerSources(groups, joined), asyncio.Event()), moments
 
 
 async def test_finished_messages_are_committed_once_to_their_source() -> None:
@@ -72,10 +72,10 @@ async def test_finished_messages_are_committed_once_to_their_source() -> None:
 
 async def test_a_group_that_cannot_be_reached_holds_up_no_other_and_is_tried_again() -> None:
     orders, bills = Group("orders", BrokerUnavailable("gone")), Group("bills")
-    commits, told = commits_of(orders, bills)
+    commits, moments = commits_of(orders, bills)
     await commits.commit()
     assert (orders.committed, bills.committed) == ([], [{BILL: 1}])
-    assert isinstance(told[0], Unavailable)
+    assert isinstance(moments[0], Unavailable)
     assert commits.due.is_set()
     await commits.commit()
     assert orders.committed == [{ORDER: 1}]
@@ -83,11 +83,11 @@ async def test_a_group_that_cannot_be_reached_holds_up_no_other_and_is_tried_aga
 
 async def test_a_group_that_is_fenced_holds_up_no_other_and_counts_as_nothing_committed() -> None:
     orders, bills = Group("orders", Fenced("somebody else's")), Group("bills")
-    commits, told = commits_of(orders, bills)
+    commits, moments = commits_of(orders, bills)
     await commits.commit()
     assert bills.committed == [{BILL: 1}]
     assert not commits.assignment.trackers[ORDER].is_committed(0)
-    assert not told
+    assert not moments
     assert not commits.due.is_set(), "`lost` says what becomes of it"
 
 

@@ -188,10 +188,10 @@ def test_a_compensation_may_name_only_events_of_its_original_its_outcome_and_its
         cancelled: OrderCancelled, reserved: PaymentReserved, order: OrderPlaced | OrderConfirmed
     ) -> None: ...
 
-    for wrong, said in (
+    for wrong, message in (
         (another, r"has 3 event parameters: .*may take the events that it took; no other events"),
         (either, r"has 3 event parameters: .*no other events"),
         (absent, r"takes PaymentReserved \| None: outcome and result are always there; only what reserve took"),
     ):
-        with pytest.raises(DeclarationError, match=said):
+        with pytest.raises(DeclarationError, match=message):
             service.compensation(reserve)(wrong)

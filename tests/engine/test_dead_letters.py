@@ -144,14 +144,14 @@ async def test_a_compensation_is_retried_while_the_broker_refuses_its_escalation
             assert refused.error == "a dead letter is refused in every form: BrokerError: not now"
             await place.at_rest(undoing)
         assert len(attempts) == 45
-        said = [headers["dead_attempts"] for _, headers in await place.dead(undoing)]
-        assert said == ["34"], "the last that was due, once"
+        escalated_after = [headers["dead_attempts"] for _, headers in await place.dead(undoing)]
+        assert escalated_after == ["34"], "the last that was due, once"
         offered = dict.fromkeys(texts_of(each.headers).get("dead_attempts") for each in handed)
         assert list(offered) == ["17", None, "34"], "whole, then without"
         assert len(place.reported(Recovered)) == 1
-        told = [(entry.outcome, entry.attempt) for entry in await place.history(undoing)]
+        entries = [(entry.outcome, entry.attempt) for entry in await place.history(undoing)]
         parked = [*range(4, 17), *range(41, 45)]
-        assert told == [("handled", 1), *(("retrying", n) for n in parked), ("compensated", 45)], (
+        assert entries == [("handled", 1), *(("retrying", n) for n in parked), ("compensated", 45)], (
             "it is not parked while something has to be told: another worker would not know of it"
         )
 
@@ -202,9 +202,9 @@ def check_forms(size: int, limit: int, what: str) -> None:
     if limit > 4000:
         assert all(each <= limit for each in sizes)
     for form in forms:
-        said = texts_of(form.headers)
-        assert (said["dead_what"], said["dead_whole"]) == ("dead letter", "orders/3/17")
-        assert form is whole or said["dead_key"] == f"{len(key)} bytes, sha256 {sha256(key).hexdigest()}"
+        letter_headers = texts_of(form.headers)
+        assert (letter_headers["dead_what"], letter_headers["dead_whole"]) == ("dead letter", "orders/3/17")
+        assert form is whole or letter_headers["dead_key"] == f"{len(key)} bytes, sha256 {sha256(key).hexdigest()}"
 
 
 # -------------------------------------------------------------------- it is durable before its message is finished
@@ -268,9 +268,9 @@ async def test_a_dead_letter_that_is_refused_in_every_form_waits_and_is_reported
         ((_, headers),) = await place.dead(service)
         assert "dead_cut" not in headers, "whole, as soon as it may be"
         assert [e.outcome for e in await place.history(service, "order-2")] == ["handled"]
-        told = [m for m in place.moments if isinstance(m, Unavailable) and m.operation == "publish a dead letter"]
-        assert len(told) == 1, "once a minute"
-        assert told[0].error == f"a dead letter is refused in every form: {type(error).__name__}: {error}"
+        moments = [m for m in place.moments if isinstance(m, Unavailable) and m.operation == "publish a dead letter"]
+        assert len(moments) == 1, "once a minute"
+        assert moments[0].error == f"a dead letter is refused in every form: {type(error).__name__}: {error}"
         assert place.reported(DeadLettered)
         assert place.reported(Recovered)
 
@@ -330,8 +330,8 @@ async def test_a_dead_letter_names_its_owner_what_led_there_and_the_state_before
     ]  # fmt: skip
     assert found.where == found.stack[names.index("charge")]
     assert headers["dead_class"] == "outside"
-    (told,) = place.reported_dead_letters()
-    assert (told.blame, told.owner) == ("outside", "order")
+    (letter,) = place.reported_dead_letters()
+    assert (letter.blame, letter.owner) == ("outside", "order")
 
 
 async def test_the_sender_owns_an_unreadable_record(tmp_path: Path) -> None:

@@ -231,8 +231,8 @@ async def test_fifty_sagas_that_update_one_document_at_once_end_in_few_writes_an
         await place.at_rest(inventory)
         document = await stored(place)
         assert (document["left"], document["aside"]) == (0, 45)
-        said = [r.headers[0][1] for r in await place.records("inventory")]
-        assert (said.count(b"InventoryReserved"), said.count(b"InventoryRejected")) == (45, 5)
+        types = [r.headers[0][1] for r in await place.records("inventory")]
+        assert (types.count(b"InventoryReserved"), types.count(b"InventoryRejected")) == (45, 5)
         assert store.written <= 10
         assert len(await markers_of(place)) == 50
 

@@ -47,8 +47,8 @@ async def test_expired_records_are_reported_by_partition_and_once(tmp_path: Path
         place.moments.clear()
         async with at_work(place, service):
             await place.at_rest(service)
-        told = {Partition(m.topic, m.partition): (m.first, m.last, m.count) for m in place.reported(Expired)}
-        assert told == {p: (begins[p], ends[p] - 1, count) for p, count in gone.items()}
+        reported = {Partition(m.topic, m.partition): (m.first, m.last, m.count) for m in place.reported(Expired)}
+        assert reported == {p: (begins[p], ends[p] - 1, count) for p, count in gone.items()}
         assert len(place.reported(Expired)) == len(gone)
         assert len(place.reported(Handled)) == ORDERS_MAX - sum(gone.values())
         place.moments.clear()

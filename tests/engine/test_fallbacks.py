@@ -107,8 +107,13 @@ async def test_the_last_good_result_answers_a_refused_call_and_is_recorded(tmp_p
             "remembered",
         )
         assert bank.asked == []
-        [told] = [moment for moment in worker.moments if isinstance(moment, FellBack)]
-        assert (told.saga, told.handler, told.step, told.instead) == (SAGA, "reserve", "rate", "remembered")
+        [reported] = [moment for moment in worker.moments if isinstance(moment, FellBack)]
+        assert (reported.saga, reported.handler, reported.step, reported.instead) == (
+            SAGA,
+            "reserve",
+            "rate",
+            "remembered",
+        )
 
 
 async def test_another_question_has_no_answer_yet_and_an_old_one_none_any_more(tmp_path: Path) -> None:

@@ -37,15 +37,15 @@ def make_records(parcels: int, versions: int) -> list[Record]:
     records = []
     for version in range(1, versions + 2):
         for parcel in range(parcels):
-            told: dict[str, object] = {
+            mutation: dict[str, object] = {
                 "event": "deletion" if version > versions else "mutation",
                 "key": f"p-{parcel}",
                 "cas": CAS + version * parcels + parcel,
                 "revSeqno": version,
             }
             if version <= versions:
-                told["content"] = {"version": version}
-            records.append(Record(change_topic("watching", "parcels"), 0, 0, b"", msgspec.json.encode(told), (), 0))
+                mutation["content"] = {"version": version}
+            records.append(Record(change_topic("watching", "parcels"), 0, 0, b"", msgspec.json.encode(mutation), (), 0))
     return records
 
 

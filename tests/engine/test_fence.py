@@ -65,7 +65,7 @@ class Place:
     fence: DeadlineFence
     assignment: WorkerAssignment
     lanes: KeyedExecutor
-    told: list[TelemetryEvent]
+    moments: list[TelemetryEvent]
 
     @property
     def now_ms(self) -> int:
@@ -80,15 +80,15 @@ class Place:
 
 
 def a_place(tasks: Any = None, *, owned: Collection[Partition] = ALL) -> Place:
-    clock, member, told = Standing(), Member(), list[TelemetryEvent]()
-    assignment = WorkerAssignment(OutageWatch("order", clock, told.append))
+    clock, member, moments = Standing(), Member(), list[TelemetryEvent]()
+    assignment = WorkerAssignment(OutageWatch("order", clock, moments.append))
     assignment.trackers.update({partition: OffsetTracker(0) for partition in owned})
     lanes: KeyedExecutor = KeyedExecutor(tasks, _take, _take)
     joined: Any = [(member, member)]
     sources = WorkerSources([], joined)
     fence = DeadlineFence(clock, ("orders", "bills"), sources, assignment, lanes, tiers_of("order"))
     assignment.fence = fence
-    return Place(clock, member, fence, assignment, lanes, told)
+    return Place(clock, member, fence, assignment, lanes, moments)
 
 
 async def _take(item: WorkItem) -> bool:
@@ -220,8 +220,8 @@ async def test_an_unreadable_record_blocks_no_deadline_and_is_reported_once() ->
     due_ms = place.now_ms
     assert await place.is_handled(due_ms=due_ms)
     assert await place.is_handled(due_ms=due_ms)
-    (told,) = [moment for moment in place.told if isinstance(moment, DeadlinePassedLog)]
-    assert (told.saga, told.topic, told.partition) == (SAGA, *BILLS)
+    (reported,) = [moment for moment in place.moments if isinstance(moment, DeadlinePassedLog)]
+    assert (reported.saga, reported.topic, reported.partition) == (SAGA, *BILLS)
 
 
 async def test_a_hidden_topic_and_a_partition_without_a_leader_block_no_deadline() -> None:
@@ -248,7 +248,7 @@ async def test_while_no_broker_answers_nothing_is_handled_and_it_is_asked_again_
         place.member.failure = None
         await place.clock.forward(AGAIN_S)
     assert await place.is_handled()
-    assert any(isinstance(moment, Unavailable) for moment in place.told)
+    assert any(isinstance(moment, Unavailable) for moment in place.moments)
 
 
 async def test_a_position_that_cannot_be_asked_for_is_asked_for_again() -> None:
@@ -305,11 +305,11 @@ async def test_the_partitions_that_deadlines_wait_for_are_reported_once_a_minute
     place.take(BILLS, 0)
     for _ in range(2):
         place.fence.report_behind([SAGA])
-    (told,) = [moment for moment in place.told if isinstance(moment, DeadlineBehindLog)]
-    assert (told.topic, told.partition, told.count) == (*BILLS, 2)
+    (reported,) = [moment for moment in place.moments if isinstance(moment, DeadlineBehindLog)]
+    assert (reported.topic, reported.partition, reported.count) == (*BILLS, 2)
     await place.clock.forward(TELL_EVERY_S)
     place.fence.report_behind([SAGA])
-    assert sum(isinstance(moment, DeadlineBehindLog) for moment in place.told) == 2
+    assert sum(isinstance(moment, DeadlineBehindLog) for moment in place.moments) == 2
 
 
 def test_a_wake_is_at_home_where_the_partitions_of_its_saga_are() -> None:

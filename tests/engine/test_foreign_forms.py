@@ -107,12 +107,12 @@ def test_a_structured_event_may_hold_our_bytes() -> None:
 def test_json_that_is_no_event_keeps_its_bytes_and_names_all_that_is_wrong() -> None:
     message = read_message(recorded(b'{"order_id":"order-1","total":9.8,"more":1}', "application/json"))
     assert message.value == b'{"order_id":"order-1","total":9.8,"more":1}'
-    with pytest.raises(BadInput) as told:
+    with pytest.raises(BadInput) as raised:
         SERVICE.decode("reserve", message)
-    said = str(told.value)
-    assert said.startswith('OrderPlaced: total: must be a decimal as text: "9.80"; more: OrderPlaced has no such field')
-    assert "customer_id: is missing" in said
-    assert "9.8}" not in said, "values may be sensitive"
+    text = str(raised.value)
+    assert text.startswith('OrderPlaced: total: must be a decimal as text: "9.80"; more: OrderPlaced has no such field')
+    assert "customer_id: is missing" in text
+    assert "9.8}" not in text, "values may be sensitive"
 
 
 @pytest.mark.parametrize(
@@ -128,9 +128,9 @@ def test_json_that_is_no_event_keeps_its_bytes_and_names_all_that_is_wrong() -> 
     ],
 )
 def test_json_that_cannot_be_read_gives_the_reason(value: bytes, reason: str) -> None:
-    with pytest.raises(BadInput) as told:
+    with pytest.raises(BadInput) as raised:
         SERVICE.decode("reserve", read_message(recorded(value, "application/json")))
-    assert reason in str(told.value)
+    assert reason in str(raised.value)
 
 
 def test_json_without_a_content_type_is_not_guessed() -> None:
@@ -255,8 +255,8 @@ def test_json_has_the_version_that_it_names(tmp_path: Path) -> None:
     newer.write_text(json.dumps({**schema, "compatible": "none"}))
     library = replace(SERVICE.schemas.library, folder=contracts.here).reload()
     service = replace(SERVICE, schemas=KnownSchemas(library))
-    said = recorded(JSON, "application/json", dataschema="urn:saga:orders/OrderPlaced.v1")
-    assert read_message(said, service).value == NATIVE
+    json_record = recorded(JSON, "application/json", dataschema="urn:saga:orders/OrderPlaced.v1")
+    assert read_message(json_record, service).value == NATIVE
     with pytest.raises(BadInput, match="note: is missing"):
         service.decode("reserve", read_message(recorded(JSON, "application/json"), service))
 
@@ -314,10 +314,10 @@ def test_a_value_that_cannot_be_converted_keeps_its_bytes_and_is_retried(record:
     answered = replace(
         SERVICE, schemas=KnownSchemas(SERVICE.schemas.library, {258: record.writer or writer_without_registry(258)})
     )
-    with pytest.raises(BadInput) as told:
+    with pytest.raises(BadInput) as raised:
         answered.decode("reserve", message)
-    assert str(told.value).startswith(reason)
-    assert not isinstance(told.value, UnknownSchema)
+    assert str(raised.value).startswith(reason)
+    assert not isinstance(raised.value, UnknownSchema)
     mended = of_registry().writer
     assert mended is not None
     once = replace(SERVICE, schemas=KnownSchemas(SERVICE.schemas.library, {258: mended}))
@@ -327,9 +327,9 @@ def test_a_value_that_cannot_be_converted_keeps_its_bytes_and_is_retried(record:
 @pytest.mark.parametrize("version", ["vX", "v", "v\u0663", "v99x"])
 def test_json_of_what_is_no_version_is_only_wrong(version: str) -> None:
     message = read_message(recorded(b"{}", "application/json", dataschema=f"orders/OrderPlaced.{version}"))
-    with pytest.raises(BadInput, match="is missing") as told:
+    with pytest.raises(BadInput, match="is missing") as raised:
         SERVICE.decode("reserve", message)
-    assert not isinstance(told.value, UnknownSchema)
+    assert not isinstance(raised.value, UnknownSchema)
 
 
 @pytest.mark.parametrize("value", [b"\0", b"\0\0\0\0", b"\0" * 5])

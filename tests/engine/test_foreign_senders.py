@@ -63,8 +63,8 @@ async def test_a_foreign_event_that_starts_a_saga_is_handled_at_once(tmp_path: P
         await place.at_rest(payment)
         assert await outcomes(place, payment) == [("reserve", "handled", "/shops/kiel|a7f3-1")]
         (order,) = await place.records("orders")
-        (said,) = await place.records("payments")
-        started = texts_of(said.headers)["ce_sagastart"]
+        (record,) = await place.records("payments")
+        started = texts_of(record.headers)["ce_sagastart"]
         assert started == ("2026-11-21T14:06:40.500Z" if time else iso(order.time_ms))
         assert not place.reported_dead_letters()
         p = await place.progress(payment)
@@ -173,9 +173,9 @@ async def test_an_event_of_a_service_that_does_not_own_its_contract_has_one_id_e
             await place.at_rest(shop)
         (entry,) = await place.history(shop)
         (event,) = entry.events
-        said = texts_of((await place.records("orders"))[-1].headers)
-        assert event.id == f"shop|{said['ce_id']}", "the owner may use that id for something else"
-        assert said["ce_source"] == "shop"
+        headers = texts_of((await place.records("orders"))[-1].headers)
+        assert event.id == f"shop|{headers['ce_id']}", "the owner may use that id for something else"
+        assert headers["ce_source"] == "shop"
         async with at_work(place, payment):
             await place.at_rest(payment)
         assert await outcomes(place, payment) == [("reserve", "handled", event.id)]
@@ -248,6 +248,6 @@ async def test_events_that_a_message_causes_do_not_carry_foreign_headers(tmp_pat
     async with workplace(tmp_path) as place, at_work(place, payment):
         await place.broker.publish([event._replace(headers=(*event.headers[::-1], *OPAQUE))])
         await place.at_rest(payment)
-        (said,) = await place.records("payments")
-        assert not headers_without_ours(said)
+        (record,) = await place.records("payments")
+        assert not headers_without_ours(record)
         assert await outcomes(place, payment) == [("reserve", "handled", "/shops/kiel|a7f3-1")]

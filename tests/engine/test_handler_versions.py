@@ -97,7 +97,7 @@ async def test_a_release_without_the_version_leaves_the_run_alone_and_everything
     async with workplace(tmp_path) as place:
         p = await begun(place, new, bank)
         assert (p.intents[0].handler_version, p.format) == (2, RELEASED)
-        assert any(said.startswith("reserve has begun on OrderPlaced (under version 2)") for said in open_lines(p))
+        assert any(line.startswith("reserve has begun on OrderPlaced (under version 2)") for line in open_lines(p))
         bank.away, bank.asked = set(), []
         place.moments.clear()
         async with at_work(place, old, use=[bank]):
@@ -106,8 +106,10 @@ async def test_a_release_without_the_version_leaves_the_run_alone_and_everything
             await place.until(lambda: bool(bank.asked))
             await place.clock.sleep(0.05)
         assert bank.asked == ["reserve"], "the other order, under the version of the old release"
-        told = place.reported(Parked)[0]
-        assert told.error.startswith("NewerHandler: reserve began under its version 2, and this release of the service")
+        parked = place.reported(Parked)[0]
+        assert parked.error.startswith(
+            "NewerHandler: reserve began under its version 2, and this release of the service"
+        )
         assert min(moment.delay_s for moment in place.reported(Parked)) >= 5
         p = await place.progress(new) or p
         assert (p.intents[0].handler_version, p.format) == (2, RELEASED)
@@ -169,8 +171,8 @@ async def test_after_a_rollback_an_operator_enters_the_answer_of_the_external_sy
         async with at_work(place, old, use=[bank]):
             await place.until(lambda: bool(place.reported_dead_letters()))
             ((_, dead),) = await place.dead(old)
-            said = StepAnswer(step="call", number=1, value='"reserve"')
-            await place.broker.publish([wish(place, "resolve", dead, said)])
+            answer = StepAnswer(step="call", number=1, value='"reserve"')
+            await place.broker.publish([wish(place, "resolve", dead, answer)])
             await place.at_rest(old)
         assert bank.asked == [], "the step that was answered is the one that the way of before makes"
         assert (await outcomes(place, old))[-1] == "handled"

@@ -93,8 +93,8 @@ def paying(ran: list[str]) -> "Service[None]":
 def book_with(*switches: Switch) -> ControlLog:
     book = ControlLog(service="payment")
     for n, switch in enumerate(switches):
-        said = Message(id=f"c{n}", type=controls.TYPE, schema="", saga="payment", source="", time="", value=b"")
-        fields = {name: getattr(said, name) for name in said.__struct_fields__}
+        message = Message(id=f"c{n}", type=controls.TYPE, schema="", saga="payment", source="", time="", value=b"")
+        fields = {name: getattr(message, name) for name in message.__struct_fields__}
         book = controls.append_control(book, Control(**fields, switch=switch, who="ada", why="to see")) or book
     return book
 
@@ -128,8 +128,8 @@ async def test_the_control_log_is_read_once_before_the_first_run_and_controls_ar
         )
         await place.broker.publish([wish])
         await place.until(lambda: len(ran) == 20)
-        told = [(m.control, m.name, m.is_on, m.who) for m in place.moments if isinstance(m, ControlTurned)]
-        assert told == [("pause", "reserve", True, "ada"), ("pause", "reserve", False, "ada")]
+        moments = [(m.control, m.name, m.is_on, m.who) for m in place.moments if isinstance(m, ControlTurned)]
+        assert moments == [("pause", "reserve", True, "ada"), ("pause", "reserve", False, "ada")]
 
 
 @pytest.mark.parametrize("how", ["damaged", "away"])

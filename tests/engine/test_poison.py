@@ -330,7 +330,7 @@ async def test_a_message_older_than_memory_is_a_dead_letter_and_begins_no_progre
             "older than the retention: its saga began 2001-01-01T00:00:00.000Z, and nothing is known of it here "
             "any more"
         )
-        (told,) = place.reported(DeadLettered)
-        assert (told.saga, told.reason) == (SAGA, headers["dead_reason"])
+        (moment,) = place.reported(DeadLettered)
+        assert (moment.saga, moment.reason) == (SAGA, headers["dead_reason"])
         assert await place.progress(payment) is None
         assert await place.progress(payment, "order-2") is not None

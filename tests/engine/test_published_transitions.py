@@ -67,7 +67,7 @@ async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> Payme
 
 
 async def read_transition_events(place: Workplace) -> list[TransitionEvent]:
-    return [told for record in await place.records(TRANSITIONS) for told in parse_transitions(record)]
+    return [transition for record in await place.records(TRANSITIONS) for transition in parse_transitions(record)]
 
 
 # ---------------------------------------------------------------- at a worker
@@ -93,7 +93,7 @@ async def test_a_worker_publishes_what_became_of_each_message_and_what_the_saga_
         (WaitingMessage(handler="capture", types=("PaymentReserved",)),),
     )
     assert (reserved.outcome, reserved.handler, reserved.steps) == ("handled", "reserve", ("charge",))
-    assert [said.type for said in reserved.emitted] == ["PaymentReserved"]
+    assert [event.type for event in reserved.emitted] == ["PaymentReserved"]
     assert (reserved.message.topic, reserved.message.id) == ("orders", history[1].message)
     assert reserved.worker == "payment-1"
     assert None not in (reserved.queued_ms, reserved.handler_ms)
@@ -112,14 +112,14 @@ async def test_a_failure_is_published_with_its_class_and_no_text_and_no_event_wi
             await place.publish(OrderConfirmed(order_id="order-1"))
             await place.until(lambda: any(t.saga == "order-2" for t in place.reported_dead_letters()))
             await place.at_rest(payment)
-        told, raw = (
+        transitions, raw = (
             await read_transition_events(place),
             b"".join(r.value or b"" for r in await place.records(TRANSITIONS)),
         )
-    dead = [t for t in told if t.outcome == "dead"]
+    dead = [t for t in transitions if t.outcome == "dead"]
     assert [(t.saga, t.error, t.attempt > 1) for t in dead] == [("order-2", "ConnectionError", True)]
     assert dead[0].open
-    assert len(told) >= 3
+    assert len(transitions) >= 3
     # An amount, and not a part of a time.
     for secret in (rb"SECRET", rb"unheard-of", rb"charged", rb"\b9\.80\b", rb"Kiel", rb"customer-1"):
         assert not re.search(secret, raw)
@@ -148,11 +148,14 @@ async def test_transitions_of_a_worker_without_publishing_are_published_by_the_n
         async with at_work(place, payment, tells=TOPIC):
             await place.publish(OrderConfirmed(order_id="order-1"))
             await place.at_rest(payment)
-        told = await read_transition_events(place)
+        transitions = await read_transition_events(place)
         p = await place.progress(payment)
-    assert [(t.saga, t.number, t.handler_ms is None) for t in told] == [("order-1", 0, True), ("order-1", 1, False)]
+    assert [(t.saga, t.number, t.handler_ms is None) for t in transitions] == [
+        ("order-1", 0, True),
+        ("order-1", 1, False),
+    ]
     assert p is not None
-    assert [t.hash for t in told][-1] == p.hash
+    assert [t.hash for t in transitions][-1] == p.hash
 
 
 async def test_messages_are_handled_and_committed_though_no_transition_can_be_published(tmp_path: Path) -> None:
@@ -192,7 +195,7 @@ class Paper:
 
     def transition_events(self) -> list[TransitionEvent]:
         records = [Record(r.topic, 0, n, r.key, r.value, r.headers, 0) for n, r in enumerate(self.taken)]
-        return [told for record in records for told in parse_transitions(record)]
+        return [transition for record in records for transition in parse_transitions(record)]
 
 
 @dataclass

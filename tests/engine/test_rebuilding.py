@@ -84,7 +84,7 @@ class Life:
     async def rebuild(
         self,
         service: Service | None = None,
-        said: dict[str, Message] | None = None,
+        logged: dict[str, Message] | None = None,
         taken: list[ReceivedMessage] | None = None,
     ) -> RebuiltProgress:
         """Its progress rebuilt, by this version of the service. Raises `Unknowable`."""
@@ -92,7 +92,7 @@ class Life:
             self.worker.participant if service is None else prepare(service.declared),
             SAGA,
             self.taken if taken is None else taken,
-            self.logged_events if said is None else said,
+            self.logged_events if logged is None else logged,
             self.worker.participant.ports.clock.now_ms() + HOUR_MS,
             RebuildEnvironment(1_000_000, 20_000_000),
         )
@@ -119,10 +119,10 @@ async def test_handlers_that_ask_for_nothing_outside_are_made_again_with_what_th
     async with place(tmp_path) as at:
         life = Life(await at.worker(payment))
         await life.takes(an_order(quantity=7), CONFIRMED)
-        anew, once = await life.rebuild(), await life.worker.progress()
-        assert anew.snapshot.state == once.state == {"seen": 107}
-        assert (anew.snapshot.inbox, anew.unpublished, anew.left_to_service) == (once.inbox, [], [])
-        assert summarize(anew.snapshot) == [
+        rebuilt, once = await life.rebuild(), await life.worker.progress()
+        assert rebuilt.snapshot.state == once.state == {"seen": 107}
+        assert (rebuilt.snapshot.inbox, rebuilt.unpublished, rebuilt.left_to_service) == (once.inbox, [], [])
+        assert summarize(rebuilt.snapshot) == [
             ("reserve", "handled", "rebuilt from the log"),
             ("note", "handled", "rebuilt from the log"),
         ]
@@ -139,16 +139,16 @@ async def test_events_that_were_never_published_are_listed_as_they_would_have_be
         life = Life(await at.worker(payment))
         await life.takes(an_order())
         first, second = life.logged_events.values()
-        anew = await life.rebuild(said={first.id: first})
-        assert [(e.id, e.value) for e in anew.unpublished] == [(second.id, second.value)]
-        anew = await life.rebuild(said={})
-        assert [e.id for e in anew.unpublished] == [first.id, second.id]
+        rebuilt = await life.rebuild(logged={first.id: first})
+        assert [(e.id, e.value) for e in rebuilt.unpublished] == [(second.id, second.value)]
+        rebuilt = await life.rebuild(logged={})
+        assert [e.id for e in rebuilt.unpublished] == [first.id, second.id]
         named = [
             dataclasses.replace(each, message=structs.replace(each.message, principal="user:4711"))
             for each in life.taken
         ]
-        anew = await life.rebuild(said={}, taken=named)
-        assert [anew.snapshot.principal, *(e.principal for e in anew.unpublished)] == ["user:4711"] * 3
+        rebuilt = await life.rebuild(logged={}, taken=named)
+        assert [rebuilt.snapshot.principal, *(e.principal for e in rebuilt.unpublished)] == ["user:4711"] * 3
 
 
 async def test_a_step_is_never_made_and_what_it_led_to_is_taken_from_the_log(tmp_path: Path) -> None:
@@ -167,13 +167,16 @@ async def test_a_step_is_never_made_and_what_it_led_to_is_taken_from_the_log(tmp
         life = Life(await at.worker(payment))
         await life.takes(an_order(), CANCELLED)
         assert bank.calls == 2
-        anew, once = await life.rebuild(), await life.worker.progress()
-        assert [entry[:2] for entry in summarize(anew.snapshot)] == [("reserve", "handled"), ("release", "compensated")]
-        assert (anew.snapshot.closed, anew.snapshot.results) == (once.closed, once.results)
+        rebuilt, once = await life.rebuild(), await life.worker.progress()
+        assert [entry[:2] for entry in summarize(rebuilt.snapshot)] == [
+            ("reserve", "handled"),
+            ("release", "compensated"),
+        ]
+        assert (rebuilt.snapshot.closed, rebuilt.snapshot.results) == (once.closed, once.results)
         first, _ = life.logged_events.values()
-        anew = await life.rebuild(said={first.id: first})
-        assert anew.left_to_service == ["release"]
-        assert [k.handler for k in anew.snapshot.compensating] == ["reserve"]
+        rebuilt = await life.rebuild(logged={first.id: first})
+        assert rebuilt.left_to_service == ["release"]
+        assert [k.handler for k in rebuilt.snapshot.compensating] == ["reserve"]
         assert bank.calls == 2
 
 
@@ -205,8 +208,8 @@ async def test_limits_of_calls_that_are_not_made_hold_nothing_back(tmp_path: Pat
         life = Life(await at.worker(payment))
         await life.takes(an_order(), CONFIRMED, CANCELLED)
         first, second, *_ = life.logged_events.values()
-        anew = await life.rebuild(said={first.id: first, second.id: second})
-        assert anew.left_to_service == ["refund", "release"]
+        rebuilt = await life.rebuild(logged={first.id: first, second.id: second})
+        assert rebuilt.left_to_service == ["refund", "release"]
 
 
 async def test_a_deadline_that_has_run_has_run_and_another_is_left_to_the_service(tmp_path: Path) -> None:
@@ -225,14 +228,14 @@ async def test_a_deadline_that_has_run_has_run_and_another_is_left_to_the_servic
         await life.takes(an_order())
         await at.clock.sleep(10)
         await life.takes(late)
-        anew, once = await life.rebuild(), await life.worker.progress()
-        assert ("expire", "handled") in [entry[:2] for entry in summarize(anew.snapshot)]
-        assert (anew.snapshot.outcome, anew.snapshot.closed) == (once.outcome, once.closed)
-        assert anew.snapshot.outcome == "OrderCancelled"
-        anew = await life.rebuild(said={})
-        assert [entry[:2] for entry in summarize(anew.snapshot)] == [("", "noted"), ("note", "handled")]
-        assert [k.handler for k in anew.snapshot.deadlines] == ["expire"]
-        assert anew.unpublished == []
+        rebuilt, once = await life.rebuild(), await life.worker.progress()
+        assert ("expire", "handled") in [entry[:2] for entry in summarize(rebuilt.snapshot)]
+        assert (rebuilt.snapshot.outcome, rebuilt.snapshot.closed) == (once.outcome, once.closed)
+        assert rebuilt.snapshot.outcome == "OrderCancelled"
+        rebuilt = await life.rebuild(logged={})
+        assert [entry[:2] for entry in summarize(rebuilt.snapshot)] == [("", "noted"), ("note", "handled")]
+        assert [k.handler for k in rebuilt.snapshot.deadlines] == ["expire"]
+        assert rebuilt.unpublished == []
 
 
 async def test_a_message_that_lay_in_the_log_for_long_is_taken_when_it_was_handled(tmp_path: Path) -> None:
@@ -253,8 +256,8 @@ async def test_a_message_that_lay_in_the_log_for_long_is_taken_when_it_was_handl
         await life.takes(an_order(), CONFIRMED)
         first, second = life.taken
         early = ReceivedMessage(second.message, Position("other", 0, 0), first.time_ms - HOUR_MS)
-        anew = await life.rebuild(taken=[first, early])
-        assert anew.snapshot.state == {"handler": "confirmed"}
+        rebuilt = await life.rebuild(taken=[first, early])
+        assert rebuilt.snapshot.state == {"handler": "confirmed"}
 
 
 async def test_a_long_history_comes_with_its_archives(tmp_path: Path) -> None:
@@ -267,13 +270,13 @@ async def test_a_long_history_comes_with_its_archives(tmp_path: Path) -> None:
     async with place(tmp_path) as at:
         life = Life(await at.worker(payment))
         await life.takes(*(an_order(quantity=n) for n in range(1, 100)))
-        anew = await life.rebuild()
-        *before, (last, _) = anew.documents
+        rebuilt = await life.rebuild()
+        *before, (last, _) = rebuilt.documents
         assert (last, {collection for collection, _ in before}) == (PROGRESS, {ARCHIVES})
         archived = [
-            decode_archive(content).transitions for (c, _), (content, _) in anew.documents.items() if c == ARCHIVES
+            decode_archive(content).transitions for (c, _), (content, _) in rebuilt.documents.items() if c == ARCHIVES
         ]
-        assert sum(map(len, archived)) + len(anew.snapshot.transitions) == anew.snapshot.n == 99
+        assert sum(map(len, archived)) + len(rebuilt.snapshot.transitions) == rebuilt.snapshot.n == 99
 
 
 # -------------------------------------------------------------------- what is refused
@@ -305,9 +308,9 @@ async def test_a_state_in_its_newest_version_is_rebuilt_without_a_migration(tmp_
     async with place(tmp_path) as at:
         life = Life(await at.worker(service))
         await life.takes(an_order(), CONFIRMED)
-        anew, once = await life.rebuild(), await life.worker.progress()
-    assert anew.snapshot.state == once.state == {"thousands": 1_000_000}
-    assert anew.snapshot.version == once.version == 2
+        rebuilt, once = await life.rebuild(), await life.worker.progress()
+    assert rebuilt.snapshot.state == once.state == {"thousands": 1_000_000}
+    assert rebuilt.snapshot.version == once.version == 2
 
 
 def refused(words: str) -> "pytest.RaisesExc[Unknowable]":

@@ -44,10 +44,10 @@ def test_a_type_that_comes_near_is_taken_by_what_the_bytes_are_and_else_doubted(
 
 @pytest.mark.parametrize("type_", ["", "Placed", "OrderPlacedTwice", "placed.order", "v1", "...", "1.0", "\udcff"])
 def test_a_type_that_means_nothing_here_is_unknown(type_: str) -> None:
-    said = type_.encode("utf-8", "surrogatepass")
-    found = recognize(record(None, b"{}", ("ce_type", said or b"-")), LIBRARY)
+    header = type_.encode("utf-8", "surrogatepass")
+    found = recognize(record(None, b"{}", ("ce_type", header or b"-")), LIBRARY)
     assert (found.name, found.doubt) == ("", "")
-    doubted = recognize(record(None, NATIVE, ("ce_type", said or b"-")), LIBRARY)
+    doubted = recognize(record(None, NATIVE, ("ce_type", header or b"-")), LIBRARY)
     assert "its bytes are those of orders/OrderPlaced.v1" in doubted.doubt
 
 

@@ -209,8 +209,8 @@ async def seen_by_people(folder: Path) -> tuple[dict[str, str], list[DeadLetter]
             if letter.what == "dead letter":
                 wish = CommandRequest(wanted="replay", operator=Operator("me", "to see"))
                 setup = RehearsalSetup(declared=payment.declared, store=place.store, clock=place.clock)
-                told = await rehearse(letter, wish, setup)
-                seen[f"rehearsal of {letter.id}"] = str(told)
+                rehearsal = await rehearse(letter, wish, setup)
+                seen[f"rehearsal of {letter.id}"] = str(rehearsal)
     return seen, letters
 
 
@@ -243,7 +243,7 @@ SHOWN = ((), ("--steps", "--values"), ("--json", "--values"), ("--json",))
 
 
 @pytest.mark.parametrize(
-    "said",
+    "failing",
     [
         lambda: codec.encode(an_order(card=f"{CARD}\udfff")),
         lambda: codec.encode(
@@ -253,9 +253,9 @@ SHOWN = ((), ("--steps", "--values"), ("--json", "--values"), ("--json",))
         lambda: codec.to_json(an_order(card=f"{CARD}\udfff")),
     ],
 )
-def test_an_error_about_an_event_does_not_show_its_sensitive_values(said: Callable[[], object]) -> None:
+def test_an_error_about_an_event_does_not_show_its_sensitive_values(failing: Callable[[], object]) -> None:
     with pytest.raises(BadInput) as refusal:
-        said()
+        failing()
     assert "SECRET" not in str(refusal.value)
 
 

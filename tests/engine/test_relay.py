@@ -59,8 +59,8 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 
 def relay_of(store: SqliteStore, log: Log, moments: list[TelemetryEvent] | None = None) -> ChangeRelay:
     clock = AheadClock()
-    told: list[TelemetryEvent] = [] if moments is None else moments
-    return ChangeRelay("s", store, cast(Broker, log), clock, OutageWatch("s", clock, told.append))
+    reported: list[TelemetryEvent] = [] if moments is None else moments
+    return ChangeRelay("s", store, cast(Broker, log), clock, OutageWatch("s", clock, reported.append))
 
 
 async def test_changes_go_to_the_topic_in_order_and_are_forgotten_then(store: SqliteStore) -> None:

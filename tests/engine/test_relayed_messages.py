@@ -15,7 +15,7 @@ from tests.contracts.folders import event, field, put
 from tests.engine.real_worker import Workplace, at_work, workplace
 
 CENTS = field("cents", "long")
-SAID: dict[str, Any] = {"topic": "accounts", "owner": "bank", "starts": True, "produced_by": "external"}
+EXTERNAL: dict[str, Any] = {"topic": "accounts", "owner": "bank", "starts": True, "produced_by": "external"}
 
 
 class Bank:
@@ -24,7 +24,7 @@ class Bank:
     def __init__(self, folder: Path, *fields: dict[str, Any], topic: dict[str, Any] | None = None, **more: Any) -> None:
         if topic is not None:
             put(folder / "contracts/accounts/topic.json", json.dumps({"partitions": 1, **topic}))
-        self.topped = event(folder, CENTS, *fields, name="Topped", **SAID, **more)
+        self.topped = event(folder, CENTS, *fields, name="Topped", **EXTERNAL, **more)
         self.service, self.added = Service("ledger"), dict[str, int]()
 
         async def add(key: str, cents: int) -> int:
@@ -135,7 +135,7 @@ async def test_a_tombstone_is_passed_over_and_counted(tmp_path: Path) -> None:
         )
         await bank.publish_and_settle(place, None)
         assert not place.reported_dead_letters()
-        assert [told.why for told in place.reported(PassedOver)] == ["tombstone"] * 4
+        assert [moment.why for moment in place.reported(PassedOver)] == ["tombstone"] * 4
         assert list(bank.added.values()) == [100]
 
 
@@ -144,8 +144,8 @@ async def test_a_type_without_a_contract_is_reported_once_and_counted(tmp_path: 
     async with workplace(tmp_path) as place, at_work(place, bank.service):
         await bank.publish_and_settle(place, b"{}", headers=(("ce_type", b"com.bank.Closed\x1b[2J"),))
         await bank.publish_and_settle(place, b"{}", headers=(("ce_type", b"com.bank.Opened"),))
-        assert [told.why for told in place.reported(PassedOver)] == ["unknown type"] * 4
-        assert [told.type for told in place.reported(UnknownType)] == [r"com.bank.Closed\x1b[2J", "com.bank.Opened"]
+        assert [moment.why for moment in place.reported(PassedOver)] == ["unknown type"] * 4
+        assert [moment.type for moment in place.reported(UnknownType)] == [r"com.bank.Closed\x1b[2J", "com.bank.Opened"]
         assert not place.reported_dead_letters()
 
 

@@ -30,8 +30,8 @@ async def a_wish(at: Workers, worker: At, about: str | None = None) -> OperatorC
     return parse_command(Record(out.topic, 0, 0, out.key, out.value, out.headers, 0))
 
 
-async def heeds(worker: At, wish: OperatorCommand) -> None:
-    """The worker takes a wish to its end."""
+async def executes(worker: At, wish: OperatorCommand) -> None:
+    """Let the worker execute a command to its end."""
     await MessageProcessor(worker.participant).process(
         MessageProcessor(worker.participant).begin(wish, Position("payment.commands", 0, 0), None)
     )
@@ -44,7 +44,7 @@ async def test_a_released_run_is_tried_at_once_in_its_place_and_later_ones_follo
         await worker.takes(an_order())
         await worker.takes(CONFIRMED)
         bank.mended = True
-        await heeds(worker, await a_wish(at, worker))
+        await executes(worker, await a_wish(at, worker))
         p = await worker.progress()
         assert (p.queue, p.intents, bank.noted, len(bank.asked)) == ((), (), [SAGA], 5)
         history = await worker.history()
@@ -61,10 +61,10 @@ async def test_a_released_run_that_fails_is_parked_with_one_more_attempt(tmp_pat
     async with place(tmp_path) as at:
         worker = await at.worker(failing(bank, PARKS))
         await worker.takes(an_order())
-        await heeds(worker, await a_wish(at, worker))
+        await executes(worker, await a_wish(at, worker))
         kept = only((await worker.progress()).queue)
         assert (kept.attempts, kept.dead, kept.due_ms > at.clock.now_ms()) == (2, None, True)
-        await heeds(worker, await a_wish(at, worker))
+        await executes(worker, await a_wish(at, worker))
         assert only((await worker.progress()).queue).dead, "the attempts are those that it was given"
 
 
@@ -74,10 +74,10 @@ async def test_a_wish_that_comes_twice_or_late_is_no_other_attempt(tmp_path: Pat
         worker = await at.worker(failing(bank, PARKS))
         await worker.takes(an_order())
         wish = await a_wish(at, worker)
-        await heeds(worker, wish)
-        await heeds(worker, wish)
+        await executes(worker, wish)
+        await executes(worker, wish)
         assert len(bank.asked) == 2
-        await heeds(worker, replace(wish, id="another wish about the same wait"))
+        await executes(worker, replace(wish, id="another wish about the same wait"))
         last = (await worker.history())[-1]
         assert (last.outcome, last.reason, len(bank.asked)) == (
             "ignored",
@@ -96,7 +96,7 @@ async def test_if_a_worker_dies_after_the_command_was_written_the_next_worker_ca
         turn = MessageProcessor(worker.participant).begin(wish, Position("payment.commands", 0, 0), None)
         while (await worker.history())[-1].outcome != "released":
             turn = await MessageProcessor(worker.participant).advance(turn)
-        await heeds(successor, wish)
+        await executes(successor, wish)
         assert (await worker.outcomes())[-1] == ("reserve", "handled")
 
 
@@ -105,7 +105,7 @@ async def test_a_wake_goes_with_it_for_the_wish_may_have_come_to_its_end_elsewhe
         worker = await at.worker(failing(Bank()))
         await worker.takes(an_order())
         before = len(published_timers(worker))
-        await heeds(worker, await a_wish(at, worker))
+        await executes(worker, await a_wish(at, worker))
         assert len(published_timers(worker)) > before
         await process_timer(worker, published_timers(worker)[before])
         assert (await worker.outcomes())[-1][1] == "retrying"
@@ -129,7 +129,7 @@ async def test_a_compensation_that_is_parked_is_released_under_its_own_name(tmp_
         await worker.takes(an_order())
         await worker.takes(CANCELLED)
         assert [run.undoes for run in find_parked_runs(await worker.progress())] == [True]
-        await heeds(worker, await a_wish(at, worker))
+        await executes(worker, await a_wish(at, worker))
         assert (await worker.outcomes())[-2:] == [("release", "released"), ("release", "compensated")]
 
 
@@ -160,7 +160,7 @@ async def test_a_deadline_and_a_turn_that_failed_are_released_and_those_that_wai
         await process_timer(worker, published_timers(worker)[-1])
         assert [run.handler for run in find_parked_runs(await worker.progress())] == ["look"]
         away[0] = False
-        await heeds(worker, await a_wish(at, worker))
+        await executes(worker, await a_wish(at, worker))
         assert (await worker.outcomes())[-2:] == [("look", "released"), ("look", "handled")]
         away[0] = True
         assert list(find_parked_runs(await worker.progress())) == [], "the deadline waits for its time"
@@ -168,7 +168,7 @@ async def test_a_deadline_and_a_turn_that_failed_are_released_and_those_that_wai
         await process_timer(worker, published_timers(worker)[-1])
         assert [run.handler for run in find_parked_runs(await worker.progress())] == ["expire"]
         away[0] = False
-        await heeds(worker, await a_wish(at, worker))
+        await executes(worker, await a_wish(at, worker))
         assert (await worker.outcomes())[-2:] == [("expire", "released"), ("expire", "handled")]
 
 
@@ -182,5 +182,5 @@ async def test_a_finished_run_is_not_released(tmp_path: Path) -> None:
         await at.clock.sleep(60)
         await process_timer(worker, published_timers(worker)[-1])
         assert (await worker.outcomes())[-1] == ("reserve", "handled")
-        await heeds(worker, wish)
+        await executes(worker, wish)
         assert ((await worker.outcomes())[-1], len(bank.asked)) == (("a command", "ignored"), 5)

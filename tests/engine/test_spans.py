@@ -28,8 +28,8 @@ def forgetful(memory: timedelta) -> Service[None]:
 
 
 def test_all_waits_and_topics_that_are_longer_than_the_retention_are_reported_together() -> None:
-    told = find_conflicting_times(forgetful(timedelta(days=1)).declared)
-    assert sorted(what.split(",")[0] for what in told) == [
+    conflicts = find_conflicting_times(forgetful(timedelta(days=1)).declared)
+    assert sorted(what.split(",")[0] for what in conflicts) == [
         "the attempts of confirm take up to 2 days",
         "the topic orders keeps records for 7 days",
     ]
@@ -41,8 +41,8 @@ def test_a_retention_that_is_longer_than_all_of_them_reports_nothing() -> None:
 
 def test_what_is_exactly_as_long_as_the_retention_is_reported_for_a_wait_alone() -> None:
     assert find_conflicting_times(forgetful(timedelta(days=7)).declared) == ()
-    (told,) = [what for what in find_conflicting_times(forgetful(timedelta(days=2)).declared) if "attempts" in what]
-    assert "remembers a saga for 2 days" in told
+    (conflict,) = [what for what in find_conflicting_times(forgetful(timedelta(days=2)).declared) if "attempts" in what]
+    assert "remembers a saga for 2 days" in conflict
 
 
 class Bank:
@@ -70,8 +70,8 @@ def spared(own: Retry | None = None, service: Retry | None = None, bank: Retry |
         return OrderConfirmed(order_id=placed.order_id)
 
     return [
-        told.partition(", and")[0].removeprefix("the attempts of confirm take up to ")
-        for told in find_conflicting_times(order.declared)
+        conflict.partition(", and")[0].removeprefix("the attempts of confirm take up to ")
+        for conflict in find_conflicting_times(order.declared)
     ]
 
 
@@ -83,8 +83,8 @@ def test_the_rules_of_a_resource_that_a_handler_takes_hold_for_its_attempts() ->
 
 @pytest.mark.parametrize("whose", ["own", "service", "bank"])
 def test_the_rules_for_a_kind_of_failure_are_seen_wherever_they_are_set(whose: str) -> None:
-    (told,) = spared(**{whose: Retry(attempts_max=1, by={ConnectionError: DAYS})})
-    assert told.startswith("10 days")
+    (conflict,) = spared(**{whose: Retry(attempts_max=1, by={ConnectionError: DAYS})})
+    assert conflict.startswith("10 days")
 
 
 def test_attempts_under_several_rules_follow_one_another() -> None:

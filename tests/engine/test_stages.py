@@ -148,9 +148,11 @@ async def test_the_trace_of_a_message_continues_in_all_that_it_causes(tmp_path: 
             await place.broker.publish([record._replace(headers=headers)])
         async with at_work(place, payment):
             await place.at_rest(payment)
-        said = [(r.key, dict(r.headers)) for r in await place.records("payments")]
+        published = [(r.key, dict(r.headers)) for r in await place.records("payments")]
         ((letter, _),) = await place.dead(payment)
-    found = {(key, (headers["ce_id"] or b"").partition(b"-")[0]): headers.get("traceparent") for key, headers in said}
+    found = {
+        (key, (headers["ce_id"] or b"").partition(b"-")[0]): headers.get("traceparent") for key, headers in published
+    }
     assert found == {
         (b"order-1", b"PaymentReserved"): one,
         (b"order-1", b"PaymentCaptured"): one,
@@ -184,8 +186,8 @@ async def test_a_pending_message_runs_with_its_own_trace(tmp_path: Path) -> None
             await place.broker.publish([record._replace(headers=(*record.headers, ("traceparent", trace)))])
             async with at_work(place, payment):
                 await place.at_rest(payment)
-        said = [dict(record.headers) for record in await place.records("payments")]
-    assert {(headers["ce_type"], headers["traceparent"]) for headers in said} == {
+        published = [dict(record.headers) for record in await place.records("payments")]
+    assert {(headers["ce_type"], headers["traceparent"]) for headers in published} == {
         (b"PaymentReserved", in_hand),
         (b"PaymentReleased", kept),
         (b"PaymentCaptured", kept),

@@ -168,9 +168,9 @@ async def test_people_are_shown_the_state_in_the_version_of_then(tmp_path: Path)
     environment = {"SAGA_STORE": f"sqlite:///{tmp_path}/{{service}}.db"}
 
     async def run_command(*arguments: str) -> str:
-        said = await asyncio.to_thread(CliRunner().invoke, main, arguments, env=environment, catch_exceptions=False)
-        assert said.exit_code == 0, said.output
-        return said.output
+        result = await asyncio.to_thread(CliRunner().invoke, main, arguments, env=environment, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
 
     assert "known to payment (state version 2)" in await run_command("sagas", "show", SAGA)
     services = json.loads(await run_command("sagas", "show", SAGA, "--json"))["services"]
@@ -266,9 +266,9 @@ async def test_archives_of_both_versions_make_the_state(tmp_path: Path, monkeypa
         assert p.state == {"cents": 986, "moved": 1}
         assert fold_state(map(decode_transition, whole)) == p.state
         assert verify_history(whole, p) is None
-        told = verify_history(whole, with_(p, version=3))
-        assert told is not None
-        assert "version" in told.what
+        mismatch = verify_history(whole, with_(p, version=3))
+        assert mismatch is not None
+        assert "version" in mismatch.what
         assert encode(p)
 
 
@@ -305,9 +305,9 @@ async def test_a_message_that_waits_in_an_old_schema_is_read_by_the_release_with
         p = await handled(place, new, Bank(), OrderConfirmed(order_id=SAGA))
         assert (p.version, p.state, p.waiting) == (2, {"cents": 980, "moved": 1}, ())
         (captured,) = await place.records("payments")
-        said = codec.decode(captured.value or b"", PaymentCaptured, find_library(ROOT))
-        assert isinstance(said, PaymentCaptured)
-        assert said.amount == Decimal(980)
+        decoded = codec.decode(captured.value or b"", PaymentCaptured, find_library(ROOT))
+        assert isinstance(decoded, PaymentCaptured)
+        assert decoded.amount == Decimal(980)
 
 
 async def after_note(cancelled: OrderCancelled, saga: Saga[Notes]) -> None:

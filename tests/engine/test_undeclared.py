@@ -52,9 +52,9 @@ async def test_work_of_an_undeclared_handler_waits_for_a_release_that_declares_i
             async with at_work(place, version):
                 await place.until(lambda: bool(place.reported(Stuck)) and bool(place.reported(Handled)))
             assert {handled.saga for handled in place.reported(Handled)} == {f"after {missing}"}
-            (said,) = {(stuck.saga, stuck.error) for stuck in place.reported(Stuck)}
-            assert said[0] == SAGA
-            assert f"what this version of 'payment' does not declare: {missing}; deploy a version that" in said[1]
+            (reported,) = {(stuck.saga, stuck.error) for stuck in place.reported(Stuck)}
+            assert reported[0] == SAGA
+            assert f"what this version of 'payment' does not declare: {missing}; deploy a version that" in reported[1]
         async with at_work(place, newer):
             await place.at_rest(newer)
         assert [entry.outcome for entry in await place.history(newer)] == ["handled", "compensated"]

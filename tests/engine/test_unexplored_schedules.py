@@ -286,10 +286,10 @@ async def test_a_new_handler_of_an_own_event_hears_what_earlier_versions_emitted
         await new.takes(CONFIRMED, id="late")
         assert "capture c" in ran
         assert (await new.progress()).self_consumed_types == ("PaymentReserved",)
-        told = await new.outcomes()
+        outcomes = await new.outcomes()
         await new.takes(CONFIRMED, id="late")
         await new.takes(an_order())
-        assert await new.outcomes() == told
+        assert await new.outcomes() == outcomes
 
 
 async def test_events_of_undone_results_are_not_taken_over(tmp_path: Path) -> None:
@@ -725,9 +725,9 @@ async def test_a_repair_does_not_wait_in_a_compensation_that_fails(
         await at.clock.sleep(2)
         with monkeypatch.context() as patch:
             patch.setattr(attempts_that_failed, "parks", lambda retry, attempt: False)
-            with pytest.raises(SagaError, match="release failed 17 times, the last with LookupError") as told:
+            with pytest.raises(SagaError, match="release failed 17 times, the last with LookupError") as raised:
                 await republish_saga(failing.participant, SAGA)
-        assert "repair it again" in str(told.value)
+        assert "repair it again" in str(raised.value)
         assert len(attempts) == 17
         assert [moment.handler for moment in failing.moments if isinstance(moment, Escalated)] == ["release"]
         assert [letter["dead_what"] for letter in failing.dead] == ["escalation"]
@@ -782,8 +782,8 @@ async def test_a_repair_that_dies_anywhere_is_gone_on_with_by_the_next_one(tmp_p
             await republish_saga(again.participant, SAGA)
             assert {"capture", "file"} <= set(ran), writes
             assert [h for h, _ in await again.outcomes()] == ["reserve", "capture", "file"], writes
-            said = {envelope.type_of(r) for r in (*new.log.messages, *again.log.messages)}
-            assert "PaymentCaptured" in said, f"published, though the {writes + 1}th write failed"
+            types = {envelope.type_of(r) for r in (*new.log.messages, *again.log.messages)}
+            assert "PaymentCaptured" in types, f"published, though the {writes + 1}th write failed"
             assert await republish_saga(again.participant, SAGA) == []
 
 

@@ -127,8 +127,8 @@ async def test_a_schema_that_was_deployed_since_the_start_parks_nothing(tmp_path
         worker = await worker_at(at, contracts)
         await worker.takes(order)
         assert await worker.outcomes() == [("reserve", "handled"), ("note", "waiting")]
-        (told,) = [m for m in worker.moments if isinstance(m, SchemasDeployed)]
-        assert told.schemas == ("orders/OrderPlaced.v2",)
+        (moment,) = [m for m in worker.moments if isinstance(m, SchemasDeployed)]
+        assert moment.schemas == ("orders/OrderPlaced.v2",)
         assert contracts.readings == 1
 
 
@@ -162,10 +162,10 @@ async def test_attempts_never_run_out_and_every_tenth_is_reported(tmp_path: Path
         await worker.takes(newer_order(contracts.newer_class("OrderPlaced")))
         began_ms = at.clock.now_ms()
         await until_ms(at, worker, began_ms + 3_600_000)
-        (told,) = [m for m in worker.moments if isinstance(m, Escalated)]
-        assert (told.handler, told.id) == ("see", None)
-        assert told.reason.startswith("10 attempts failed, the last with UnknownSchema: no schema in ")
-        assert told.reason.endswith("send the message to the dead letters: saga control route")
+        (moment,) = [m for m in worker.moments if isinstance(m, Escalated)]
+        assert (moment.handler, moment.id) == ("see", None)
+        assert moment.reason.startswith("10 attempts failed, the last with UnknownSchema: no schema in ")
+        assert moment.reason.endswith("send the message to the dead letters: saga control route")
         await until_ms(at, worker, began_ms + 10 * 3_600_000)
         assert len([m for m in worker.moments if isinstance(m, Escalated)]) in (2, 3)
         assert (worker.dead, only((await worker.progress()).queue).dead) == ([], None)
@@ -185,9 +185,9 @@ async def test_after_hours_a_schema_that_is_deployed_is_met_within_a_minute_and_
         looks = await until_ms(at, worker, began_ms + 4 * 3_600_000)
         assert max(looks) <= LOOK_S_MAX * 1000
         assert len(looks) <= 4 * 3600 / (LOOK_S_MAX * (1 - SPREAD)) + 10
-        p, told = await worker.progress(), [m for m in worker.moments if isinstance(m, Parked)]
-        assert p.n == len(told) <= 25, "one transition for each attempt, and none for a look"
-        assert told[-1].delay_s <= LOOK_S_MAX
+        p, parked = await worker.progress(), [m for m in worker.moments if isinstance(m, Parked)]
+        assert p.n == len(parked) <= 25, "one transition for each attempt, and none for a look"
+        assert parked[-1].delay_s <= LOOK_S_MAX
         another = await worker_at(at, contracts, once())  # what has waited is in no memory
         await at.clock.sleep(1)
         contracts.deploy()
@@ -206,8 +206,8 @@ async def route(at: Workers, worker: At, handler: str, *, off: bool = False) -> 
         why="nobody has that schema",
         now_ms=at.clock.now_ms(),
     )
-    said = controls.parse_control(Record(out.topic, 0, 0, out.key, out.value, out.headers, at.clock.now_ms()))
-    await control_log.write_control(worker.participant, Position(out.topic, 0, 0), said)
+    parsed = controls.parse_control(Record(out.topic, 0, 0, out.key, out.value, out.headers, at.clock.now_ms()))
+    await control_log.write_control(worker.participant, Position(out.topic, 0, 0), parsed)
 
 
 async def command(at: Workers, worker: At, wanted: Wanted, dead: str) -> None:
@@ -219,9 +219,11 @@ async def command(at: Workers, worker: At, wanted: Wanted, dead: str) -> None:
         operator_commands.CommandValue(dead=dead, who="ada", why="looked at"),
         at.clock.now_ms(),
     )
-    said = operator_commands.parse_command(Record(out.topic, 0, 0, out.key, out.value, out.headers, at.clock.now_ms()))
+    parsed = operator_commands.parse_command(
+        Record(out.topic, 0, 0, out.key, out.value, out.headers, at.clock.now_ms())
+    )
     await MessageProcessor(worker.participant).process(
-        MessageProcessor(worker.participant).begin(said, Position(out.topic, 0, 0), None)
+        MessageProcessor(worker.participant).begin(parsed, Position(out.topic, 0, 0), None)
     )
 
 
@@ -383,8 +385,8 @@ async def test_contracts_that_cannot_be_read_are_reported_once_and_known_ones_st
         await worker.takes(order)
         for _ in range(2):
             await process_next_timer(at, worker)
-        (told,) = [m for m in worker.moments if isinstance(m, ContractsUnreadable)]
-        assert "OrderPlaced.v2.avsc" in told.error
+        (moment,) = [m for m in worker.moments if isinstance(m, ContractsUnreadable)]
+        assert "OrderPlaced.v2.avsc" in moment.error
         await worker.takes(an_order("order-2"))
         assert (await worker.progress("order-2")).inbox
         contracts.deploy()
@@ -419,8 +421,8 @@ async def test_the_contracts_are_read_seldom_however_many_messages_are_unknown(t
         }
 
 
-def parked_now(told: Sequence[Parked]) -> set[str]:
-    return {m.saga for m in told}
+def parked_now(moments: Sequence[Parked]) -> set[str]:
+    return {m.saga for m in moments}
 
 
 async def test_a_message_with_an_unknown_schema_is_parked_and_affects_no_other_saga(tmp_path: Path) -> None:
@@ -452,8 +454,8 @@ async def test_a_restart_with_the_newer_contracts_handles_it(tmp_path: Path) -> 
         assert not here.reported(DeadLettered)
 
 
-def handled(told: Sequence[Handled]) -> set[str]:
-    return {m.saga for m in told if ("reserve", "handled", None) in m.outcomes}
+def handled(moments: Sequence[Handled]) -> set[str]:
+    return {m.saga for m in moments if ("reserve", "handled", None) in m.outcomes}
 
 
 @pytest.mark.parametrize("cut", [9, 20])

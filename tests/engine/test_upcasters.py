@@ -297,8 +297,8 @@ async def test_without_that_release_it_waits_on_and_never_is_a_dead_letter(tmp_p
         end_ms = at.clock.now_ms() + 3_600_000
         while published_timers(worker)[-1].due_ms < end_ms:
             await process_when_due(at, worker, published_timers(worker)[-1])
-        told = [m.reason for m in worker.moments if isinstance(m, Escalated)]
-        assert "NewerVersion: it is of baskets/BasketFilled.v2, and this release of" in told[0]
+        reasons = [m.reason for m in worker.moments if isinstance(m, Escalated)]
+        assert "NewerVersion: it is of baskets/BasketFilled.v2, and this release of" in reasons[0]
         assert (worker.dead, only((await worker.progress()).queue).dead) == ([], None)
 
 

@@ -601,7 +601,7 @@ class Log:
     def __init__(self, assignment: WorkerAssignment) -> None:
         self.assignment = assignment
         self.handled_ms, self.noted = 0, True
-        self.told: list[set[str]] = []
+        self.reported: list[set[str]] = []
 
     async def refresh_positions(self) -> None:
         return None
@@ -616,7 +616,7 @@ class Log:
         return self.assignment.trackers.get(Partition(*position[:2])) is tracker
 
     def report_behind(self, sagas: set[str]) -> None:
-        self.told.append(sagas)
+        self.reported.append(sagas)
 
 
 def behind(place: Place) -> Log:
@@ -643,7 +643,7 @@ async def test_a_wake_waits_until_the_log_has_been_handled_or_something_else_is_
         place.held.keep_until_handled(item_of(place, 3), AwaitLog(NOW_MS + 9000, None))
         assert place.held.count(P) == 3
         assert not await place.held._release_handled()
-        assert log.told[-1] == {"order-1", "order-2", "order-3"}
+        assert log.reported[-1] == {"order-1", "order-2", "order-3"}
         log.handled_ms = NOW_MS
         assert await place.held._release_handled()
         await place.clock.forward(3)
@@ -701,7 +701,7 @@ async def test_wakes_that_wait_for_the_log_are_looked_at_while_there_are_any() -
 
 
 async def wait_until_reported(log: Log, times: int) -> None:
-    while len(log.told) < times:
+    while len(log.reported) < times:
         await SystemClock().sleep(0.01)
 
 

@@ -94,10 +94,10 @@ async def test_events_of_one_handler_are_published_in_the_order_in_which_it_retu
     async with workplace(tmp_path) as place, at_work(place, payment):
         await place.publish(an_order())
         await place.at_rest(payment)
-        said = [record.value or b"" for record in await place.records("payments")]
-        assert [b"c%d" % n in value for n, value in enumerate(said)] == [True] * 5
+        values = [record.value or b"" for record in await place.records("payments")]
+        assert [b"c%d" % n in value for n, value in enumerate(values)] == [True] * 5
         (entry,) = await place.history(payment)
-        assert said == [event.value for event in entry.events]
+        assert values == [event.value for event in entry.events]
         assert len({event.id for event in entry.events}) == 5
 
 
@@ -206,11 +206,11 @@ async def test_a_long_history_is_archived_and_verified_as_a_whole(tmp_path: Path
         assert len(p.inbox) == 200
     (tmp_path / "store.db").rename(tmp_path / "payment.db")
     environment = {"SAGA_STORE": f"sqlite:///{tmp_path}/{{service}}.db"}
-    told = await asyncio.to_thread(
+    result = await asyncio.to_thread(
         CliRunner().invoke, main, ["sagas", "verify", SAGA], env=environment, catch_exceptions=False
     )
-    assert told.exit_code == 0, told.output
-    assert "unchanged" in told.output
+    assert result.exit_code == 0, result.output
+    assert "unchanged" in result.output
 
 
 async def test_a_message_without_the_start_of_its_saga_waits_until_one_has_it(tmp_path: Path) -> None:
@@ -277,8 +277,8 @@ async def test_events_caused_by_a_client_message_carry_the_start_of_the_saga(tmp
             await place.at_rest(payment)
             await place.publish(OrderConfirmed(order_id=SAGA), started=None, source="client")
             await place.at_rest(payment)
-        said = {envelope.type_of(r): texts_of(r.headers).get("ce_sagastart") for r in await place.records("payments")}
-        assert said == dict.fromkeys(["PaymentReserved", "PaymentCaptured", "PaymentReleased"], began)
+        starts = {envelope.type_of(r): texts_of(r.headers).get("ce_sagastart") for r in await place.records("payments")}
+        assert starts == dict.fromkeys(["PaymentReserved", "PaymentCaptured", "PaymentReleased"], began)
         assert [(e.handler, e.outcome) for e in await place.history(payment)] == [
             ("reserve", "handled"),
             ("answer", "handled"),

@@ -33,7 +33,7 @@ class Yields:
 
     def __init__(self, tasks: asyncio.TaskGroup, most: int = 10) -> None:
         self.begun: list[str] = []
-        self.busy, self.told = True, 0
+        self.busy, self.reported = True, 0
         self.gate = asyncio.Event()
         self.prefixes = {topic: OffsetTracker(0) for topic in ("orders", "shipments")}
         self.lanes = KeyedExecutor(tasks, self._handle, self._handle)
@@ -54,7 +54,7 @@ class Yields:
         return True
 
     def _roomier(self) -> None:
-        self.told += 1
+        self.reported += 1
 
 
 @asynccontextmanager
@@ -149,11 +149,11 @@ async def test_not_more_yield_than_may_and_their_topics_are_not_read_meanwhile()
         assert (here.yielding.is_full, here.begun) == (True, [])
         here.add(an_order("d"))
         await a_moment()
-        assert (here.begun, here.yielding.count, here.told) == (["a OrderPlaced"], 3, 0)
+        assert (here.begun, here.yielding.count, here.reported) == (["a OrderPlaced"], 3, 0)
         here.busy = False
         here.lanes.freed.set()
         await until(lambda: not here.yielding.count)
-        assert here.told == 1
+        assert here.reported == 1
 
 
 async def test_deferred_messages_of_a_lost_partition_are_dropped_unfinished() -> None:

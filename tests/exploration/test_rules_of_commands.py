@@ -17,7 +17,7 @@ from saga.progress.failed_attempts import find_parked_runs
 from saga.progress.journal import Commit, WriteContext
 from tests.exploration.without_a_rule import Take, check_loss
 
-heed, replayed, discarded = (
+decide_command, replayed, discarded = (
     operator_commands.decide_command,
     operator_commands._apply_replay,
     operator_commands.discard_message,
@@ -54,7 +54,7 @@ def a_replay_forgets_open_intents(patch: pytest.MonkeyPatch) -> None:
 
 def a_begun_run_is_discarded_without_an_abort(patch: pytest.MonkeyPatch) -> None:
     def at_once(p: SagaProgress, roles: Any, command: OperatorCommand, bad: Any) -> Any:
-        action = heed(p, roles, command, bad)
+        action = decide_command(p, roles, command, bad)
         if not isinstance(action, BeginAbort):
             return action
         return Discard(command, next(k for k in p.queue if k.dead == command.dead))

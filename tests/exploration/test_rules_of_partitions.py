@@ -46,8 +46,8 @@ def moves(
     me = s.workers[w]
     owns = s.owner == w
     if me.stage == "out" and s.owner == -1:
-        told = Worker("assigned", guards=s.noted)
-        yield "is given the partition", _with(s, w, told, owner=w)
+        assigned = Worker("assigned", guards=s.noted)
+        yield "is given the partition", _with(s, w, assigned, owner=w)
     if me.stage == "assigned":
         if owns:
             yield "notes", _with(s, w, me._replace(stage="begun"), noted=True)

@@ -38,7 +38,7 @@ def a_migration_is_applied_twice(patch: pytest.MonkeyPatch) -> None:
 
 def a_newer_state_is_read_by_an_older_release(patch: pytest.MonkeyPatch) -> None:
     check = ProgressRepository._check_declared
-    patch.setattr(ProgressRepository, "_check_declared", lambda s, p, *said: check(s, replace(p, version=1), *said))
+    patch.setattr(ProgressRepository, "_check_declared", lambda s, p, *rest: check(s, replace(p, version=1), *rest))
 
 
 def a_rerun_gets_the_unmigrated_state(patch: pytest.MonkeyPatch) -> None:

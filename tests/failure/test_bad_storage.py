@@ -86,32 +86,32 @@ async def made_by_a_run(tmp_path: Path) -> None:
 
 
 def test_a_full_store_keeps_a_service_from_starting(tmp_path: Path) -> None:
-    said = refused(tmp_path, command=("tests.failure.full_store", "run", "services.payment"))
-    assert "payment.db is full" in said
-    assert "make room on its disk" in said
+    message = refused(tmp_path, command=("tests.failure.full_store", "run", "services.payment"))
+    assert "payment.db is full" in message
+    assert "make room on its disk" in message
 
 
 def test_a_full_disk_keeps_a_service_from_starting(tmp_path: Path) -> None:
     limit = (20 * KIB, 20 * KIB)
-    said = refused(tmp_path, limited=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
-    assert str(tmp_path) in said
-    assert "room" in said or "look at the disk" in said
+    message = refused(tmp_path, limited=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
+    assert str(tmp_path) in message
+    assert "room" in message or "look at the disk" in message
 
 
 async def test_a_store_that_cannot_be_written_keeps_a_service_from_starting(tmp_path: Path) -> None:
     await made_by_a_run(tmp_path)
     forbid(tmp_path, "payment.db*")
-    said = refused(tmp_path, limited=bound_by_permissions)
-    assert f"{tmp_path}/payment.db" in said
-    assert "writable" in said
+    message = refused(tmp_path, limited=bound_by_permissions)
+    assert f"{tmp_path}/payment.db" in message
+    assert "writable" in message
 
 
 async def test_a_broker_that_cannot_be_written_keeps_a_service_from_starting(tmp_path: Path) -> None:
     await made_by_a_run(tmp_path)
     forbid(tmp_path, "broker.db*")
-    said = refused(tmp_path, limited=bound_by_permissions)
-    assert f"{tmp_path}/broker.db" in said
-    assert "writable" in said or "give this user write access" in said
+    message = refused(tmp_path, limited=bound_by_permissions)
+    assert f"{tmp_path}/broker.db" in message
+    assert "writable" in message or "give this user write access" in message
 
 
 async def test_a_broker_file_of_a_newer_version_keeps_a_service_from_starting(tmp_path: Path) -> None:
@@ -119,10 +119,10 @@ async def test_a_broker_file_of_a_newer_version_keeps_a_service_from_starting(tm
     with closing(sqlite3.connect(tmp_path / "broker.db")) as file:
         (version,) = file.execute("PRAGMA user_version").fetchone()
         file.execute(f"PRAGMA user_version = {version + 1}")  # the lowest byte is the format
-    said = refused(tmp_path)
+    message = refused(tmp_path)
     known = version & 0xFF
-    assert f"broker.db is of format {known + 1}, newer than {known}" in said
-    assert "run the version of saga that wrote it" in said
+    assert f"broker.db is of format {known + 1}, newer than {known}" in message
+    assert "run the version of saga that wrote it" in message
 
 
 def test_a_broken_contract_keeps_a_service_from_starting(tmp_path: Path) -> None:
@@ -133,16 +133,16 @@ def test_a_broken_contract_keeps_a_service_from_starting(tmp_path: Path) -> None
     schema["fields"][0]["type"] = "sting"
     broken.write_text(json.dumps(schema))
     (contracts / "orders" / "OrderPlaced.v1.avsc").write_text("{")
-    said = refused(tmp_path, settings={"SAGA_CONTRACTS": str(contracts)})
-    assert "payments/PaymentReserved.v1.avsc" in said
-    assert "sting" in said
-    assert "orders/OrderPlaced.v1.avsc" in said, "all problems at once"
+    message = refused(tmp_path, settings={"SAGA_CONTRACTS": str(contracts)})
+    assert "payments/PaymentReserved.v1.avsc" in message
+    assert "sting" in message
+    assert "orders/OrderPlaced.v1.avsc" in message, "all problems at once"
 
 
 def test_a_resource_that_does_not_open_keeps_a_service_from_starting(tmp_path: Path) -> None:
-    said = refused(tmp_path, settings={"PAYMENT_LEDGER": "/dev/null/ledgers/bank.db"})
-    assert "service 'payment' cannot start" in said
-    assert "resource bank does not open: NotADirectoryError" in said
+    message = refused(tmp_path, settings={"PAYMENT_LEDGER": "/dev/null/ledgers/bank.db"})
+    assert "service 'payment' cannot start" in message
+    assert "resource bank does not open: NotADirectoryError" in message
 
 
 # -------------------------------------------------------------------- while running
@@ -248,8 +248,8 @@ async def test_lanes_wait_while_the_log_is_full_and_go_on(tmp_path: Path) -> Non
         await goes_on_afterwards(house, clock, "broker", narrow, wide, "broker.db")
         assert "nothing was written: make room on its disk" in find_outages(house, "broker")[0].error
         reserved = [record async for record in house.broker.scan("payments")]
-    said = {envelope.to_message(record, type_="PaymentReserved", schema="", contract=None).id for record in reserved}
-    assert len(said) == ORDERS, "each said, however often it was published"
+    ids = {envelope.to_message(record, type_="PaymentReserved", schema="", contract=None).id for record in reserved}
+    assert len(ids) == ORDERS, "each said, however often it was published"
     assert len(ledger.read(tmp_path / "bank.db")) == ORDERS, "each charged once"
 
 
@@ -315,9 +315,9 @@ async def test_a_service_whose_file_is_deleted_or_replaced_ends_with_a_remedy(
                 ended = str(why)
         with suppress(SagaError):
             await broker.__aexit__(None, None, None)
-    said = (tmp_path / "payment.log").read_text()
+    log = (tmp_path / "payment.log").read_text()
     assert "payment ended by itself, with 2" in ended
-    assert "Traceback" not in said
-    assert f"{tmp_path}/{file}" in said
-    assert "in use" in said or "damaged" in said
-    assert "start again" in said or "restore" in said
+    assert "Traceback" not in log
+    assert f"{tmp_path}/{file}" in log
+    assert "in use" in log or "damaged" in log
+    assert "start again" in log or "restore" in log

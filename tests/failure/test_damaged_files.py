@@ -89,11 +89,11 @@ def crashed(folder: Path, to: Path) -> None:
     shutil.copytree(folder, to)
     for lock in to.glob("*.lock"):
         there = to / lock.name.removesuffix(".lock")
-        said = bytearray(lock.read_bytes())
-        if len(said) >= 24:
+        content = bytearray(lock.read_bytes())
+        if len(content) >= 24:
             status = there.stat()
-            said[8:24] = status.st_dev.to_bytes(8) + status.st_ino.to_bytes(8)
-            lock.write_bytes(said)
+            content[8:24] = status.st_dev.to_bytes(8) + status.st_ino.to_bytes(8)
+            lock.write_bytes(content)
 
 
 # -------------------------------------------------------------------- the store

@@ -52,26 +52,26 @@ def is_running(pid: int) -> bool:
     return True
 
 
-def pids(said: str) -> list[int]:
+def pids(output: str) -> list[int]:
     """Process ids of all services that were started."""
-    (line,) = re.findall(r"four services run: (.*)", said)
-    return [int(pid) for pid in re.findall(r"\((\d+)\)", line) + re.findall(r"as process (\d+)", said)]
+    (line,) = re.findall(r"four services run: (.*)", output)
+    return [int(pid) for pid in re.findall(r"\((\d+)\)", line) + re.findall(r"as process (\d+)", output)]
 
 
 @pytest.mark.slow
 def test_the_demonstration_ends_with_balanced_books_and_commands_that_work(tmp_path: Path) -> None:
     process = demo(tmp_path)
-    said, _ = process.communicate(timeout=ENDED_S_MAX)
-    assert process.returncode == 0, said
-    assert re.search(r"kill -9 \d+: payment is dead", said)
-    assert "payment is started again" in said
-    assert "order-0001 has expired: nobody answered in time" in said
-    assert re.search(r"^cancelled: expired +[1-9]", said, re.MULTILINE)
-    assert len(OK.findall(said)) == 8, said
-    assert "640 orders = " in said
-    assert [pid for pid in pids(said) if is_running(pid)] == []
-    assert PAGE.search(said), said
-    further, _, page = said.partition("To look further:\n")[2].partition("To look at all of them in a browser")
+    output, _ = process.communicate(timeout=ENDED_S_MAX)
+    assert process.returncode == 0, output
+    assert re.search(r"kill -9 \d+: payment is dead", output)
+    assert "payment is started again" in output
+    assert "order-0001 has expired: nobody answered in time" in output
+    assert re.search(r"^cancelled: expired +[1-9]", output, re.MULTILINE)
+    assert len(OK.findall(output)) == 8, output
+    assert "640 orders = " in output
+    assert [pid for pid in pids(output) if is_running(pid)] == []
+    assert PAGE.search(output), output
+    further, _, page = output.partition("To look further:\n")[2].partition("To look at all of them in a browser")
     commands = further.splitlines()
     for command, shown in zip(
         commands, ("expire     handled", "and more: raise --limit to see them", "all unchanged"), strict=True
@@ -101,10 +101,10 @@ def test_a_demonstration_that_is_ended_early_leaves_nothing_running(tmp_path: Pa
         assert lines[-1], lines
     assert "<title>" in answer(shown[1], "/sagas")
     process.send_signal(how)
-    said, _ = process.communicate(timeout=ENDED_S_MAX)
-    assert process.returncode == 130, said
-    assert "nothing is left running" in said
-    assert [pid for pid in pids("".join([*lines, said])) if is_running(pid)] == []
+    output, _ = process.communicate(timeout=ENDED_S_MAX)
+    assert process.returncode == 130, output
+    assert "nothing is left running" in output
+    assert [pid for pid in pids("".join([*lines, output])) if is_running(pid)] == []
     with pytest.raises(ConnectionRefusedError):
         answer(shown[1], "/sagas")
 
@@ -139,9 +139,9 @@ def test_a_service_that_falls_ends_the_demonstration_with_its_name_and_its_log(t
         assert line
     shipping = pids(line)[3]
     os.kill(shipping, signal.SIGKILL)
-    said, _ = process.communicate(timeout=ENDED_S_MAX)
-    assert process.returncode == 1, said
-    assert "shipping ended by itself, with -9; its log:" in said
-    assert f"{tmp_path}/.saga/demo/shipping.log" in said
-    assert "Traceback" not in said
+    output, _ = process.communicate(timeout=ENDED_S_MAX)
+    assert process.returncode == 1, output
+    assert "shipping ended by itself, with -9; its log:" in output
+    assert f"{tmp_path}/.saga/demo/shipping.log" in output
+    assert "Traceback" not in output
     assert [pid for pid in pids(line) if is_running(pid)] == []

@@ -62,8 +62,8 @@ def test_a_handler_that_will_not_end_is_left_as_by_a_crash(tmp_path: Path, body:
                     raise SagaError("the handler did not begin")
                 pause.wait(0.01)
             running.send_signal(signal.SIGTERM)
-            _, said = running.communicate(timeout=STOPPED_S_MAX)
+            _, output = running.communicate(timeout=STOPPED_S_MAX)
         finally:
             running.kill()
     assert running.returncode == 1
-    assert "it is cut off as by a crash, and will run again" in said
+    assert "it is cut off as by a crash, and will run again" in output

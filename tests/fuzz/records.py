@@ -108,8 +108,8 @@ def wakes(seed: int, count: int) -> Iterator[Written]:
         if number % 2:
             headers = (("ce_type", b"saga.wake"), ("ce_id", b"wake-1"), ("ce_source", b"payment"))
             headers = (*headers, ("ce_time", iso(NOW_MS).encode()))
-        said = random.choice((*DUES, written.value)) if number % 3 else b'{"due_ms":%d}' % (NOW_MS - number)
-        yield Written(written.key, said, headers, random.choice((NOW_MS, *LOG_TIMES_MS)), written.codec)
+        value = random.choice((*DUES, written.value)) if number % 3 else b'{"due_ms":%d}' % (NOW_MS - number)
+        yield Written(written.key, value, headers, random.choice((NOW_MS, *LOG_TIMES_MS)), written.codec)
 
 
 # -------------------------------------------------------------------- senders

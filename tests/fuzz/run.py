@@ -141,11 +141,10 @@ async def _account(
         by_place |= {headers["dead_position"]: letter} if "dead_position" in headers else {}
         by_message |= {headers["dead_message"]: letter} if "dead_message" in headers else {}
         _check_dead_letter_headers(figures, headers)
-    told: dict[str, dict[str, str]] = {}
     for record in records:
         where = f"{record.topic}/{record.partition}/{record.offset}"
         try:
-            end = await _end_of(service, store, record, by_message, told)
+            end = await _end_of(service, store, record, by_message)
         except BadInput:
             end = "dead: cannot be read" if where in by_place else None
             if where in by_place:
@@ -161,9 +160,8 @@ async def _end_of(
     store: Store,
     record: Record,
     letters: Mapping[str, Record],
-    told: dict[str, dict[str, str]],
 ) -> str | None:
-    """Fate of a record; `None` if nobody knows. Raises `BadInput` for one of which the saga cannot be told."""
+    """Fate of a record; `None` if it is unknown. Raises `BadInput` if its saga cannot be determined."""
     assert record.value is not None, "it is passed over"
     if record.value[:2] != codec.MARKER:
         record = to_binary_mode(record)
@@ -211,12 +209,12 @@ def _check_dead_letter_headers(figures: Figures, headers: Mapping[str, str]) -> 
 
 def _check_given_back(figures: Figures, record: Record, letter: Record) -> None:
     """Check that all that a sender wrote is there, or as much as fits, with the digest of all."""
-    said = texts_of(letter.headers)
+    headers = texts_of(letter.headers)
     value, key = record.value or b"", record.key or b""
-    if "dead_cut" in said:
+    if "dead_cut" in headers:
         digests = {"dead_value": value, "dead_key": key}
         right = all(
-            said[name] == f"{len(content)} bytes, sha256 {sha256(content).hexdigest()}"
+            headers[name] == f"{len(content)} bytes, sha256 {sha256(content).hexdigest()}"
             for name, content in digests.items()
         )
         right = right and value.startswith(letter.value or b"") and key.startswith(letter.key or b"")

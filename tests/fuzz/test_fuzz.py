@@ -47,8 +47,8 @@ def test_every_record_among_commands_is_a_command_or_a_dead_letter_with_a_reason
         headers = written.headers
         if offset % 2:
             headers = tuple((name, b"saga.replay" if name == "ce_type" else value) for name, value in headers)
-        said = (written.value, b'{"dead":"d","who":"a","why":"b"}', b'{"dead":1}')[offset % 3]
-        read = route_record(Record(COMMANDS, 0, offset, written.key, said, headers, written.time_ms), service)
+        content = (written.value, b'{"dead":"d","who":"a","why":"b"}', b'{"dead":1}')[offset % 3]
+        read = route_record(Record(COMMANDS, 0, offset, written.key, content, headers, written.time_ms), service)
         assert isinstance(read, OperatorCommand | BadRecord)
         found[type(read).__name__] += 1
         assert isinstance(read, OperatorCommand) or read.reason

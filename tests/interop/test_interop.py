@@ -44,24 +44,24 @@ def sales(tmp_path_factory: pytest.TempPathFactory, kafka_address: str, schema_r
     return made
 
 
-def as_expected(told: Mapping[str, Any], topic: str) -> None:
+def as_expected(line: Mapping[str, Any], topic: str) -> None:
     """The attributes of one of our events, as somebody else has read them."""
-    assert told["key"] == told["subject"]
-    assert told["topic"] == topic
-    assert (told["type"], told["source"], told["datacontenttype"]) == ("org.example.Sold", "client", "application/avro")
-    assert told["id"].startswith("Sold-")
-    assert told["dataschema"] == f"urn:saga:{topic}/Sold.v1"
+    assert line["key"] == line["subject"]
+    assert line["topic"] == topic
+    assert (line["type"], line["source"], line["datacontenttype"]) == ("org.example.Sold", "client", "application/avro")
+    assert line["id"].startswith("Sold-")
+    assert line["dataschema"] == f"urn:saga:{topic}/Sold.v1"
     for name in ("time", "sagastart"):
-        assert datetime.fromisoformat(told[name]) == datetime.fromisoformat(TIME)
+        assert datetime.fromisoformat(line[name]) == datetime.fromisoformat(TIME)
 
 
 def each_as_expected(lines: Sequence[Mapping[str, Any]], sales: Sales) -> None:
     """All of our events were read once, in both forms."""
-    assert sorted((told["topic"], told["key"]) for told in lines) == sorted(
+    assert sorted((line["topic"], line["key"]) for line in lines) == sorted(
         (topic, saga) for topic in (sales.single, sales.framed) for saga in SAGAS
     )
-    for told in lines:
-        as_expected(told, told["topic"])
+    for line in lines:
+        as_expected(line, line["topic"])
 
 
 # -------------------------------------------------------------------- ours, read by others
@@ -91,8 +91,8 @@ async def test_a_plain_consumer_reads_what_the_registry_and_the_file_say(
         assert value[:2] == b"\xc3\x01"
         by_avro = avro.schema.parse(registered_text(version))
         decoder = avro.io.BinaryDecoder(BytesIO(value[10:]))
-        told: Any = avro.io.DatumReader(by_avro).read(decoder)
-        assert (told["order_id"], str(told["total"])) == ((record.key or b"").decode(), "9.80")
+        decoded: Any = avro.io.DatumReader(by_avro).read(decoder)
+        assert (decoded["order_id"], str(decoded["total"])) == ((record.key or b"").decode(), "9.80")
         assert value[2:10] == version.fingerprint
 
 
@@ -118,7 +118,7 @@ def test_gos_sdk_reads_ours_and_a_service_reads_what_it_writes(sales: Sales, tmp
         for line in read_output_lines([str(program), sales.kafka, count, sales.theirs, sales.single, sales.framed])
     ]
     each_as_expected(lines, sales)
-    assert {base64.b64decode(told["data"])[0] for told in lines} == {0, 0xC3}
+    assert {base64.b64decode(each["data"])[0] for each in lines} == {0, 0xC3}
     asyncio.run(handled(sales, tmp_path, "go-json", "go-structured"))
 
 
@@ -134,9 +134,9 @@ def test_javas_avro_and_sdk_read_ours_and_a_service_reads_what_they_write(sales:
     command += [sales.kafka, sales.registry, str(schema), str(2 * len(SAGAS)), sales.theirs, str(id_)]
     lines = [json.loads(line) for line in read_output_lines([*command, sales.single, sales.framed])]
     each_as_expected(lines, sales)
-    for told in lines:
-        assert told["fields"] == {
-            "order_id": told["key"],
+    for each in lines:
+        assert each["fields"] == {
+            "order_id": each["key"],
             "total": "9.80",
             "at": "2026-11-21T14:06:40.500Z",
             "note": "null",
@@ -144,12 +144,12 @@ def test_javas_avro_and_sdk_read_ours_and_a_service_reads_what_they_write(sales:
             "lines": '[{"sku": "tea", "count": 2}]',
             "weights": "{tea=0.25}",
         }
-    assert {told["first"] for told in lines} == {0, 0xC3 - 256}
+    assert {each["first"] for each in lines} == {0, 0xC3 - 256}
     asyncio.run(handled(sales, tmp_path, "java-single", "java-registry", "java-json", "java-structured"))
 
 
 def test_a_service_reads_what_pythons_sdk_writes(sales: Sales, tmp_path: Path) -> None:
-    said = []
+    records = []
     for saga, write in (("python-json", python_sdk.to_binary), ("python-structured", python_sdk.to_structured)):
         attributes = {
             "id": f"{saga}-1",
@@ -165,11 +165,11 @@ def test_a_service_reads_what_pythons_sdk_writes(sales: Sales, tmp_path: Path) -
         more = {"lines": [{"sku": "tea", "count": 2}], "weights": {"tea": 0.25}}
         message = write(CloudEvent(attributes, {**fields, **more}), JSONFormat())
         key = message.key if isinstance(message.key, bytes) else (message.key or "").encode()
-        said.append(Outgoing(sales.theirs, key, message.value, tuple(message.headers.items())))
+        records.append(Outgoing(sales.theirs, key, message.value, tuple(message.headers.items())))
 
     async def published() -> None:
         async with sales.broker() as broker:
-            await broker.publish(said)
+            await broker.publish(records)
         await handled(sales, tmp_path, "python-json", "python-structured")
 
     asyncio.run(published())
@@ -198,5 +198,5 @@ async def handled(sales: Sales, folder: Path, *sagas: str) -> None:
     for saga in sagas:
         assert seen[saga] == sales.sold(sales.theirs, saga)
     for record in await sales.as_they_lie(sales.theirs):
-        said = texts_of(record.headers)
-        assert "ce_sagastart" not in said, "nothing of ours was needed"
+        headers = texts_of(record.headers)
+        assert "ce_sagastart" not in headers, "nothing of ours was needed"

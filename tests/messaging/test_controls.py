@@ -64,7 +64,7 @@ def test_what_is_encoded_comes_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("switch", "more", "told"),
+    ("switch", "more", "message"),
     [
         (Switch(flag=" ", percent=1), {}, "a flag's name"),
         (Switch(flag="x" * 101, percent=1), {}, "a flag's name"),
@@ -76,8 +76,8 @@ def test_what_is_encoded_comes_back() -> None:
         (Switch(flag="x", percent=1), {"why": "x" * 501}, "'why'"),
     ],
 )
-def test_an_invalid_control_is_bad_input(switch: Switch, more: dict[str, str], told: str) -> None:
-    with pytest.raises(BadInput, match=told):
+def test_an_invalid_control_is_bad_input(switch: Switch, more: dict[str, str], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         control_record(switch, **more)
 
 

@@ -214,10 +214,10 @@ def test_an_unreadable_record_raises_a_bounded_printable_error(case: str) -> Non
     headers, reason = BAD[case]
     with pytest.raises(BadInput) as why:
         read(with_headers(received(to_record(an_order(), NOW_MS)), **headers))
-    said = str(why.value)
-    assert said.startswith(reason)
-    assert said.isprintable()
-    assert len(said) < 400
+    message = str(why.value)
+    assert message.startswith(reason)
+    assert message.isprintable()
+    assert len(message) < 400
 
 
 def test_a_huge_key_is_quoted_once_and_shortened() -> None:
@@ -280,21 +280,23 @@ def test_headers_beyond_the_limit_are_counted() -> None:
     record = received(to_record(an_order(), NOW_MS))
     many: Headers = tuple((f"x-{n}", b"y" * 1000) for n in range(100))
     message = read(record._replace(headers=(*record.headers, *many)))
-    *kept, (name, told) = message.foreign
+    *kept, (name, summary) = message.foreign
     assert tuple(kept) == many[: len(kept)]
     assert 10 < len(kept) < 20
     assert name == "foreign_left_out"
     assert re.fullmatch(
-        rb"\d\d headers of \d+ bytes \(sha256 of their text [0-9a-f]{64}\) lie at orders/3/17", told or b""
+        rb"\d\d headers of \d+ bytes \(sha256 of their text [0-9a-f]{64}\) lie at orders/3/17", summary or b""
     )
     assert envelope.size_of(message.foreign) < envelope.FOREIGN_BYTES_MAX + 300
 
 
 WRITTEN = received(to_record(an_order(), NOW_MS))
-SAID = [st.sampled_from([value, None, b"", b"1", b"\xff", NOW.encode(), SAGA.encode()]) for _, value in WRITTEN.headers]
+HEADER_VALUES = [
+    st.sampled_from([value, None, b"", b"1", b"\xff", NOW.encode(), SAGA.encode()]) for _, value in WRITTEN.headers
+]
 
 
-@given(st.tuples(*SAID))
+@given(st.tuples(*HEADER_VALUES))
 def test_the_order_of_headers_does_not_matter(values: tuple[bytes | None, ...]) -> None:
     headers = tuple((name, value) for (name, _), value in zip(WRITTEN.headers, values, strict=True))
     as_written, turned = WRITTEN._replace(headers=headers), WRITTEN._replace(headers=headers[::-1])
@@ -319,10 +321,10 @@ OWNERS = {"A": "a", "B": "b"}
 
 @given(st.lists(st.tuples(names, st.one_of(names, st.sampled_from(["A-1", "B-1", "A-1|", "A-1/3/4"])), types)))
 def test_messages_of_two_senders_or_with_two_ids_are_different(messages: list[tuple[str, str, str]]) -> None:
-    said = {identity(source, id_, type_, OWNERS[type_]): (source, id_) for source, id_, type_ in messages}
+    sources = {identity(source, id_, type_, OWNERS[type_]): (source, id_) for source, id_, type_ in messages}
     for source, id_, type_ in messages:
         name = identity(source, id_, type_, OWNERS[type_])
-        assert said[name] == (source, id_)
+        assert sources[name] == (source, id_)
         assert id_in(name) == id_
         assert "+" not in name, "the ids of parts are joined by it"
         assert name.isprintable()

@@ -147,7 +147,7 @@ def test_a_resolution_is_decoded_as_it_was_encoded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "answered", "told"),
+    ("wanted", "answered", "message"),
     [
         ("replay", StepAnswer(step="charge"), "only `resolve` does"),
         ("resolve", StepAnswer(step=" "), "names no step"),
@@ -163,10 +163,10 @@ def test_a_resolution_is_decoded_as_it_was_encoded() -> None:
         ("resolve", StepAnswer(step="charge", value='"no"', raised="Declined"), "no list of arguments"),
     ],
 )
-def test_an_invalid_resolution_is_bad_input(wanted: str, answered: StepAnswer, told: str) -> None:
-    with pytest.raises(BadInput, match=told):
+def test_an_invalid_resolution_is_bad_input(wanted: str, answered: StepAnswer, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         command_record(wanted=wanted, answered=answered)
     value = msgspec.json.encode({"dead": "dead-1", "who": "ada", "why": "w", "answered": answered})
     record = command_to_record("payment", "order-17", wanted, CommandValue(dead="d", who="a", why="b"), NOW_MS)  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match=told):
+    with pytest.raises(BadInput, match=message):
         parse_command(lies(record, value=value))

@@ -105,9 +105,9 @@ def test_data_is_json_text_or_bytes(changed: dict[str, Any], content_type: bytes
     ],
 )
 def test_an_invalid_structured_event_is_refused_with_the_reason(record: Record, reason: str) -> None:
-    with pytest.raises(BadInput) as told:
+    with pytest.raises(BadInput) as raised:
         to_binary_mode(record)
-    assert reason in str(told.value)
+    assert reason in str(raised.value)
 
 
 @pytest.mark.parametrize("content_type", ["application/avro", "application/json", "", "cloudevents"])

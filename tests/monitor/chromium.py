@@ -52,19 +52,19 @@ class Tab:
     async def call(self, method: str, **params: object) -> dict[str, Any]:
         """Result of a command of the protocol."""
         self.number += 1
-        told = {"id": self.number, "method": method, "params": params}
-        await self.socket.send_str(json.dumps(told | ({"sessionId": self.session} if self.session else {})))
+        request = {"id": self.number, "method": method, "params": params}
+        await self.socket.send_str(json.dumps(request | ({"sessionId": self.session} if self.session else {})))
         while True:
-            said = await self._next()
-            if said.get("id") == self.number:
-                assert "error" not in said, (method, said)
-                result: dict[str, Any] = said["result"]
+            answer = await self._next()
+            if answer.get("id") == self.number:
+                assert "error" not in answer, (method, answer)
+                result: dict[str, Any] = answer["result"]
                 return result
 
     async def _next(self) -> dict[str, Any]:
-        said: dict[str, Any] = json.loads(await self.socket.receive_str(timeout=WITHIN_S))
-        params = said.get("params", {})
-        match said.get("method"):
+        event: dict[str, Any] = json.loads(await self.socket.receive_str(timeout=WITHIN_S))
+        params = event.get("params", {})
+        match event.get("method"):
             case "Network.requestWillBeSent":
                 self.asked.append(params["request"]["url"])
             case "Runtime.exceptionThrown":
@@ -73,7 +73,7 @@ class Tab:
                 self.complaints.append(params["entry"]["text"])
             case "Runtime.consoleAPICalled" if params["type"] == "error":
                 self.complaints.append(str(params["args"]))
-        return said
+        return event
 
     async def goto(self, url: str) -> None:
         """Open a page, and wait until it is loaded."""
@@ -123,8 +123,8 @@ class Tab:
 
 
 def _started(command: list[str], log: Path) -> subprocess.Popen[bytes]:
-    with log.open("wb") as said:
-        return subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
+    with log.open("wb") as output:
+        return subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
 
 
 @asynccontextmanager

@@ -139,22 +139,24 @@ def test_of_a_rebuilt_history_only_transitions_since_then_count() -> None:
     monitor = Monitor().take(
         make_transition("order", 0, 0), make_transition("payment", 0, S), make_transition("payment", 1, 2 * S), parked
     )
-    anew = replace(make_transition("payment", 0, S), rebuilt_at=iso(BEGIN_MS + 10 * MINUTE))
-    monitor.take(anew, make_transition("payment", 1, 2 * S, result="success"))
+    rebuilt = replace(make_transition("payment", 0, S), rebuilt_at=iso(BEGIN_MS + 10 * MINUTE))
+    monitor.take(rebuilt, make_transition("payment", 1, 2 * S, result="success"))
     assert monitor.stuck(100 * MINUTE) == []
     timeline = monitor.answers.saga("order-1", BEGIN_MS)
     assert timeline is not None
     assert [(line.service, line.number) for line in timeline.lines] == [("order", 0), ("payment", 0), ("payment", 1)]
     assert (timeline.row.transitions, timeline.missing) == (3, 0)
-    alone = Monitor().take(make_transition("payment", 0, S), anew, make_transition("order", 0, 0))
+    alone = Monitor().take(make_transition("payment", 0, S), rebuilt, make_transition("order", 0, 0))
     assert len(alone.answers.sagas(SagaFilter(), PageRequest()).rows) == 1
 
 
 def test_of_a_long_rebuilt_history_the_others_stay() -> None:
     count = saga_index.LINES_MAX + 2 * saga_index.SPARE
     long = (make_transition("order", number, number * S) for number in range(count))
-    anew = replace(make_transition("order", 0, 0), rebuilt_at=iso(BEGIN_MS))
-    timeline = Monitor().take(make_transition("payment", 0, count * S), *long, anew).answers.saga("order-1", BEGIN_MS)
+    rebuilt = replace(make_transition("order", 0, 0), rebuilt_at=iso(BEGIN_MS))
+    timeline = (
+        Monitor().take(make_transition("payment", 0, count * S), *long, rebuilt).answers.saga("order-1", BEGIN_MS)
+    )
     assert timeline is not None
     assert [(line.service, line.number) for line in timeline.lines] == [("order", 0), ("payment", 0)]
     assert (timeline.row.transitions, timeline.missing) == (2, 0)
@@ -330,8 +332,8 @@ def test_errors_are_listed_by_class_with_the_saga_of_the_last_one() -> None:
         make_transition("payment", 0, 2 * S, "retrying", saga="b", error="Declined"),
         make_transition("payment", 1, 1 * S, "dead", saga="a", error="KeyError"),
     )
-    said = [(each.error, each.count, each.saga) for each in monitor.answers.errors()]
-    assert said == [("Declined", 2, "b"), ("KeyError", 1, "a")]
+    errors = [(each.error, each.count, each.saga) for each in monitor.answers.errors()]
+    assert errors == [("Declined", 2, "b"), ("KeyError", 1, "a")]
 
 
 def test_a_partition_that_gets_more_than_its_share_is_hot() -> None:

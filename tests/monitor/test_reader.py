@@ -60,11 +60,11 @@ async def following(
     settings: Settings, since_ms: int | None = None
 ) -> AsyncIterator[tuple[TransitionReader, list[str]]]:
     """Reader that follows the log inside the block, and what it tells."""
-    said: list[str] = []
-    reader = TransitionReader(ReadModel(), CLOCK, lambda what: said.append(str(what)))
+    log: list[str] = []
+    reader = TransitionReader(ReadModel(), CLOCK, lambda what: log.append(str(what)))
     following = asyncio.get_running_loop().create_task(reader.follow(settings, since_ms))
     try:
-        yield reader, said
+        yield reader, log
     finally:
         following.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -154,15 +154,15 @@ async def test_what_is_no_transition_is_counted_and_blocks_nothing(either: Setti
 
 
 async def test_it_waits_for_a_log_and_a_topic_and_reports_that_once(settings: Settings) -> None:
-    async with following(settings) as (reader, said):
-        await until(lambda: len(said) == 1)
-        assert "no service has published a transition yet: there is no " in said[0]
+    async with following(settings) as (reader, lines):
+        await until(lambda: len(lines) == 1)
+        assert "no service has published a transition yet: there is no " in lines[0]
         async with open_broker(None, CLOCK, settings):  # a file without the topic
-            await until(lambda: len(said) == 2)
-        assert f"topic {TRANSITIONS} is missing" in said[1]
+            await until(lambda: len(lines) == 2)
+        assert f"topic {TRANSITIONS} is missing" in lines[1]
         await publish(settings, *some("a-"))
         await until(lambda: len(sagas(reader, "a-")) == 3)
-        assert [said.count(each) for each in said[:2]] == [1, 1]
+        assert [lines.count(each) for each in lines[:2]] == [1, 1]
 
 
 async def test_reading_all_that_is_there_makes_nothing(settings: Settings) -> None:

@@ -160,8 +160,8 @@ def until_equal(ground: Ground, expected: Sequence[object], *ports: int) -> None
     until(agree, lambda: (different, [Path(f"worker-{port}.log").read_text() for port in ports]))
 
 
-def told_missing(stderr: str, ground: Ground, dead: int) -> None:
-    """See that an answer says what is missing, if the others do not have the partitions of the dead one yet."""
+def check_missing_is_reported(stderr: str, ground: Ground, dead: int) -> None:
+    """Check that an answer names what is missing, if the others do not have the partitions of the dead worker yet."""
     for line in stderr.splitlines()[1:]:
         assert line.startswith("saga: missing in this answer: ")
         assert re.search(rf"[0-9]+ partitions of {ground.topic} \([0-9, ]+\)", line)
@@ -181,7 +181,7 @@ def test_two_workers_answer_as_one_monitor_that_reads_everything_whichever_of_th
             dying, other = ports[round_ % 2], ports[1 - round_ % 2]
             ground.tell(some(range(3 + 2 * round_, 4 + 2 * round_)))
             workers[dying].kill()
-            told_missing(saga("monitor", "rates", "--monitor", f"127.0.0.1:{other}").stderr, ground, dying)
+            check_missing_is_reported(saga("monitor", "rates", "--monitor", f"127.0.0.1:{other}").stderr, ground, dying)
             ground.tell(some(range(4 + 2 * round_, 5 + 2 * round_)))
             until_equal(ground, ground.answers(), other)
             if round_ < ROUNDS - 1:

@@ -91,8 +91,8 @@ def test_a_worker_that_answers_nonsense_is_one_that_does_not_answer() -> None:
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n\xc1")
             return (await answering).unanswered
 
-        (said,) = asyncio.run(ask())
-    assert said.startswith(f"3 partitions of saga.transitions (1, 2, 3) with {url}, which does not answer: ")
+        (message,) = asyncio.run(ask())
+    assert message.startswith(f"3 partitions of saga.transitions (1, 2, 3) with {url}, which does not answer: ")
 
 
 def test_where_all_is_there_an_answer_is_whole() -> None:
@@ -126,13 +126,13 @@ def test_on_the_embedded_broker_it_is_refused(saga: Call, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         (("--shared", "a b"), "it must consist of letters, digits, '.', '_' and '-', at most 200"),
         (("--shared", "shop", "--since", "2h"), "leave out --since and --store"),
         (("--shared", "shop", "--broker", "kafka://b", "--listen", "0.0.0.0:1"), "has no host"),
     ],
 )
-def test_what_cannot_be_shared_is_refused(saga: Call, folder: Path, given: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_shared_is_refused(saga: Call, folder: Path, given: tuple[str, ...], message: str) -> None:
     result = saga("monitor", "run", *given)
-    assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
+    assert (result.exit_code, message in result.stderr) == (2, True), result.stderr

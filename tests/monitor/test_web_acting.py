@@ -78,8 +78,8 @@ async def test_dead_letters_are_replayed_resolved_and_discarded_and_controls_swi
         assert "RuntimeError: the kiln is cold" in letter.text
         assert "What to do look why 1 attempts failed" in letter.text
         done = await browser.send(form_to(letter, "/dead/act", wanted="replay"), ("why", "the kiln is hot"))
-        told = await browser.get(done.headers["location"])
-        assert f"{service}, cup-1: replayed, then handled" in told.text
+        result_page = await browser.get(done.headers["location"])
+        assert f"{service}, cup-1: replayed, then handled" in result_page.text
         await shown(browser, done.headers["location"], "Now: replayed")
         assert await letters_of(browser, "cup-1", 0) == []
 
@@ -91,9 +91,9 @@ async def test_dead_letters_are_replayed_resolved_and_discarded_and_controls_swi
         ]  # fmt: skip
         assert len(marked) == 2
         again = await browser.send(form_to(both, "/dead/act"), *marked, ("wanted", "replay"), ("why", "once more"))
-        told = await browser.get(again.headers["location"])
+        result_page = await browser.get(again.headers["location"])
         for cup in ("cup-2", "cup-3"):
-            assert f"{service}, {cup}: replayed, then dead - " in told.text
+            assert f"{service}, {cup}: replayed, then dead - " in result_page.text
         [path] = await letters_of(browser, "cup-2", besides=before)
         letter = await browser.get(path)
         await browser.send(form_to(letter, "/dead/act", wanted="discard"), ("why", "it is broken"))
@@ -142,10 +142,10 @@ async def test_a_service_that_does_not_run_is_reported_and_does_it_later(
         answer = form_to(letter, "/dead/act", wanted="resolve")
         fields = (("step", "fire"), ("answered", '"hot"'), ("why", "seen through the window"))
         done = await browser.send(answer, *fields)
-        told = await browser.get(done.headers["location"])
-        assert "not yet" in told.text
-        assert "does it run?" in told.text
-        assert "Now: blocks" in told.text
+        page = await browser.get(done.headers["location"])
+        assert "not yet" in page.text
+        assert "does it run?" in page.text
+        assert "Now: blocks" in page.text
         monkeypatch.setattr("saga.monitor.web.operator_console.REPLAYS_MAX", 0)
         replay = form_to(letter, "/dead/act", wanted="replay")
         done = await browser.send(replay, ("why", "once more"))
@@ -179,8 +179,8 @@ async def test_a_run_resumes_with_an_entered_answer_and_an_escalation_is_closed(
         assert not (await browser.get("/sagas?state=escalated&text=cup-2")).links("/saga?")
         assert not (await browser.get("/sagas?state=escalated&outcome=success")).links("/saga?")
         done = await browser.send(form_to(escalation, "/dead/act", wanted="resolve"), ("why", "put right by hand"))
-        told = await browser.get(done.headers["location"])
-        assert "cup-1: resolved" in told.text
+        page = await browser.get(done.headers["location"])
+        assert "cup-1: resolved" in page.text
         await shown(browser, done.headers["location"], "Now: resolved")
         assert not (await browser.get("/sagas?state=escalated")).links("/saga?")
         assert await letters_of(browser, "cup-1", 0) == []

@@ -122,7 +122,7 @@ async def test_only_who_may_act_is_offered_a_bulk_action_and_can_start_one(
         assert (await browser.get("/dead")).links("/dead/bulk/new")
         form = form_to(await browser.get("/dead/bulk/new"), "/dead/bulk/start")
         why = ("reason_given", "fixed")
-        for fields, told in (
+        for fields, text in (
             ((("wanted", "resolve"), why), "the form has no action"),
             ((("wanted", "replay"),), "a reason is missing"),
             ((("wanted", "replay"), why, ("rate", "0")), "the rate must be a number"),
@@ -132,7 +132,7 @@ async def test_only_who_may_act_is_offered_a_bulk_action_and_can_start_one(
             ((("wanted", "replay"), why, ("text", "zzz")), "none of these blocks a saga any more"),
         ):
             answer = await browser.send(form, *fields, status=400)
-            assert told in Seen(answer.text).text, fields
+            assert text in Seen(answer.text).text, fields
         forged = await browser.post("/dead/bulk/start", [*((n, v) for n, v in form.fields if n != "form"), why])
         assert forged.status_code == 403, "the secret of the session is missing"
         assert (await browser.client.get("/dead/bulk?number=7")).status_code == 404

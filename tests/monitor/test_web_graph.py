@@ -144,12 +144,12 @@ async def test_the_example_is_drawn_from_its_manifests(folder: Path) -> None:
         links = page.links("/sagas?")
         for address in dict.fromkeys(links):
             await browser.get(address)
-    for told in (
+    for text in (
         "OrderPlaced external clients inventory, order, payment, shipping",
         "OrderConfirmed success order",
         "PaymentDeclined payment order",
     ):
-        assert told in page.text, told
+        assert text in page.text, text
     labels = [attrs["aria-label"] for tag, attrs in page.elements if tag == "svg"]
     assert labels == ["Services", "Choreography: 4 services, 15 events"]
     assert "2.00 a second" in page.text

@@ -106,7 +106,7 @@ async def test_every_page_is_accessible_and_loads_nothing_from_other_hosts(shop:
                 if look == "light" or (look == "dark" and (PICTURES or name in DARK)):
                     assert await tab.barriers(script) == [], (name, look)
         assert [asked for asked in tab.asked if not asked.startswith(f"{url}/")] == []
-        only = [said for said in tab.complaints if "404" not in said]
+        only = [complaint for complaint in tab.complaints if "404" not in complaint]
         assert only == [], "nothing fails, and the policy forbids nothing that the pages want"
 
 

@@ -178,7 +178,7 @@ async def test_needs_a_person_is_filtered_and_each_dead_letter_shows_everything(
             assert ("Nothing matches these filters." in seen.text) == (not found and query != "at=50"), query
         letter = await browser.get(path)
         assert "Dead letter of order-3" in letter.text
-        for told in (
+        for text in (
             "handler reserve",
             "event OrderPlaced",
             "attempts 1",
@@ -186,7 +186,7 @@ async def test_needs_a_person_is_filtered_and_each_dead_letter_shows_everything(
             "Lines of the service",
             "ce_subject",
         ):
-            assert told in letter.text, told
+            assert text in letter.text, text
         assert not [form for form in letter.forms if form.action == "/dead/act"], "nobody has signed in"
 
 
@@ -355,7 +355,7 @@ async def test_what_is_asked_wrongly_is_refused_with_what_to_do(shop: Path, sign
         assert "the form has no action" in await act(browser, letter, why)
         assert "a reason is missing" in await act(browser, letter, ("wanted", "replay"), ("why", "  "))
         resolve = (letter, why, ("wanted", "resolve"))
-        for told, *fields in (
+        for text, *fields in (
             ("the step is missing", ("answered", "1")),
             ("give either", ("step", "charge")),
             ("give either", ("step", "charge"), ("answered", "1"), ("raised", "X")),
@@ -364,14 +364,14 @@ async def test_what_is_asked_wrongly_is_refused_with_what_to_do(shop: Path, sign
             ("must be 1 or more", ("step", "charge"), ("answered", "1"), ("number", "0")),
             ("choose one", ("step", "charge"), ("answered", "1"), ("letter", "payment/y")),
         ):
-            assert told in await act(browser, *resolve, *fields), fields
+            assert text in await act(browser, *resolve, *fields), fields
         gone = await act(browser, letter, why, ("wanted", "replay"), status=303)
         assert gone == ""
         assert "payment: x no longer blocks a saga" in (await browser.get("/dead/list")).text
         assert "no longer blocks a saga" not in (await browser.get("/dead/list")).text, "it is told once"
         controls = await browser.get("/controls")
         form = next(form for form in controls.forms if form.action == "/controls/switch")
-        for told, *fields in (
+        for text, *fields in (
             ("no service nobody has a store", ("service", "nobody"), why),
             ("a reason is missing", ("service", "payment")),
             ("no time", ("service", "payment"), why, ("until", "soon")),
@@ -381,7 +381,7 @@ async def test_what_is_asked_wrongly_is_refused_with_what_to_do(shop: Path, sign
             ("needs its resource or its handler", ("service", "payment"), why, ("kind", "limit"), ("rate", "1")),
         ):
             answer = await browser.send(form, *fields, status=400)
-            assert told in Seen(answer.text).text, fields
+            assert text in Seen(answer.text).text, fields
 
 
 async def test_the_page_of_a_saga_explains_why_it_is_not_finished(shop: Path) -> None:

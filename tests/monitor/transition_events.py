@@ -20,9 +20,9 @@ BEGIN_MS = 1_795_270_000_000
 S, MINUTE = 1000, 60_000
 
 
-def record_of(told: TransitionEvent) -> Outgoing:
+def record_of(event: TransitionEvent) -> Outgoing:
     """Record of a single transition event."""
-    (record,) = transitions_to_records([make_line(told)])
+    (record,) = transitions_to_records([make_line(event)])
     return record
 
 

@@ -77,11 +77,11 @@ def goods_that_are_counted(world: SimulatedWorld) -> Callable[[], None]:
     place.is_counted = False
 
     def judge() -> None:
-        told = {call for record in world.cluster.log for name, call in record.headers if name == "dead_call"}
+        reported = {call for record in world.cluster.log for name, call in record.headers if name == "dead_call"}
         for number, sku in enumerate(goods):
             end, stock = world.outcome(f"order-{number}"), world.read(inventory, Stock, sku)
-            sent, aside = EACH if end is OrderConfirmed else 0, EACH if APPLIED.format(sku).encode() in told else 0
+            sent, aside = EACH if end is OrderConfirmed else 0, EACH if APPLIED.format(sku).encode() in reported else 0
             assert end in (OrderConfirmed, OrderCancelled), f"order-{number}: {end}"
-            assert stock == Stock(left=LEFT - sent - aside, aside=aside), f"{stock} of {sku}, {told} were told"
+            assert stock == Stock(left=LEFT - sent - aside, aside=aside), f"{stock} of {sku}, {reported} were told"
 
     return judge

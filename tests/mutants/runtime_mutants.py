@@ -349,10 +349,10 @@ def both_trust_an_old_cache(patch: pytest.MonkeyPatch) -> None:
 
 def a_second_replay_counts_as_a_duplicate(patch: pytest.MonkeyPatch) -> None:
     """What is wanted of one saga is heeded once."""
-    heed = operator_commands.decide_command
+    decide = operator_commands.decide_command
 
     def once(p: SagaProgress, roles: HandlerRoles, command: OperatorCommand) -> Any:
-        return None if p.replays else heed(p, roles, command)
+        return None if p.replays else decide(p, roles, command)
 
     patch.setattr(operator_commands, "decide_command", once)
 

@@ -114,8 +114,8 @@ def dead_letters_of(world: SimulatedWorld) -> list[tuple[str, str]]:
 def outcomes_of(world: SimulatedWorld) -> dict[str, str]:
     """The outcome of each saga as the log has it: what a service remembers of it may be wrong."""
     types = {name for declared in world.declared.values() for name in outcomes_among(declared)}
-    said = [((record.key or b"").decode(), (envelope.type_of(record) or "")) for record in world.cluster.log]
-    return {saga: type_ for saga, type_ in said if type_ in types}
+    published = [((record.key or b"").decode(), (envelope.type_of(record) or "")) for record in world.cluster.log]
+    return {saga: type_ for saga, type_ in published if type_ in types}
 
 
 def outcomes_among(declared: Declared) -> set[str]:
@@ -276,8 +276,8 @@ def cured_parties(world: SimulatedWorld) -> Callable[[], None]:
         ends = outcomes_of(world)
         assert ends.keys() == guests.keys(), ends
         held = [saga for saga, end in ends.items() if end == PartyHeld.__name__]
-        due, told = sum(guests[saga] + 1 for saga in held), len(reported_calls(world))
-        assert due <= len(places.held) <= due + told, f"{places.held} stand, {told} calls were told, {ends}"
+        due, reported = sum(guests[saga] + 1 for saga in held), len(reported_calls(world))
+        assert due <= len(places.held) <= due + reported, f"{places.held} stand, {reported} calls were told, {ends}"
 
     return judge
 

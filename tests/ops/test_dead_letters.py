@@ -41,10 +41,10 @@ async def test_the_original_of_a_letter_comes_back_unless_it_was_cut(tmp_path: P
     settings = Settings.from_environment(broker=url)
     found = await read_originals("payment", {id_, "cut", "empty"}, settings, CLOCK)
     assert found[id_] == LATE
-    for name, told in (("cut", "which is at orders/0/3"), ("empty", "the message is empty")):
+    for name, message in (("cut", "which is at orders/0/3"), ("empty", "the message is empty")):
         why = found[name]
         assert isinstance(why, BadInput)
-        assert told in str(why)
+        assert message in str(why)
     assert await read_originals("payment", {"other"}, settings, CLOCK) == {}
     assert await read_originals("shipping", {id_}, settings, CLOCK) == {}
 

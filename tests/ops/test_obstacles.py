@@ -388,14 +388,14 @@ def test_messages_of_a_handler_that_can_never_run_wait_for_no_start() -> None:
 
 def test_a_store_is_believed_before_the_monitor() -> None:
     p = replace(a_progress(), queue=(parked(NOW_MS + 9),))
-    told = ReportedTransition(
+    reported = ReportedTransition(
         service="payment", handler="reserve", outcome="handled", type="OrderPlaced", source="client", time=START,
         emitted=("PaymentReserved",),
     )  # fmt: skip
     wait = ReportedWait(
         service="payment", handler="other", types=("OrderConfirmed",), since=START, until=None, ends="a person"
     )
-    found = explained((p, (FAILED,)), offsets=RUNS, reports=SagaReports(transitions=[told], waits=[wait]))
+    found = explained((p, (FAILED,)), offsets=RUNS, reports=SagaReports(transitions=[reported], waits=[wait]))
     assert {each.handler for each in found.obstacles if each.service == "payment"} == {"reserve"}
     assert "PaymentReserved" not in {each.type for each in found.path if each.mark == "done"}
 

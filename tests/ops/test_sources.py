@@ -53,16 +53,16 @@ async def test_a_pattern_without_a_matching_store_is_an_error(tmp_path: Path) ->
 async def test_an_unreadable_store_is_reported_and_the_others_are_opened(tmp_path: Path) -> None:
     address = await a_store(tmp_path, "order", "payment")
     await damage(address, "payment")
-    told = list[object]()
-    deployment = Deployment(stores=[address], clock=CLOCK, warn=told.append)
+    warnings = list[object]()
+    deployment = Deployment(stores=[address], clock=CLOCK, warn=warnings.append)
     found = [each async for each in list_sagas(Selection(limit=5), deployment)]
     assert [[s.service for s in each.statuses] for each in found if isinstance(each, ListedSaga)] == [["order"]]
-    [what] = told
+    [what] = warnings
     assert str(what).startswith("saga order-1 in payment (document payment::order-1): it cannot be read")
-    told.clear()
+    warnings.clear()
     seen = await read_saga("order-1", deployment)
     assert [history.service for history in seen.histories] == ["order"]
-    [what] = told
+    [what] = warnings
     assert "saga order-1 in payment" in str(what)
 
 

@@ -172,9 +172,9 @@ def test_a_postponed_run_is_shown_without_a_due_time(attempts: int, words: str) 
     entry = Raw(encode(retrying(0, "react", attempts, "shut")))
     p = SagaProgress(service="a", saga="s", queue=(held_up,), n=1, transitions=(entry,))
     for status in (compute_status(p), compute_status(decode_summary(encode(p)))):
-        [told] = describe_open_work(p, status, {})
-        assert told.startswith("react is postponed, and checked each minute")
-        assert words in told
+        [line] = describe_open_work(p, status, {})
+        assert line.startswith("react is postponed, and checked each minute")
+        assert words in line
     assert [run.put_off for run in find_parked_runs(p)] == [True]
 
 
@@ -196,8 +196,8 @@ def test_a_parked_compensation_has_its_own_name() -> None:
     )
     for each, name, error in ((p, "release", "shut"), (replace(p, intents=(begun,)), "let_go", None)):
         status = compute_status(each)
-        [told] = status.retries
-        assert (told.handler, told.undoes, told.error) == (name, "react", error)
+        [retry] = status.retries
+        assert (retry.handler, retry.undoes, retry.error) == (name, "react", error)
         assert (status.state, status.parked, status.compensating) == ("retrying", 1, 0)
 
 
@@ -208,8 +208,13 @@ def test_a_parked_run_is_shown_although_its_transitions_are_archived_or_damaged(
         SagaProgress(service="a", saga="s", queue=(kept,), first=9, n=10, transitions=(last,)),
         SagaProgress(service="a", saga="s", queue=(kept,), first=3, n=5, transitions=(Raw(b'{"time": 7}'), last)),
     ):
-        [told] = compute_status(decode_summary(encode(p))).retries
-        assert (told.handler, told.next, told.since, told.error) == ("react", "9999-12-31T23:59:59.999Z", None, None)
+        [retry] = compute_status(decode_summary(encode(p))).retries
+        assert (retry.handler, retry.next, retry.since, retry.error) == (
+            "react",
+            "9999-12-31T23:59:59.999Z",
+            None,
+            None,
+        )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ OF = HistoryId("payment", "order-1")
 
 
 def transition_event(
-    number: int, hash_: str, *, time: str = TIME, kept_s: int | None = MEMORY_S, anew: str | None = None
+    number: int, hash_: str, *, time: str = TIME, kept_s: int | None = MEMORY_S, rebuilt_at: str | None = None
 ) -> TransitionEvent:
     return TransitionEvent(
         service="payment",
@@ -26,7 +26,7 @@ def transition_event(
         kept_s=kept_s,
         hash=hash_,
         previous="",
-        rebuilt_at=anew,
+        rebuilt_at=rebuilt_at,
     )
 
 
@@ -62,8 +62,8 @@ def test_the_last_transition_decides_whether_it_expires_in_whatever_order_they_w
 
 def test_an_id_that_is_used_again_after_it_was_forgotten_is_no_fork() -> None:
     later = iso(from_iso(TIME) + MEMORY_S * 1000)
-    anew = heard(transition_event(0, "a"), transition_event(1, "b"), transition_event(0, "c", time=later))
-    assert (anew.histories[OF].forked, anew.histories[OF].last) == (None, 0)
+    restarted = heard(transition_event(0, "a"), transition_event(1, "b"), transition_event(0, "c", time=later))
+    assert (restarted.histories[OF].forked, restarted.histories[OF].last) == (None, 0)
     sooner = heard(transition_event(0, "a"), transition_event(1, "b"), transition_event(0, "c"))
     assert sooner.histories[OF].forked == 0
     still_open = heard(transition_event(0, "a", kept_s=None), transition_event(0, "c", time=later))
@@ -91,7 +91,7 @@ def test_a_witness_knows_nothing_about_other_services_and_sagas() -> None:
 
 
 def test_a_rebuilt_history_replaces_the_earlier_one_and_repeated_reports_are_ignored() -> None:
-    once = transition_event(0, "c", anew="2026-11-22T14:06:40.000Z")
+    once = transition_event(0, "c", rebuilt_at="2026-11-22T14:06:40.000Z")
     witness = heard(
         transition_event(0, "a"),
         transition_event(1, "b"),

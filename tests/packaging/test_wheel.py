@@ -45,10 +45,10 @@ def test_the_wheel_brings_its_licence_whole(wheel: zipfile.ZipFile, metadata: Me
 
 def test_the_wheel_declares_the_tested_python_versions(metadata: Message) -> None:
     assert metadata["Requires-Python"] == ">=3.11"
-    told = {text.rpartition(" ")[2] for text in metadata.get_all("Classifier", []) if " 3." in f" {text[-5:]}"}
+    versions = {text.rpartition(" ")[2] for text in metadata.get_all("Classifier", []) if " 3." in f" {text[-5:]}"}
     tested = re.search(r"^PYTHONS \?= (.+)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     assert tested is not None
-    assert told == set(tested[1].split())
+    assert versions == set(tested[1].split())
 
 
 def test_the_kafka_extra_installs_every_codec(metadata: Message) -> None:

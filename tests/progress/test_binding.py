@@ -119,9 +119,9 @@ def kept_in_every_way() -> Iterator[SagaProgress]:
         "reserve", "A", many=True, undo=CompensationRole(name="release", outcomes=FAILED, results=frozenset("R"))
     )
     first, message = a_message("A", "A-0"), a_message("A")
-    said = [replace(a_message("R", f"R-{i}"), source="svc", time=iso(NOW_MS)) for i in range(2)]
+    events = [replace(a_message("R", f"R-{i}"), source="svc", time=iso(NOW_MS)) for i in range(2)]
     delta = {"x": 1, "y": {"z": ["u", None]}}
-    ended = TransitionDetails(cause=first.id, message=first, parts=(first,), delta=delta, events=said, attempt=2)
+    ended = TransitionDetails(cause=first.id, message=first, parts=(first,), delta=delta, events=events, attempt=2)
     p = journal.complete_run(blank(), hand(blank(), first), role, ended).snapshot
     yield p
     intent = replace(an_intent("reserve", message), state=p.state)
@@ -323,11 +323,11 @@ async def test_sums_with_and_without_the_former_0x_prefix_can_be_added() -> None
     assert edited > 300
 
 
-def rewritten(p: SagaProgress, anew: Callable[[Transition], Transition]) -> SagaProgress:
+def rewritten(p: SagaProgress, rewrite: Callable[[Transition], Transition]) -> SagaProgress:
     """The same with its transitions written again, hashes included."""
     previous, made = integrity.get_initial_hash(p.service, p.saga), list[Raw]()
     for raw in p.transitions:
-        made.append(Raw(encode(anew(replace(decode_transition(raw), previous=previous)))))
+        made.append(Raw(encode(rewrite(replace(decode_transition(raw), previous=previous)))))
         previous = sha256(bytes(made[-1])).hexdigest()
     return replace(p, transitions=tuple(made), hash=previous)
 
@@ -426,9 +426,9 @@ ONE_MORE = {
 def test_additions_and_removals_are_digested_under_the_name_of_their_field(name: str) -> None:
     p = replace(blank(), n=1)
     more = replace(p, **{ATTRIBUTES[name]: ONE_MORE[name]})
-    [(told, came)] = gained(p, more).items()
-    [(told_again, went)] = gained(more, p).items()
-    assert told == told_again == name
+    [(label, came)] = gained(p, more).items()
+    [(label_again, went)] = gained(more, p).items()
+    assert label == label_again == name
     assert (int(came, 16) + int(went, 16)) % (1 << 64) == 0
     assert int(came, 16) != 0
 

@@ -393,12 +393,12 @@ def test_registered_abort_actions_replace_the_calls_that_they_cover() -> None:
 
 
 def test_abort_actions_of_turns_are_kept_until_a_result_covers_them() -> None:
-    said = replace(going(BOTH, A, B), undo_with=(BACK,))
+    postponed = replace(going(BOTH, A, B), undo_with=(BACK,))
     ended = TransitionDetails(message=A, cause="c", parts=(A, B), calls=(STEP, replace(STEP, name="more")))
-    p = journal.suspend_run(blank(), hand(blank(), W, BOTH), BOTH, ended, said).snapshot
+    p = journal.suspend_run(blank(), hand(blank(), W, BOTH), BOTH, ended, postponed).snapshot
     assert [call.name for call in p.suspended_runs[0].calls] == ["more"]
     assert p.suspended_runs[0].undo_with == (replace(BACK, after=0),)
-    p = journal.suspend_run(p, hand(p, W, BOTH), BOTH, replace(ended, cause="d"), said).snapshot
+    p = journal.suspend_run(p, hand(p, W, BOTH), BOTH, replace(ended, cause="d"), postponed).snapshot
     assert [call.name for call in p.suspended_runs[0].calls] == ["more"], "those of the turn before are covered"
     assert len(p.suspended_runs[0].undo_with) == 2
     sealed = compensation.make_abort_intent(p, BOTH)
@@ -409,7 +409,7 @@ def test_abort_actions_of_turns_are_kept_until_a_result_covers_them() -> None:
     begun = replace(p, intents=(replace(an_intent("both", A, B), undo_with=(BACK,)),))
     assert compensation.make_abort_intent(begun, BOTH).not_undone == ()
     result = replace(ended, cause="e", events=[replace(a_message("R"), source="svc")])
-    assert journal.suspend_run(p, hand(p, W, BOTH), BOTH, result, said).snapshot.suspended_runs[0].undo_with == ()
+    assert journal.suspend_run(p, hand(p, W, BOTH), BOTH, result, postponed).snapshot.suspended_runs[0].undo_with == ()
 
 
 def test_beyond_a_limit_only_the_newest_calls_are_listed_and_the_rest_counted() -> None:

@@ -48,8 +48,8 @@ def opened(p: SagaProgress | None = None, due_ms: int = DUE) -> SagaProgress:
     return replace(p or blank(), n=1, deadlines=(PendingMessage(handler="expire", message=A, n=0, due_ms=due_ms),))
 
 
-def touched(p: SagaProgress, message: Message, *said: Message) -> SagaProgress:
-    return timers.touch_deadlines(p, ROLES, message, said, DUE - 1)
+def touched(p: SagaProgress, message: Message, *emitted: Message) -> SagaProgress:
+    return timers.touch_deadlines(p, ROLES, message, emitted, DUE - 1)
 
 
 def test_roles_distinguish_deadlines_from_handlers() -> None:

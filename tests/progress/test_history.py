@@ -57,8 +57,8 @@ def next_of(p: SagaProgress, what: str, delta: dict[str, Any], events: int) -> C
     )
     match what:
         case "handled":
-            said = [a_message("R", id=f"r-{p.n}-{i}", value=b"\x00\xff") for i in range(events)]
-            ended = TransitionDetails(cause=message.id, message=message, parts=(message,), delta=delta, events=said)
+            emitted = [a_message("R", id=f"r-{p.n}-{i}", value=b"\x00\xff") for i in range(events)]
+            ended = TransitionDetails(cause=message.id, message=message, parts=(message,), delta=delta, events=emitted)
             return journal.complete_run(p, hand, MANY, ended)
         case "ignored":
             return journal.ignore_message(p, hand, MANY, message, "because")

@@ -54,7 +54,7 @@ def quarantined(*behind: PendingMessage, **fields: Any) -> SagaProgress:
     return replace(blank(), n=3, queue=(kept("on_a", A, n=2, dead=DEAD), *behind), **fields)
 
 
-def heeded(p: SagaProgress, command: OperatorCommand, roles: HandlerRoles = ROLES) -> Commit:
+def executed(p: SagaProgress, command: OperatorCommand, roles: HandlerRoles = ROLES) -> Commit:
     action = operator_commands.decide_command(p, roles, command)
     assert isinstance(action, Replay | AdmitAsNew | Discard | AnswerStep | ResolveEscalation | RejectCommand)
     return operator_commands.apply_command(p, a_hand(command, roles=roles), action)
@@ -69,7 +69,7 @@ def reason(p: SagaProgress, command: OperatorCommand, roles: HandlerRoles = ROLE
 def test_a_replayed_message_runs_first() -> None:
     p = quarantined(kept("on_b", B, n=1))
     assert decisions.find_next_ready(p, ROLES, NOW_MS) is None
-    written = heeded(p, a_command())
+    written = executed(p, a_command())
     assert decisions.find_next_ready(written.snapshot, ROLES, NOW_MS) == RunHandler(HANDLER, A, (A,))
     assert written.snapshot.replays == 1
     entry = written.entry
@@ -82,14 +82,14 @@ def test_a_replayed_message_runs_first() -> None:
 
 def test_a_message_that_fails_again_after_a_replay_is_another_dead_letter() -> None:
     p = quarantined()
-    again = heeded(p, a_command()).snapshot
+    again = executed(p, a_command()).snapshot
     assert ids.dead_letter_id("svc", "s", "on_a", A.id, p.replays) != ids.dead_letter_id(
         "svc", "s", "on_a", A.id, again.replays
     )
 
 
 def test_a_command_is_executed_once() -> None:
-    written = heeded(quarantined(), a_command())
+    written = executed(quarantined(), a_command())
     assert operator_commands.decide_command(written.snapshot, ROLES, a_command()) is None
     assert ids.inbox_entry(a_command().id, COMMAND) in written.snapshot.inbox
 
@@ -99,7 +99,7 @@ def test_nothing_is_written_about_an_unknown_saga() -> None:
 
 
 def test_a_command_for_a_removed_dead_letter_is_answered_from_the_history() -> None:
-    written = heeded(quarantined(), a_command(dead="dead-2"))
+    written = executed(quarantined(), a_command(dead="dead-2"))
     entry = written.entry
     assert entry is not None
     assert (entry.outcome, entry.letters) == ("ignored", ())
@@ -111,7 +111,7 @@ def test_a_command_for_a_removed_dead_letter_is_answered_from_the_history() -> N
 
 def test_a_begun_run_resumes_when_it_is_replayed() -> None:
     intent = an_intent("on_a", A)
-    written = heeded(quarantined(intents=(intent,)), a_command())
+    written = executed(quarantined(intents=(intent,)), a_command())
     assert decisions.find_next_ready(written.snapshot, ROLES, NOW_MS) == RunHandler(HANDLER, A, (A,), intent)
 
 
@@ -132,7 +132,7 @@ def test_a_compensation_is_replayed_under_its_own_name_and_never_discarded() -> 
     roles = roles_of(role)
     p = replace(blank(), n=3, compensating=(kept("on_a", a_message("X"), dead=DEAD),))
     assert "what on_a did would stand for ever" in reason(p, a_command("discard"), roles)
-    written = heeded(p, a_command(), roles)
+    written = executed(p, a_command(), roles)
     assert written.entry is not None
     assert written.entry.handler == written.entry.letters[0].handler == "undo_a"
     assert written.snapshot.compensating[0].dead is None
@@ -143,7 +143,7 @@ def replace_role(role: HandlerRole, **fields: Any) -> HandlerRole:
 
 
 def test_a_discarded_message_is_never_handled_and_what_is_queued_behind_it_runs() -> None:
-    written = heeded(quarantined(kept("on_b", B, n=3)), a_command("discard"))
+    written = executed(quarantined(kept("on_b", B, n=3)), a_command("discard"))
     p, entry = written.snapshot, written.entry
     assert entry is not None
     assert (entry.outcome, entry.handler, entry.cause) == ("discarded", "on_a", A.id)
@@ -158,7 +158,7 @@ def test_a_discarded_message_is_never_handled_and_what_is_queued_behind_it_runs(
 def test_after_a_discard_the_other_parts_of_a_fan_in_wait_for_another_message() -> None:
     roles = roles_of(a_role("meet", "A", "B"))
     p = replace(blank(), n=3, queue=(kept("meet", A, n=2, dead=DEAD),), waiting=(kept("meet", B, n=1),))
-    written = heeded(p, a_command("discard"), roles)
+    written = executed(p, a_command("discard"), roles)
     assert (written.snapshot.waiting, written.snapshot.queue) == (p.waiting, ())
     assert written.entry is not None
     assert written.entry.cause == A.id
@@ -243,7 +243,7 @@ def given(calls: tuple[StepRecord, ...]) -> list[tuple[str, bytes, str | None, s
 
 
 def test_a_step_of_unknown_result_gets_the_answer_of_an_operator_and_its_run_resumes() -> None:
-    written = heeded(begun(begins=CHARGE), answering("charge"))
+    written = executed(begun(begins=CHARGE), answering("charge"))
     intent = intent_of(written)
     assert given(intent.calls) == [("charge", b'"ch-1"', None, "ada")]
     assert (intent.calls[0].input, intent.begins) == ("i1", CHARGE)
@@ -272,21 +272,21 @@ def disputed(calls: tuple[StepRecord, ...], begins: StepRecord | None = None) ->
 
 
 def test_a_resolution_replaces_a_recorded_step_that_the_code_no_longer_calls() -> None:
-    written = heeded(disputed((CHARGE, PACK), begins=PACK), answering("charge", raised="Declined"))
+    written = executed(disputed((CHARGE, PACK), begins=PACK), answering("charge", raised="Declined"))
     intent = intent_of(written)
     assert given(intent.calls) == [("charge", b'["no"]', "Declined", "ada"), ("pack", b"null", None, None)]
     assert written.snapshot.queue[0].disputed == ()
 
 
 def test_an_operator_can_correct_a_resolution() -> None:
-    written = heeded(begun(begins=CHARGE), answering("charge", raised="Declined"))
+    written = executed(begun(begins=CHARGE), answering("charge", raised="Declined"))
     again = replace(written.snapshot, queue=(replace(written.snapshot.queue[0], dead="dead-2"),))
     second = replace(answering("charge"), id="operator|resolve-2", dead="dead-2", who="bob")
-    assert given(intent_of(heeded(again, second)).calls)[0] == ("charge", b'"ch-1"', None, "bob")
+    assert given(intent_of(executed(again, second)).calls)[0] == ("charge", b'"ch-1"', None, "bob")
 
 
 def test_a_step_that_is_not_recorded_can_be_resolved() -> None:
-    intent = intent_of(heeded(disputed((CHARGE,), begins=CHARGE), answering("pack")))
+    intent = intent_of(executed(disputed((CHARGE,), begins=CHARGE), answering("pack")))
     assert given(intent.calls) == [("charge", b"null", None, None), ("pack", b'"ch-1"', None, "ada")]
 
 
@@ -343,7 +343,7 @@ def test_a_step_of_a_compensation_can_be_resolved_too() -> None:
     p = replace(blank(), n=3, compensating=(kept("on_a", outcome, dead=DEAD),), intents=(intent,))
     why = reason(p, answering("charge", raised="Declined"), roles_of(role))
     assert why == "undo_a has no declared exception 'Declined'; its resources declare NoSuchCharge"
-    written = heeded(p, answering("charge", raised="NoSuchCharge"), roles_of(role))
+    written = executed(p, answering("charge", raised="NoSuchCharge"), roles_of(role))
     assert given(intent_of(written).calls) == [("charge", b'["no"]', "NoSuchCharge", "ada")]
     assert written.entry is not None
     assert written.entry.handler == "undo_a"
@@ -375,7 +375,7 @@ def escalated() -> SagaProgress:
 def test_an_escalation_is_closed_once_and_the_history_names_who_closed_it() -> None:
     p = escalated()
     (escalation,) = [e for e in decode_transition(p.transitions[-1]).letters if e.kind == "escalation"]
-    written = heeded(p, a_command("resolve", dead=escalation.id, who="bob"))
+    written = executed(p, a_command("resolve", dead=escalation.id, who="bob"))
     entry = written.entry
     assert entry is not None
     assert (entry.outcome, entry.handler, entry.reason) == ("resolved", "on_a", "bob wants it: because")
@@ -389,7 +389,7 @@ def test_an_unknown_escalation_is_not_closed_unless_its_transition_may_be_archiv
     p = escalated()
     assert "no escalation other is known of this saga" in reason(p, a_command("resolve", dead="other"))
     assert "no escalation dead-1-discarded is known" in reason(p, a_command("resolve", dead="dead-1-discarded"))
-    written = heeded(replace(p, first=1), a_command("resolve", dead="other"))
+    written = executed(replace(p, first=1), a_command("resolve", dead="other"))
     assert written.entry is not None
     assert (written.entry.outcome, written.entry.handler) == ("resolved", COMMAND)
     assert written.entry.letters[0].id == "other-resolved"
@@ -497,7 +497,7 @@ def test_a_message_with_other_content_than_the_handled_one_is_not_handled() -> N
 
 
 def test_a_discarded_dead_letter_is_not_admitted_as_new() -> None:
-    p = heeded(quarantined(), a_command("discard")).snapshot
+    p = executed(quarantined(), a_command("discard")).snapshot
     died = DeadLetterRecord(id=DEAD, kind="dead letter", handler="on_a", reason="r", remedy="m", message=A, attempts=3)
     ended = journal.append_transition(
         p, a_hand(A, roles=ROLES), "dead", "on_a", journal.TransitionDetails(message=A, letters=(died,))
@@ -506,7 +506,7 @@ def test_a_discarded_dead_letter_is_not_admitted_as_new() -> None:
 
 
 def test_the_end_of_a_replay_is_reported_once() -> None:
-    p = heeded(quarantined(), a_command()).snapshot
+    p = executed(quarantined(), a_command()).snapshot
 
     def then(p: SagaProgress, outcome: Any, handler: str = "on_a") -> SagaProgress:
         return journal.append_transition(

@@ -462,14 +462,14 @@ def test_an_open_progress_never_expires_and_a_pending_message_alone_does_not_ope
 
 
 def test_an_outcome_is_kept_once_for_its_compensation_and_names_what_it_waits_for() -> None:
-    p, told = blank(), []
+    p, reasons = blank(), []
     for known in (True, False):
         written = compensation.delay_compensation(p, a_hand(FAILED), ALONE, FAILED, known=known)
         p = written.snapshot
         assert written.entry is not None
-        told.append(written.entry.reason)
+        reasons.append(written.entry.reason)
     assert [(k.handler, k.message) for k in p.compensating] == [("alone", FAILED)]
-    assert told == [
+    assert reasons == [
         "alone has begun and is brought to its end first",
         "no message with the start of this saga has come yet",
     ]

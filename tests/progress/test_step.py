@@ -122,9 +122,9 @@ def test_ready_runs_follow_the_current_message_before_its_processing_ends() -> N
 
 
 def test_a_message_that_no_handler_takes_starts_ready_runs() -> None:
-    nobody = Trigger(message=replace(A, id="", type=""))
-    assert following(replace(blank(), queue=(kept("reserve", B),)), nobody) == RunHandler(RESERVE, B, (B,))
-    assert following(blank(), nobody) == Complete()
+    trigger = Trigger(message=replace(A, id="", type=""))
+    assert following(replace(blank(), queue=(kept("reserve", B),)), trigger) == RunHandler(RESERVE, B, (B,))
+    assert following(blank(), trigger) == Complete()
 
 
 def test_a_cached_progress_ends_processing_only_by_its_inbox() -> None:
@@ -237,7 +237,7 @@ def test_a_command_is_executed_before_ready_runs() -> None:
     )
     p = replace(blank(), n=1, queue=(kept("first", A, dead="dead-1"),))
     trigger = Trigger(message=command)
-    heeded = choose_next_action(p, ROLES, trigger, NOW, True)
-    assert heeded == Replay(command, p.queue[0])
+    action = choose_next_action(p, ROLES, trigger, NOW, True)
+    assert action == Replay(command, p.queue[0])
     after = replace(p, queue=(kept("first", A),), inbox={ids.inbox_entry(command.id, COMMAND): 1})
     assert choose_next_action(after, ROLES, trigger, NOW, True) == RunHandler(FIRST, A, (A,))

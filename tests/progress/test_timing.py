@@ -132,7 +132,7 @@ def test_the_timer_is_removed_with_the_last_parked_run() -> None:
 WAKE = SagaTimer(
     id=CURRENT.id, type=TIMER_TYPE, schema="", saga="s", source="svc", time=A.time, value=b"", due_ms=LATER
 )
-NOBODY = replace(A, id="", type="")
+NO_MESSAGE = replace(A, id="", type="")
 
 
 def following(p: SagaProgress, message: Message, *, certain: bool = True) -> Action:
@@ -169,8 +169,8 @@ def test_a_timer_of_a_saga_that_has_only_begun_is_known() -> None:
 
 
 def test_a_message_that_no_handler_takes_forwards_the_current_timer() -> None:
-    assert following(waiting_for(LATER, timer=CURRENT), NOBODY) == ForwardTimer(LATER)
-    assert following(blank(), NOBODY) == Complete()
+    assert following(waiting_for(LATER, timer=CURRENT), NO_MESSAGE) == ForwardTimer(LATER)
+    assert following(blank(), NO_MESSAGE) == Complete()
 
 
 def test_a_message_does_not_change_the_timer() -> None:
@@ -386,12 +386,12 @@ def test_the_next_result_is_undone_as_if_nothing_had_failed() -> None:
 # ---------------------------------------------------------------- what is published again
 
 
-def entries(*said: Transition) -> SagaProgress:
+def entries(*transitions: Transition) -> SagaProgress:
     """A progress with these transitions, none known as published."""
     written = blank()
-    for entry in said:
+    for entry in transitions:
         written = replace(written, transitions=(*written.transitions, Raw(encode(entry))))
-    return replace(written, n=len(said))
+    return replace(written, n=len(transitions))
 
 
 def an_entry(n: int, **more: object) -> Transition:

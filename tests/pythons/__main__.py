@@ -81,12 +81,12 @@ def passes(python: Path, version: str) -> bool:
 
 def verdict(results: dict[str, bool | None]) -> tuple[str, bool]:
     """Lines to end with, and whether all is well. `None` is a Python that was not to be had."""
-    said = {
+    verdicts = {
         True: "passed",
         False: "FAILED",
         None: "LEFT OUT, it is not here and cannot be fetched: NOTHING is shown about it",
     }
-    lines = [f"Python {version}: {said[result]}" for version, result in results.items()]
+    lines = [f"Python {version}: {verdicts[result]}" for version, result in results.items()]
     return "\n".join(lines), False not in results.values() and True in results.values()
 
 

@@ -26,12 +26,12 @@ def is_one(candidate: Path, version: str) -> bool:
     """True if it is of that version and has `venv`: a shim may name what it has not, a system may have cut it off."""
     code = "import ensurepip, sqlite3, sys; print('%d.%d' % sys.version_info[:2])"
     try:
-        said = subprocess.run(
+        result = subprocess.run(
             [candidate, "-c", code], capture_output=True, text=True, check=False, timeout=ASK_S_MAX, cwd="/"
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return said.returncode == 0 and said.stdout.strip() == version
+    return result.returncode == 0 and result.stdout.strip() == version
 
 
 def _candidates(version: str) -> Iterator[Path]:

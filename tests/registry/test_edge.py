@@ -138,9 +138,9 @@ async def test_during_an_outage_of_the_registry_no_record_is_skipped_or_lost(tmp
         shop.registry.is_away = True
         async with at_work(place, shop.service):
             await place.until(lambda: bool(place.reported(StandsStill)))
-            (told,) = place.reported(StandsStill)
-            assert (told.topic, told.partition, told.offset) == ("sales", 0, 0)
-            assert told.error == "the schema registry at http://registry:8081 cannot be used: it is away"
+            (moment,) = place.reported(StandsStill)
+            assert (moment.topic, moment.partition, moment.offset) == ("sales", 0, 0)
+            assert moment.error == "the schema registry at http://registry:8081 cannot be used: it is away"
             assert await as_they_lie(place, "money") == []
             shop.registry.is_away = False
             await place.at_rest(shop.service)
@@ -157,10 +157,10 @@ async def test_events_without_a_registered_schema_wait_as_in_a_broker_outage(tmp
     async with open_at(shop, tmp_path) as place, at_work(place, shop.service):
         await place.publish(shop.an_order())
         await place.until(lambda: bool(place.reported(Unavailable)))
-        (told,) = place.reported(Unavailable)
-        assert (told.what, told.operation) == ("registry", "publish")
-        assert "does not have the schema with the fingerprint" in told.error
-        assert told.error.endswith("under money-Paid: register it, by saga contracts register")
+        (reported,) = place.reported(Unavailable)
+        assert (reported.what, reported.operation) == ("registry", "publish")
+        assert "does not have the schema with the fingerprint" in reported.error
+        assert reported.error.endswith("under money-Paid: register it, by saga contracts register")
         assert await as_they_lie(place, "money") == []
         shop.registry.put("money-Paid", PAID)
         await place.at_rest(shop.service)

@@ -37,14 +37,14 @@ class Answering:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
-        told = re.search(rb"(?i)content-length: ([0-9]+)", head)
-        self.requests.append(head + await reader.readexactly(int(told[1]) if told else 0))
+        length = re.search(rb"(?i)content-length: ([0-9]+)", head)
+        self.requests.append(head + await reader.readexactly(int(length[1]) if length else 0))
         writer.write(b"HTTP/1.1 %d Said\r\nContent-Length: %d\r\n" % (self.status, len(self.body)))
         writer.write(b"Connection: close\r\n" + self.more + b"\r\n" + self.body)
         await writer.drain()
 
-    def answers(self, status: int, said: object) -> None:
-        self.status, self.body = status, said if isinstance(said, bytes) else json.dumps(said).encode()
+    def answers(self, status: int, body: object) -> None:
+        self.status, self.body = status, body if isinstance(body, bytes) else json.dumps(body).encode()
 
     def registry(self, **options: str) -> HttpRegistry:
         address = f"{self.scheme}://127.0.0.1:{self.port}/apis/ccompat/v7/"
@@ -60,11 +60,11 @@ async def server() -> AsyncIterator[Answering]:
 
 async def outage(registry: HttpRegistry) -> str:
     async with registry:
-        with pytest.raises(RegistryUnavailable) as told:
+        with pytest.raises(RegistryUnavailable) as raised:
             await registry.schema(7)
-    assert "\n" not in str(told.value)
-    assert registry.address in str(told.value)
-    return str(told.value)
+    assert "\n" not in str(raised.value)
+    assert registry.address in str(raised.value)
+    return str(raised.value)
 
 
 async def test_requests_are_below_the_address_and_names_are_escaped(server: Answering) -> None:
@@ -97,7 +97,7 @@ async def test_a_missing_schema_or_subject_is_no_outage(server: Answering) -> No
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "reason"),
+    ("status", "body", "reason"),
     [
         (404, b"<html>no such page</html>", "its status is 404; see that SAGA_REGISTRY is the address of Confluent's"),
         (404, {"error_code": 404, "message": "HTTP 404"}, "its status is 404 (HTTP 404)"),
@@ -119,15 +119,15 @@ async def test_a_missing_schema_or_subject_is_no_outage(server: Answering) -> No
         ),
     ],
 )
-async def test_a_malformed_answer_is_an_outage(server: Answering, status: int, said: object, reason: str) -> None:
+async def test_a_malformed_answer_is_an_outage(server: Answering, status: int, body: object, reason: str) -> None:
     server.more = b"Location: http://127.0.0.1:1/\r\n"
-    server.answers(status, said)
+    server.answers(status, body)
     assert reason in await outage(server.registry())
     assert len(server.requests) == 1, "no redirect is followed"
 
 
 @pytest.mark.parametrize(
-    ("said", "call"),
+    ("body", "call"),
     [
         ({"id": -1}, "register"),
         ({"id": 1 << 32}, "register"),
@@ -138,8 +138,8 @@ async def test_a_malformed_answer_is_an_outage(server: Answering, status: int, s
         ({"id": 1}, "version"),
     ],
 )
-async def test_a_malformed_field_of_an_answer_is_an_outage(server: Answering, said: object, call: str) -> None:
-    server.answers(200, said)
+async def test_a_malformed_field_of_an_answer_is_an_outage(server: Answering, body: object, call: str) -> None:
+    server.answers(200, body)
     async with server.registry() as registry:
         arguments: tuple[Any, ...] = {"register": ("s", "{}"), "versions": ("s",), "version": ("s", 1)}[call]
         with pytest.raises(RegistryUnavailable, match="no answer that makes sense"):
@@ -175,9 +175,9 @@ async def test_a_refused_connection_and_a_silent_registry_are_outages(
         await reader.read()
 
     async with listening(silent) as port:
-        told = await outage(HttpRegistry(RegistryOptions(registry=f"http://127.0.0.1:{port}")))
-    assert "cannot be used: " in told
-    assert "Timeout" in told
+        message = await outage(HttpRegistry(RegistryOptions(registry=f"http://127.0.0.1:{port}")))
+    assert "cannot be used: " in message
+    assert "Timeout" in message
 
 
 async def test_a_truncated_answer_is_an_outage(server: Answering) -> None:
@@ -200,9 +200,9 @@ async def test_the_password_file_is_read_for_each_request_and_its_text_is_in_no_
         for request, password in zip(server.requests, (b"first", b"second"), strict=True):
             assert b"Authorization: Basic " + base64.b64encode(b"ada:" + password) in request
         server.answers(401, b"second")
-        with pytest.raises(RegistryUnavailable) as told:
+        with pytest.raises(RegistryUnavailable) as raised:
             await registry.versions("sales")
-        assert "second" not in str(told.value)
+        assert "second" not in str(raised.value)
         file.unlink()
         with pytest.raises(RegistryUnavailable, match="cannot be used: ValueError: FileNotFoundError"):
             await registry.versions("sales")

@@ -44,16 +44,16 @@ async def test_pending_records_are_passed_on_in_order_up_to_the_limit(known: Reg
     assert held.records == {}
 
 
-async def assigned(told: RegistryListener) -> None:
-    await told.on_assigned({SALES: 0})
+async def assigned(listener: RegistryListener) -> None:
+    await listener.on_assigned({SALES: 0})
 
 
-async def revoked(told: RegistryListener) -> None:
-    await told.on_revoked([SALES])
+async def revoked(listener: RegistryListener) -> None:
+    await listener.on_revoked([SALES])
 
 
-async def lost(told: RegistryListener) -> None:
-    told.on_lost([SALES])
+async def lost(listener: RegistryListener) -> None:
+    listener.on_lost([SALES])
 
 
 @pytest.mark.parametrize("goes", [assigned, revoked, lost])

@@ -77,22 +77,22 @@ class Parts:
     """A registry that has these answers, by path."""
 
     port: int = 0
-    said: dict[str, Any] = field(default_factory=dict)
+    responses: dict[str, Any] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
     async def serve(self, reader: StreamReader, writer: StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         path = (re.match(r"GET (\S+) ", head) or [""])[1]
         self.asked.append(path)
-        found = self.said.get(path)
+        found = self.responses.get(path)
         body = json.dumps({"error_code": 40403} if found is None else found).encode()
         writer.write(b"HTTP/1.1 %d Said\r\nContent-Length: %d\r\n" % (404 if found is None else 200, len(body)))
         writer.write(b"Connection: close\r\n\r\n" + body)
         await writer.drain()
 
     def has(self, path: str, schema: Any, *references: tuple[str, str, Any], **more: Any) -> None:
-        told = [{"name": name, "subject": subject, "version": version} for name, subject, version in references]
-        self.said[path] = {"schema": json.dumps(schema), "references": told, **more}
+        listed = [{"name": name, "subject": subject, "version": version} for name, subject, version in references]
+        self.responses[path] = {"schema": json.dumps(schema), "references": listed, **more}
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ async def test_each_reference_of_a_schema_is_requested_once_and_inlined(parts: P
 
 
 async def test_a_missing_reference_is_named_and_requested_again_later(parts: Parts) -> None:
-    currency = parts.said.pop("/subjects/cur%2Frency/versions/3")
+    currency = parts.responses.pop("/subjects/cur%2Frency/versions/3")
     async with registry_of(parts) as registry:
         with pytest.raises(SchemaIncomplete, match=r"the schema with id 7 refers to 'com.shop.Currency', version 3 of"):
             await registry.schema(7)
@@ -128,7 +128,7 @@ async def test_a_missing_reference_is_named_and_requested_again_later(parts: Par
         assert (writer.schema, writer.lacks[:21]) == ("", "the schema with id 7 ")
         record = Record("orders", 0, 0, b"k", b"\0\0\0\0\7x", (), 0)
         assert known.resolve(record).writer == writer
-        parts.said["/subjects/cur%2Frency/versions/3"] = currency
+        parts.responses["/subjects/cur%2Frency/versions/3"] = currency
         assert (await known.ask(7)).schema
 
 
@@ -140,7 +140,10 @@ async def test_endless_references_are_not_followed(parts: Parts, monkeypatch: py
 
 
 async def test_malformed_references_are_ignored(parts: Parts) -> None:
-    parts.said["/schemas/ids/8"] = {"schema": '"string"', "references": [7, {"name": 3}, {"name": "a", "subject": "b"}]}
-    parts.said["/schemas/ids/9"] = {"schema": '"string"', "references": "none"}
+    parts.responses["/schemas/ids/8"] = {
+        "schema": '"string"',
+        "references": [7, {"name": 3}, {"name": "a", "subject": "b"}],
+    }
+    parts.responses["/schemas/ids/9"] = {"schema": '"string"', "references": "none"}
     async with registry_of(parts) as registry:
         assert [await registry.schema(8), await registry.schema(9)] == ['"string"'] * 2

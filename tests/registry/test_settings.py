@@ -30,10 +30,10 @@ URL = "https://registry:8081/apis/ccompat/v7"
     ],
 )
 def test_invalid_registry_settings_are_refused_without_showing_a_secret(given: dict[str, str], problem: str) -> None:
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as raised:
         Settings.read({f"SAGA_REGISTRY{name}": text for name, text in given.items()})
-    assert problem in str(told.value)
-    assert "secret-1" not in str(told.value)
+    assert problem in str(raised.value)
+    assert "secret-1" not in str(raised.value)
 
 
 def test_an_address_with_a_path_and_a_user_is_accepted(tmp_path: Path) -> None:

@@ -129,8 +129,8 @@ def test_a_saga_that_starts_again_after_its_retention_may_emit_another_result(wo
     assert isinstance(world, SimulatedWorld)
     run_a_saga_again_after_its_retention(world)
     world.verify()
-    said = [r for r in world.cluster.log if envelope.type_of(r) == "Kneaded"]
-    assert len(said) == len({r.value for r in said}) == 2
+    results = [r for r in world.cluster.log if envelope.type_of(r) == "Kneaded"]
+    assert len(results) == len({r.value for r in results}) == 2
 
 
 host, pastry = Service("host"), Service("kitchen")
@@ -177,18 +177,18 @@ def a_party_whose_last_dough_is_a_dead_letter(world: World) -> None:
 def test_the_steps_of_a_dead_run_are_escalated_when_its_event_is_self_consumed(world: World) -> None:
     a_party_whose_last_dough_is_a_dead_letter(world)
     assert isinstance(world, SimulatedWorld)
-    told = [dict(r.headers) for r in world.cluster.log if r.topic == "kitchen.dead"]
-    (stands,) = {letter["dead_call"] for letter in told if letter["dead_what"] == b"escalation"}
+    letters = [dict(r.headers) for r in world.cluster.log if r.topic == "kitchen.dead"]
+    (stands,) = {letter["dead_call"] for letter in letters if letter["dead_what"] == b"escalation"}
     assert re.fullmatch(rb'step rent\("tray-[0-9a-f]+", "tray 0", 1, ""\) ran', stands or b"")
 
 
 def test_a_timeline_names_the_running_compensation_and_the_dead_run() -> None:
     with SimulatedWorld(guarded=False) as world:
         a_party_whose_last_dough_is_a_dead_letter(world)
-        told = [line.split("  p: ")[-1] for line in timeline(world)]
-    assert told.count("fold begins step rent") == 3
-    assert told.count("unfold begins step announce") == 2
-    assert told.count("fold is dead: what it did is put right, or shown to a person") == 1
+        lines = [line.split("  p: ")[-1] for line in timeline(world)]
+    assert lines.count("fold begins step rent") == 3
+    assert lines.count("unfold begins step announce") == 2
+    assert lines.count("fold is dead: what it did is put right, or shown to a person") == 1
 
 
 def test_a_timeline_shows_a_saga_that_starts_again_after_its_retention() -> None:

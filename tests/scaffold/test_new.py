@@ -206,10 +206,10 @@ def test_make_finds_all_services_by_itself(folder: Path, monkeypatch: pytest.Mon
     assert saga("new", "project", "shop").exit_code == 0
     monkeypatch.chdir(folder / "shop")
     assert saga("new", "service", "payment").exit_code == 0
-    told = subprocess.run(["make", "--dry-run", "up"], capture_output=True, text=True, check=True).stdout
-    assert re.search(r'MODULES="services\.(order services\.payment|payment services\.order)"', told)
-    assert "-f docker-compose.yml" in told
-    assert "-f docker-compose.payment.yml" in told
+    output = subprocess.run(["make", "--dry-run", "up"], capture_output=True, text=True, check=True).stdout
+    assert re.search(r'MODULES="services\.(order services\.payment|payment services\.order)"', output)
+    assert "-f docker-compose.yml" in output
+    assert "-f docker-compose.payment.yml" in output
 
 
 # -------------------------------------------------------------------- what is refused
@@ -219,9 +219,9 @@ def test_existing_files_are_not_overwritten_and_all_of_them_are_listed(folder: P
     (folder / "shop/tests").mkdir(parents=True)
     (folder / "shop/tests/test_order.py").write_text("mine")
     (folder / "shop/Makefile").symlink_to("nowhere")
-    told = saga("new", "project", "shop")
-    assert told.exit_code == 2
-    assert [line for line in told.stderr.splitlines() if line.startswith("  - ")] == [
+    result = saga("new", "project", "shop")
+    assert result.exit_code == 2
+    assert [line for line in result.stderr.splitlines() if line.startswith("  - ")] == [
         "  - shop/Makefile exists already", "  - shop/tests/test_order.py exists already"
     ]  # fmt: skip
     assert sorted(path.name for path in (folder / "shop").rglob("*")) == ["Makefile", "test_order.py", "tests"]
@@ -229,7 +229,7 @@ def test_existing_files_are_not_overwritten_and_all_of_them_are_listed(folder: P
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("Shop", "'Shop' cannot be a service: a name is at most 40 lower case letters and digits"),
         ("1shop", "begins with a letter"),
@@ -244,28 +244,28 @@ def test_existing_files_are_not_overwritten_and_all_of_them_are_listed(folder: P
     ],
 )
 def test_a_name_that_cannot_be_one_is_refused(
-    folder: Path, name: str, said: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, name: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert saga("new", "project", "shop").exit_code == 0
     monkeypatch.chdir(folder / "shop")
     before = sorted(folder.rglob("*"))
-    told = saga("new", "service", name)
-    assert told.exit_code == 2
-    assert said in told.stderr
+    result = saga("new", "service", name)
+    assert result.exit_code == 2
+    assert message in result.stderr
     assert sorted(folder.rglob("*")) == before, "nothing was written"
 
 
 def test_all_reasons_against_a_new_service_are_reported_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = saga("new", "service", "Payment")
-    assert told.exit_code == 2
-    assert "'Payment' cannot be a service" in told.stderr
-    assert f"{folder} is no project" in told.stderr
+    result = saga("new", "service", "Payment")
+    assert result.exit_code == 2
+    assert "'Payment' cannot be a service" in result.stderr
+    assert f"{folder} is no project" in result.stderr
     assert saga("new", "project", "shop").exit_code == 0
     monkeypatch.chdir(folder / "shop")
-    told = saga("new", "service", "Payment", "--hears", "Nothing")
-    assert "'Payment' cannot be a service" in told.stderr
+    result = saga("new", "service", "Payment", "--hears", "Nothing")
+    assert "'Payment' cannot be a service" in result.stderr
     assert "--hears 'Nothing': there is no such contract; there are OrderCancelled, OrderConfirmed, OrderPlaced" in (
-        told.stderr
+        result.stderr
     )
     assert saga("new", "service", "payment").exit_code == 0
     (folder / "shop/services/payment/__init__.py").unlink()
@@ -278,8 +278,8 @@ def test_all_reasons_against_a_new_service_are_reported_at_once(folder: Path, mo
 def test_without_exactly_one_start_event_the_event_must_be_given(folder: Path) -> None:
     write_contracts(folder, schema("Placed", starts=True), schema("Begun", topic="others", owner="other", starts=True))
     (folder / "services").mkdir()
-    told = saga("new", "service", "payment")
-    assert (told.exit_code, "give the event that it reacts to, --hears EVENT: Begun, Placed" in told.stderr) == (
+    result = saga("new", "service", "payment")
+    assert (result.exit_code, "give the event that it reacts to, --hears EVENT: Begun, Placed" in result.stderr) == (
         2,
         True,
     )
@@ -294,6 +294,6 @@ def test_files_written_before_a_failure_are_removed(folder: Path) -> None:
 
 
 def test_generated_files_are_listed_as_json(folder: Path) -> None:
-    told = json.loads(saga("new", "project", "shop", "--json").stdout)
-    assert "shop/pyproject.toml" in told["written"]
-    assert all((folder / path).is_file() for path in told["written"])
+    report = json.loads(saga("new", "project", "shop", "--json").stdout)
+    assert "shop/pyproject.toml" in report["written"]
+    assert all((folder / path).is_file() for path in report["written"])

@@ -27,9 +27,9 @@ def _unpack(package: str, folder: Path) -> None:
         _call(["dpkg", "-x", fetched.name, "."], folder)
         fetched.unlink()
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as why:
-        said = f"{why.stderr or b''!r}"[-2000:]
+        output = f"{why.stderr or b''!r}"[-2000:]
         raise ServersMissing(
-            f"{package} could not be fetched: apt-get update; apt-get install {package}: {said}"
+            f"{package} could not be fetched: apt-get update; apt-get install {package}: {output}"
         ) from why
 
 

@@ -78,8 +78,8 @@ class RegistryServer:
         """Ask whether the registry would take a schema for that subject in a mode, as `FULL_TRANSITIVE`."""
         self.ask(f"/config/{subject}", {"compatibility": mode}, "PUT")
         asked = {"schema": json.dumps(schema)}
-        told: bool = self.ask(f"/compatibility/subjects/{subject}/versions", asked)["is_compatible"]
-        return told
+        compatible: bool = self.ask(f"/compatibility/subjects/{subject}/versions", asked)["is_compatible"]
+        return compatible
 
 
 def registry_answers(url: str) -> bool:

@@ -38,7 +38,7 @@ def shared_couchbase(folder: Path) -> Iterator[CouchbaseMock]:
         mock = CouchbaseMock.start(place, while_locked=users)
         return mock.http, mock.address
 
-    with _shared(folder, "couchbase", start, lambda told: mock_answers(told[0])) as (http, address):
+    with _shared(folder, "couchbase", start, lambda addresses: mock_answers(addresses[0])) as (http, address):
         yield CouchbaseMock(http, address, None)
 
 
@@ -56,16 +56,16 @@ def shared_registry(folder: Path) -> Iterator[RegistryServer]:
 @contextmanager
 def _shared(folder: Path, name: str, start: Callable[[Path, Path], T], answers: Callable[[T], bool]) -> Iterator[T]:
     folder.mkdir(parents=True, exist_ok=True)
-    users, told = folder / f"{name}.users", folder / f"{name}.address"
+    users, address_file = folder / f"{name}.users", folder / f"{name}.address"
     with users.open("ab") as using, (folder / f"{name}.starting").open("ab") as starting:
         fcntl.flock(using, fcntl.LOCK_SH)
         fcntl.flock(starting, fcntl.LOCK_EX)
         try:
-            where: T | None = json.loads(told.read_text()) if told.exists() else None
+            where: T | None = json.loads(address_file.read_text()) if address_file.exists() else None
             if where is None or not answers(where):
                 place = folder / f"{name}-{len(list(folder.glob(f'{name}-*')))}"
                 where = start(place, users)
-                told.write_text(json.dumps(where))
+                address_file.write_text(json.dumps(where))
         finally:
             fcntl.flock(starting, fcntl.LOCK_UN)
         yield where

@@ -150,6 +150,6 @@ def test_a_server_that_ends_before_it_answers_is_started_once_more(tmp_path: Pat
 
 
 def test_a_server_that_keeps_ending_fails_with_its_output(tmp_path: Path) -> None:
-    said = f"cd {tmp_path}; echo twice >> {tmp_path}/odd.log; {ENDS}"
+    script = f"cd {tmp_path}; echo twice >> {tmp_path}/odd.log; {ENDS}"
     with pytest.raises(ServerFailed, match=r"odd did not start: twice\ntwice\n$"):
-        Server("odd", ["sh", "-c", said], tmp_path, is_ready=lambda: False).start()
+        Server("odd", ["sh", "-c", script], tmp_path, is_ready=lambda: False).start()

@@ -116,9 +116,9 @@ def test_finished_tests_are_forgotten_so_that_later_tests_cost_no_more(tmp_path:
 def test_there_are_three_workers_more_than_cores() -> None:
     asked = pytest_xdist_auto_num_workers()
     next(asked)
-    with pytest.raises(StopIteration) as told:
+    with pytest.raises(StopIteration) as raised:
         asked.send(4)
-    assert told.value.value == 7
+    assert raised.value.value == 7
 
 
 def test_compiled_files_are_kept_for_other_workers_and_processes() -> None:

@@ -83,7 +83,7 @@ class Demanding(Exception):
 
 def refusal(answer: type[Exception]) -> str:
     """Refusal of it, alike for a resource and a document."""
-    payment, told = Service("payment"), []
+    payment, messages = Service("payment"), []
 
     async def bank() -> AsyncIterator[Bank]:
         yield Bank()
@@ -96,11 +96,13 @@ def refusal(answer: type[Exception]) -> str:
     for where, refused in (("payment.bank", of_resource), ("payment.document(Account, 'accounts')", of_document)):
         head, _, text = str(refused.value).partition(": the answer ")
         assert head == where
-        told.append(text)
-    assert told[0] == told[1]
-    assert told[0].startswith(f"{answer.__name__} cannot be made again from its args, with which it is recorded: ")
-    assert told[0].endswith("; hand all that its __init__ takes to super().__init__(...), by position and as it came")
-    return told[0].split(": ", 1)[1].rpartition("; ")[0]
+        messages.append(text)
+    assert messages[0] == messages[1]
+    assert messages[0].startswith(f"{answer.__name__} cannot be made again from its args, with which it is recorded: ")
+    assert messages[0].endswith(
+        "; hand all that its __init__ takes to super().__init__(...), by position and as it came"
+    )
+    return messages[0].split(": ", 1)[1].rpartition("; ")[0]
 
 
 @pytest.mark.parametrize(

@@ -120,10 +120,10 @@ async def test_with_many_each_change_is_seen_with_what_was_before() -> None:
 
     @service.handler(repeats=Change[Basket])
     async def look(change: Change[Basket], saga: Saga[State]) -> OrderPlaced | None:
-        told = (
+        summary = (
             f"{type(change).__name__} {change.before and change.before.left} {change.document and change.document.left}"
         )
-        saga.state = State((*saga.state.seen, told))
+        saga.state = State((*saga.state.seen, summary))
         return None
 
     one, two, three = Basket("o-1", 1), Basket("o-1", 2), Basket("o-1", 3)

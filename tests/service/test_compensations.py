@@ -68,9 +68,9 @@ def test_a_compensation_may_act_on_several_failures_and_undo_several_results() -
 def test_a_function_that_is_no_handler_cannot_have_a_compensation() -> None:
     async def elsewhere(order: OrderPlaced) -> PaymentReserved | None: ...
 
-    told = refusal(release, elsewhere)
-    assert "elsewhere is no handler of 'payment'" in told
-    assert "each service undoes its own work only" in told
+    message = refusal(release, elsewhere)
+    assert "elsewhere is no handler of 'payment'" in message
+    assert "each service undoes its own work only" in message
 
 
 def test_a_compensation_cannot_be_undone() -> None:
@@ -119,8 +119,8 @@ def test_a_compensation_undoes_what_its_original_returns() -> None:
     async def other(cancelled: OrderCancelled, declined: PaymentDeclined) -> None: ...
     async def partly(cancelled: OrderCancelled, done: PaymentReserved | PaymentDeclined) -> None: ...
 
-    assert "reserve never returns PaymentDeclined" in (told := refusal(other))
-    assert "so one of PaymentReserved | PaymentCaptured" in told
+    assert "reserve never returns PaymentDeclined" in (message := refusal(other))
+    assert "so one of PaymentReserved | PaymentCaptured" in message
     assert "reserve never returns PaymentDeclined" in refusal(partly)
     assert "so one of nothing: it emits no event" in refusal(release, capture)
 

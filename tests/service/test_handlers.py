@@ -176,10 +176,10 @@ def test_a_signature_without_annotations_is_refused() -> None:
 
 
 def test_an_annotation_that_names_what_is_not_there_is_refused() -> None:
-    told = refusal(a_service(), postponed_annotations.lost)
-    assert "the annotations of payment.lost cannot be read while its module is imported" in told
-    assert "name 'Decimal' is not defined" in told
-    assert "not under TYPE_CHECKING" in told
+    message = refusal(a_service(), postponed_annotations.lost)
+    assert "the annotations of payment.lost cannot be read while its module is imported" in message
+    assert "name 'Decimal' is not defined" in message
+    assert "not under TYPE_CHECKING" in message
 
 
 def test_a_handler_without_an_event_is_refused() -> None:
@@ -200,10 +200,10 @@ def test_a_parameter_that_nothing_gives_is_refused() -> None:
     async def number(order: OrderPlaced, rate: int) -> None: ...
     async def several(order: OrderPlaced, banks: list[Bank]) -> None: ...
 
-    told = refusal(Service("order"), missing)
-    assert "order.missing, parameter bank: nothing gives a Bank" in told
-    assert "Declare it above this function" in told
-    assert "@order.resource" in told
+    message = refusal(Service("order"), missing)
+    assert "order.missing, parameter bank: nothing gives a Bank" in message
+    assert "Declare it above this function" in message
+    assert "@order.resource" in message
     assert "nothing gives a Branch; bank gives Bank: annotate it so" in refusal(a_service(), special)
     assert "nothing gives a Bank | None; bank gives Bank: annotate it so" in refusal(a_service(), perhaps)
     assert "nothing gives a Port: it is no event" in refusal(a_service(), port)
@@ -229,8 +229,8 @@ def test_an_event_without_contract_is_refused() -> None:
     async def take(event: ByHand) -> None: ...
     async def give(order: OrderPlaced) -> ByHand | None: ...
 
-    assert "payment.take, parameter event: " in (told := refusal(a_service(), take))
-    assert "ByHand has no contract" in told
+    assert "payment.take, parameter event: " in (message := refusal(a_service(), take))
+    assert "ByHand has no contract" in message
     with pytest.raises(DeclarationError, match=r"payment\.give returns ByHand: .*has no contract"):
         a_service().handler(give)
 
@@ -250,10 +250,10 @@ def test_the_saga_in_two_parameters_is_refused() -> None:
 def test_the_saga_of_another_state_is_refused() -> None:
     async def remind(order: OrderPlaced, saga: Saga[Other]) -> None: ...
 
-    told = refusal(Service("dunning", state=Account), remind)
-    assert "it is Saga[Other], but the state of 'dunning' is Account: write Saga[Account]" in told
-    told = refusal(Service("dunning"), remind)
-    assert "the state of 'dunning' is none: write Saga, or Service('dunning', state=...)" in told
+    message = refusal(Service("dunning", state=Account), remind)
+    assert "it is Saga[Other], but the state of 'dunning' is Account: write Saga[Account]" in message
+    message = refusal(Service("dunning"), remind)
+    assert "the state of 'dunning' is none: write Saga, or Service('dunning', state=...)" in message
 
 
 def test_an_event_handled_alone_by_two_handlers_is_refused() -> None:

@@ -81,9 +81,9 @@ def test_optional_events_are_those_that_a_suspended_run_awaits() -> None:
     async def other(order: OrderPlaced, cancelled: OrderCancelled | None) -> Later[OrderConfirmed]:
         raise NotImplementedError
 
-    told = refusal(never)
-    assert "payment.never takes OrderConfirmed | None and never waits for it" in told
-    assert "let it return Later[OrderConfirmed]" in told
+    message = refusal(never)
+    assert "payment.never takes OrderConfirmed | None and never waits for it" in message
+    assert "let it return Later[OrderConfirmed]" in message
     assert "payment.unseen returns Later[OrderConfirmed] and could not be shown it" in refusal(unseen)
     assert "payment.other takes OrderCancelled | None" in refusal(other)
 
@@ -111,8 +111,8 @@ def test_runs_that_cannot_be_distinguished_are_refused() -> None:
     async def several(order: OrderPlaced, confirmed: OrderConfirmed | None) -> Later[OrderConfirmed]:
         raise NotImplementedError
 
-    told = refusal(several, lambda s: s.handler(repeats=OrderPlaced))
-    assert "payment.several has repeats= and takes OrderConfirmed | None" in told
+    message = refusal(several, lambda s: s.handler(repeats=OrderPlaced))
+    assert "payment.several has repeats= and takes OrderConfirmed | None" in message
 
 
 def test_deadlines_and_compensations_come_to_their_end_in_one_run() -> None:

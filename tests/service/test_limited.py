@@ -30,8 +30,8 @@ class OtherBank(Bank): ...
 
 
 async def test_a_limited_call_carries_its_limits_and_a_plain_call_of_it_is_like_any_other() -> None:
-    said = limits_of(Bank().statement)
-    assert said == Limits(call=f"{__name__}.Bank.statement", timeout_s=2, at_once_max=1, rate_per_s=0.5)
+    limits = limits_of(Bank().statement)
+    assert limits == Limits(call=f"{__name__}.Bank.statement", timeout_s=2, at_once_max=1, rate_per_s=0.5)
     assert await Bank().statement("4242") == "nothing is on 4242"
     assert (Bank.statement.__name__, limits_of(Bank().balance)) == ("statement", None)
 

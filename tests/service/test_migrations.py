@@ -109,10 +109,10 @@ class Other:
 
 
 async def test_a_state_that_no_migration_takes_is_refused_with_those_that_are() -> None:
-    told = r"Other\(\) is no state that 'payment' has had: give NotesV1 or NotesV2 or Notes"
-    with pytest.raises(SagaError, match=told):
+    pattern = r"Other\(\) is no state that 'payment' has had: give NotesV1 or NotesV2 or Notes"
+    with pytest.raises(SagaError, match=pattern):
         migrated(payment, Other())
-    with pytest.raises(SagaError, match=told):
+    with pytest.raises(SagaError, match=pattern):
         await trial(payment, an_order(), state=Other())
 
 
@@ -136,7 +136,7 @@ def service_with(function: Callable[[NotesV1], Any]) -> Service[NotesV2]:
 
 
 @pytest.mark.parametrize(
-    ("function", "told"),
+    ("function", "message"),
     [
         (lambda old: NotesV2(cents=int(old.total)), "ValueError: invalid literal"),
         (lambda old: old, "is to return a NotesV2"),
@@ -145,12 +145,12 @@ def service_with(function: Callable[[NotesV1], Any]) -> Service[NotesV2]:
     ],
 )
 async def test_a_migration_that_fails_is_reported_with_the_remedy_and_nothing_is_written(
-    function: Callable[[NotesV1], Any], told: str
+    function: Callable[[NotesV1], Any], message: str
 ) -> None:
     service = service_with(function)
     with pytest.raises(SagaError) as why:
         migrated(service, NotesV1(total="9.80"))
-    assert told in str(why.value)
+    assert message in str(why.value)
     assert "from version 1, by payment.move" in str(why.value)
     assert "mend it and deploy, or roll back: nothing of it is written" in str(why.value)
     with pytest.raises(SagaError, match="cannot be migrated"):
@@ -191,10 +191,10 @@ def test_all_mistakes_of_a_migration_are_reported_at_once() -> None:
         return Changeable()
 
     assert "is no plain function: write `def`, without `async` and `yield`" in refused(1, late)
-    told = refused(0, two)
-    assert told.startswith("payment.migrate(0), two: versions are counted from 1 on")
-    assert "it takes 2 parameters: let it take one, the state as it was" in told
-    assert "what it returns: Changeable can be changed in place" in told
+    message = refused(0, two)
+    assert message.startswith("payment.migrate(0), two: versions are counted from 1 on")
+    assert "it takes 2 parameters: let it take one, the state as it was" in message
+    assert "what it returns: Changeable can be changed in place" in message
     assert "Service('payment', state=...)" in refused(1, in_cents, state=None)
 
 
@@ -229,12 +229,14 @@ def test_all_gaps_of_a_chain_and_all_that_does_not_fit_are_reported_at_once() ->
     service.migrate(5)(in_cents)
     with pytest.raises(DeclarationError) as why:
         prepare(service.declared)
-    told = str(why.value)
-    assert told.startswith("the migrations of 'payment': nothing takes version 1: declare migrate(1); nothing takes")
-    assert "nothing takes version 3: declare migrate(3)" in told
-    assert "in_cents takes NotesV1, but version 5 is NotesV2, which in_cents returns: let both name one class" in told
-    assert "in_cents returns NotesV2, but the state of the service is Notes: let it return that" in told
-    assert "or declare migrate(6)" in told
+    message = str(why.value)
+    assert message.startswith("the migrations of 'payment': nothing takes version 1: declare migrate(1); nothing takes")
+    assert "nothing takes version 3: declare migrate(3)" in message
+    assert (
+        "in_cents takes NotesV1, but version 5 is NotesV2, which in_cents returns: let both name one class" in message
+    )
+    assert "in_cents returns NotesV2, but the state of the service is Notes: let it return that" in message
+    assert "or declare migrate(6)" in message
 
 
 def test_the_order_of_declarations_does_not_matter() -> None:

@@ -60,7 +60,7 @@ def test_an_invalid_service_name_or_start_is_refused(options: dict[str, Any], pr
 
 
 @pytest.mark.parametrize(
-    ("start", "told"),
+    ("start", "expected"),
     [
         (None, ""),
         ("beginning", "beginning"),
@@ -68,5 +68,5 @@ def test_an_invalid_service_name_or_start_is_refused(options: dict[str, Any], pr
         (datetime(2026, 11, 21, tzinfo=UTC), "2026-11-21T00:00:00.000Z"),
     ],
 )
-def test_the_manifest_names_where_a_service_begins(start: Any, told: str) -> None:
-    assert make_manifest(declared_as("payment", start=start).declared).start == told
+def test_the_manifest_names_where_a_service_begins(start: Any, expected: str) -> None:
+    assert make_manifest(declared_as("payment", start=start).declared).start == expected

@@ -232,17 +232,17 @@ async def forget_cards(key: str, *cards: Annotated[str, sensitive], **pins: Anno
 def test_star_arguments_of_an_abort_action_are_recorded_as_sensitive_and_passed_unchanged() -> None:
     service = knowing(reserve)
     saga: Any = object()
-    said = abort_actions.record_action(service, saga, forget_cards, ("k", "4111", "4222"), {"pin": "1234"})
-    assert [bytes(value) for value in said.args] == [b'"k"', b'{"_sensitive":"4111"}', b'{"_sensitive":"4222"}']
-    assert {name: bytes(value) for name, value in said.named.items()} == {"pin": b'{"_sensitive":"1234"}'}
-    assert abort_actions.find_call(service, saga, said) == (forget_cards, ["k", "4111", "4222"], {"pin": "1234"})
+    recorded = abort_actions.record_action(service, saga, forget_cards, ("k", "4111", "4222"), {"pin": "1234"})
+    assert [bytes(value) for value in recorded.args] == [b'"k"', b'{"_sensitive":"4111"}', b'{"_sensitive":"4222"}']
+    assert {name: bytes(value) for name, value in recorded.named.items()} == {"pin": b'{"_sensitive":"1234"}'}
+    assert abort_actions.find_call(service, saga, recorded) == (forget_cards, ["k", "4111", "4222"], {"pin": "1234"})
 
 
 def test_a_function_of_another_module_is_another_one() -> None:
     service = knowing(reserve)
     saga: Any = object()
-    said = abort_actions.record_action(service, saga, forget_cards, ("k",), {})
-    assert said.call == f"{__name__}:forget_cards"
+    recorded = abort_actions.record_action(service, saga, forget_cards, ("k",), {})
+    assert recorded.call == f"{__name__}:forget_cards"
     for name in ("elsewhere:forget_cards", f"{__name__}:knowing", f"{__name__}:Hotel", "os:system"):
         with pytest.raises(abort_actions.NotFound):
-            abort_actions.find_call(service, saga, replace(said, call=name))
+            abort_actions.find_call(service, saga, replace(recorded, call=name))

@@ -135,9 +135,9 @@ def test_an_upcaster_returns_a_newer_version_up_to_that_of_its_class(made: Modul
 def test_a_service_without_an_upcaster_for_each_version_that_is_upcast_does_not_start(made: ModuleType) -> None:
     service = Service("listener")
 
-    async def listen(said: Any, heard: Any) -> None: ...
+    async def listen(event: Any, heard: Any) -> None: ...
 
-    listen.__annotations__ = {"said": made.Said, "heard": made.Heard, "return": None}
+    listen.__annotations__ = {"event": made.Said, "heard": made.Heard, "return": None}
     service.handler(listen)
     with pytest.raises(DeclarationError) as caught:
         prepare(service.declared)
@@ -160,10 +160,10 @@ def test_a_service_that_only_emits_an_event_or_reads_an_older_version_needs_no_u
 
     async def speak(heard: Any) -> Any: ...
 
-    async def listen(said: Any) -> None: ...
+    async def listen(event: Any) -> None: ...
 
     speak.__annotations__ = {"heard": made.Heard, "return": made.Said}
-    listen.__annotations__ = {"said": made.SaidV1, "return": None}
+    listen.__annotations__ = {"event": made.SaidV1, "return": None}
     service.handler(speak)
     service.handler(listen)
     prepare(service.declared)

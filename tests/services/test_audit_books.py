@@ -114,9 +114,9 @@ class Run:
 
     async def differences(self, *options: str) -> list[str]:
         result = await self.audit("--json", *options)
-        said = [difference for check in json.loads(result.output)["checks"] for difference in check["differences"]]
-        assert result.exit_code == (1 if said else 0)
-        return said
+        found = [difference for check in json.loads(result.output)["checks"] for difference in check["differences"]]
+        assert result.exit_code == (1 if found else 0)
+        return found
 
 
 @pytest.fixture

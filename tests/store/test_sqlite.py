@@ -155,9 +155,9 @@ async def test_a_commit_reaches_the_medium_before_it_is_answered(path: Path, clo
             made.append(self)
 
     async with SqliteStore(path, clock=clock, connection=Kept):
-        told = {name: made[-1].execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")}
+        pragmas = {name: made[-1].execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")}
     full = 2
-    assert told == {"synchronous": full, "journal_mode": "wal"}
+    assert pragmas == {"synchronous": full, "journal_mode": "wal"}
 
 
 # -------------------------------------------------------------------- expired documents
@@ -245,8 +245,8 @@ async def test_another_format_is_refused(
         pass
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA user_version = {other}")
-    told = rf"payment.db is of format {other}, {says} than {PURPOSE.format}.*run the version of saga that wrote it"
-    with pytest.raises(ConfigurationError, match=told):
+    pattern = rf"payment.db is of format {other}, {says} than {PURPOSE.format}.*run the version of saga that wrote it"
+    with pytest.raises(ConfigurationError, match=pattern):
         await SqliteStore(path, clock=clock, readonly=readonly).__aenter__()
 
 
@@ -362,6 +362,6 @@ async def test_the_doctor_asks_for_as_long_as_a_service_that_starts(tmp_path: Pa
         memory = timedelta(seconds=EXPIRY_S_MAX - EXPIRY_S_MORE + too_long_s)
         async with SqliteStore(sqlite_path(asked.store, "payment"), clock=clock):
             diagnosis = await diagnose([Declared(name="payment", state=None, retention=memory)], asked, clock)
-        told = [each.what for each in diagnosis.findings if each.severity == "error"]
-        assert len(told) == too_long_s
-        assert all("choose a shorter retention=" in what for what in told)
+        problems = [each.what for each in diagnosis.findings if each.severity == "error"]
+        assert len(problems) == too_long_s
+        assert all("choose a shorter retention=" in what for what in problems)

@@ -109,7 +109,7 @@ async def test_documents_of_the_toolkit_are_not_seen(store: SqliteStore, file: P
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         (("saga", "k", "{}"), "collection is none of the toolkit's"),
         (("saga-archive", "k", "{}"), "collection is none of the toolkit's"),
@@ -127,10 +127,10 @@ async def test_documents_of_the_toolkit_are_not_seen(store: SqliteStore, file: P
     ],
 )
 async def test_a_row_that_is_no_document_is_refused(
-    store: SqliteStore, file: Path, values: tuple[object, ...], told: str
+    store: SqliteStore, file: Path, values: tuple[object, ...], message: str
 ) -> None:
     program(file, INSERT, "orders", "taken", "{}")
-    with pytest.raises(sqlite3.IntegrityError, match=told):
+    with pytest.raises(sqlite3.IntegrityError, match=message):
         program(file, INSERT, *values)
     with pytest.raises(sqlite3.IntegrityError, match="content is the text of a JSON object"):
         program(file, UPDATE, "7", "orders", "taken")

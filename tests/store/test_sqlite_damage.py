@@ -73,10 +73,10 @@ async def test_a_file_that_lost_its_name_takes_no_write_and_nothing_acknowledged
     await store.__aenter__()
     versions = await filled(store)
     happens(path, ending)
-    with pytest.raises(StoreBroken) as told:
+    with pytest.raises(StoreBroken) as raised:
         await store.insert("saga", "late", b"0")
-    assert f"{path.name}{'' if happens is all_removed else ending}" in str(told.value)
-    assert "while it was in use" in str(told.value)
+    assert f"{path.name}{'' if happens is all_removed else ending}" in str(raised.value)
+    assert "while it was in use" in str(raised.value)
     for again in (store.get("saga", "0"), store.insert("saga", "later", b"0")):
         with pytest.raises(StoreBroken, match="is saved in"):
             await again
@@ -96,8 +96,8 @@ async def test_more_writes_than_one_transaction_takes_all_fail_alike_and_one_cop
     versions = await filled(store)
     happens(path, "")
     writes = (store.insert("saga", f"late {n}", b"0") for n in range(2 * WRITES_MAX + 1))
-    told = {str(why) for why in await asyncio.gather(*writes, return_exceptions=True)}
-    assert len(told) == 1
+    messages = {str(why) for why in await asyncio.gather(*writes, return_exceptions=True)}
+    assert len(messages) == 1
     with pytest.raises(StoreBroken):
         [found async for found in store.scan("saga")]
     with pytest.raises(StoreBroken):

@@ -48,9 +48,9 @@ def failure(code: int) -> sqlite3.OperationalError:
 @pytest.mark.parametrize("code", sorted(MEANINGS))
 def test_damage_is_an_error_of_its_own_and_only_a_commit_can_be_ambiguous(code: int, purpose: StateFileSpec) -> None:
     errors = purpose.errors
-    said = {doing: to_owner_error(failure(code), doing, PATH, purpose) for doing in FileOperation}
-    kinds = {doing: type(why) for doing, why in said.items()}
-    for why in said.values():
+    translated = {doing: to_owner_error(failure(code), doing, PATH, purpose) for doing in FileOperation}
+    kinds = {doing: type(why) for doing, why in translated.items()}
+    for why in translated.values():
         assert f"the {purpose.name} {PATH} {MEANINGS[code].what} (SQLITE_{code}: planted)" in str(why)
         assert MEANINGS[code].remedy in str(why), "what to do"
     if code in BROKEN:
@@ -61,8 +61,8 @@ def test_damage_is_an_error_of_its_own_and_only_a_commit_can_be_ambiguous(code: 
     assert kinds[FileOperation.READ] is waits
     assert kinds[FileOperation.WRITE] is (errors.too_large if code == sqlite3.SQLITE_TOOBIG else waits)
     assert kinds[FileOperation.COMMIT] is (waits if MEANINGS[code].undone else errors.ambiguous)
-    assert "nothing was written" in str(said[FileOperation.WRITE])
-    assert ("nothing was written" in str(said[FileOperation.COMMIT])) == MEANINGS[code].undone
+    assert "nothing was written" in str(translated[FileOperation.WRITE])
+    assert ("nothing was written" in str(translated[FileOperation.COMMIT])) == MEANINGS[code].undone
 
 
 def test_each_owner_has_its_own_errors() -> None:

@@ -42,23 +42,23 @@ class Notes:
     """Contents of which nothing but the order is noted."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.calls: list[str] = []
 
     def begin(self, connection: sqlite3.Connection) -> None:
-        self.said.append("begin")
+        self.calls.append("begin")
 
     def finish(self, changes: int) -> None:
-        self.said.append(f"finish {changes}")
+        self.calls.append(f"finish {changes}")
 
     def on_commit(self) -> bytes | None:
-        self.said.append("committed")
+        self.calls.append("committed")
         return None
 
     def on_rollback(self) -> None:
-        self.said.append("rolled back")
+        self.calls.append("rolled back")
 
     def announce(self) -> None:
-        self.said.append("announce")
+        self.calls.append("announce")
 
 
 class Open:
@@ -133,7 +133,7 @@ def refuses() -> int:
 async def test_concurrent_writes_are_one_transaction_in_order_with_an_answer_each(there: Open) -> None:
     assert await asyncio.gather(*(there.writer.do(partial(there.add, n)) for n in range(5))) == [0, 1, 2, 3, 4]
     assert there.number == 10
-    assert there.contents.said == ["begin", "finish 5", "committed", "announce"]
+    assert there.contents.calls == ["begin", "finish 5", "committed", "announce"]
 
 
 async def test_a_transaction_waits_while_the_loop_is_busy_and_not_without_end(
@@ -155,7 +155,7 @@ async def test_a_transaction_waits_while_the_loop_is_busy_and_not_without_end(
     while len(written) < 3 * most:
         await CLOCK.sleep(0)
     await asyncio.gather(*written)
-    counts = [int(said.removeprefix("finish ")) for said in there.contents.said if said.startswith("finish ")]
+    counts = [int(line.removeprefix("finish ")) for line in there.contents.calls if line.startswith("finish ")]
     assert sum(counts) == 3 * most
     assert most - 1 <= max(counts) <= most + 2, "it waits, and not without end"
 
@@ -173,10 +173,10 @@ async def test_a_transaction_waits_while_each_turn_brings_more_however_short_it_
 
     another()
     while len(written) < ROOM // 2:
-        assert there.contents.said == []
+        assert there.contents.calls == []
         await CLOCK.sleep(0)
     await asyncio.gather(*written)
-    assert [said for said in there.contents.said if said.startswith("finish")] == [f"finish {ROOM // 2}"]
+    assert [line for line in there.contents.calls if line.startswith("finish")] == [f"finish {ROOM // 2}"]
 
 
 async def test_a_full_transaction_waits_for_no_further_write(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +205,7 @@ async def test_a_change_that_comes_alone_waits_for_no_other(there: Open, monkeyp
 
 async def test_a_transaction_takes_what_it_has_room_for_and_the_next_one_the_rest(there: Open) -> None:
     await asyncio.gather(*(there.writer.do(lambda: there.add(1), takes) for takes in (1, 5, 5, 1, ROOM + 1, 1)))
-    assert [said for said in there.contents.said if said.startswith("finish")] == ["finish 3", "finish 2", "finish 1"]
+    assert [line for line in there.contents.calls if line.startswith("finish")] == ["finish 3", "finish 2", "finish 1"]
 
 
 async def test_a_change_that_refuses_fails_alone(there: Open) -> None:
@@ -234,15 +234,15 @@ async def test_a_change_that_fails_otherwise_fails_all_and_nothing_of_them_is_th
     outcomes = await asyncio.gather(*map(there.writer.do, changes), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [ZeroDivisionError] * 2
     assert there.number == 0
-    assert there.contents.said == ["begin", "rolled back"]
+    assert there.contents.calls == ["begin", "rolled back"]
     assert await there.writer.do(lambda: there.add(1)) == 1
 
 
 async def test_a_failed_rollback_is_never_read_and_the_next_write_succeeds(there: Open) -> None:
     Planted.fails = {"COMMIT": sqlite3.SQLITE_IOERR, "ROLLBACK": sqlite3.SQLITE_IOERR}
-    with pytest.raises(SagaError, match="whether this was written is not known") as told:
+    with pytest.raises(SagaError, match="whether this was written is not known") as raised:
         await there.writer.do(lambda: there.add(1))
-    assert type(told.value) is there.file.purpose.errors.ambiguous
+    assert type(raised.value) is there.file.purpose.errors.ambiguous
     assert there.number == 0
     await there.writer.do(lambda: there.add(2))
     assert there.number == 2
@@ -250,10 +250,10 @@ async def test_a_failed_rollback_is_never_read_and_the_next_write_succeeds(there
 
 async def test_damage_is_reported_with_the_files_name_and_what_to_do(there: Open) -> None:
     Planted.fails = {"UPDATE": sqlite3.SQLITE_CORRUPT}
-    with pytest.raises(Broken, match=r"state.db is damaged .*: stop all its services.*restore the file") as told:
+    with pytest.raises(Broken, match=r"state.db is damaged .*: stop all its services.*restore the file") as raised:
         await there.writer.do(lambda: there.add(1))
-    assert type(told.value) is there.file.purpose.errors.broken
-    assert [type(why) for why in there.broken] == [type(told.value)], "and whoever only reads is told, too"
+    assert type(raised.value) is there.file.purpose.errors.broken
+    assert [type(why) for why in there.broken] == [type(raised.value)], "and whoever only reads is told, too"
 
 
 async def test_while_another_process_has_the_lock_all_wait_and_fail_in_time_and_the_next_lands(there: Open) -> None:

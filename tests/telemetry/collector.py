@@ -18,7 +18,7 @@ class Collector:
     address: str
     spans: list[tuple[str, Any]] = field(default_factory=list)
     paths: set[str] = field(default_factory=set)
-    said: bytes = b""
+    received: bytes = b""
     """All that has arrived, byte by byte."""
 
 
@@ -32,7 +32,7 @@ def collecting() -> Iterator[Collector]:
             body = gzip.decompress(body) if self.headers.get("content-encoding") == "gzip" else body
             request = ExportTraceServiceRequest.FromString(body)
             collector.paths.add(self.path)
-            collector.said += body
+            collector.received += body
             for each in request.resource_spans:
                 names = {attribute.key: attribute.value.string_value for attribute in each.resource.attributes}
                 collector.spans += [(names["service.name"], span) for scope in each.scope_spans for span in scope.spans]

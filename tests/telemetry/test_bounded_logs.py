@@ -66,13 +66,13 @@ def test_repeated_lines_are_logged_a_few_times_and_then_counted(moment: Telemetr
     assert len(lines(place.stream)) == LINES_MAX
     place.clock.at_s += WITHIN_S
     place.log.report(HANDLED)
-    (told,) = place.events("suppressed")
-    assert (told["of"], told["count"], told["within_s"]) == (
+    (line,) = place.events("suppressed")
+    assert (line["of"], line["count"], line["within_s"]) == (
         lines(place.stream)[0]["event"],
         5000 - LINES_MAX,
         WITHIN_S,
     )
-    assert told["service"] == "payment"
+    assert line["service"] == "payment"
 
 
 def test_the_canonical_line_of_each_message_and_step_is_always_written(place: LogInMemory) -> None:
@@ -144,9 +144,9 @@ def test_a_long_text_is_truncated_with_its_length(kind: type[TelemetryEvent], fo
 def test_the_log_of_a_library_has_lines_like_all_others_and_bounded(of_python: LogInMemory) -> None:
     for number in range(5000):
         logging.getLogger("asyncio.somewhere").error("fetch %d of %s failed", number, "orders")
-    told = of_python.events("log")
-    assert len(told) == LINES_MAX
-    assert told[0] | {"time": ""} == {
+    lines = of_python.events("log")
+    assert len(lines) == LINES_MAX
+    assert lines[0] | {"time": ""} == {
         **{"time": "", "level": "error", "event": "log", "logger": "asyncio.somewhere"},
         "message": "fetch 0 of orders failed",
     }
@@ -164,12 +164,12 @@ def test_the_innermost_frames_of_a_deep_trace_are_logged(of_python: LogInMemory)
         deep(200)
     except ValueError:
         logging.getLogger("somewhere").exception("it failed")
-    (told,) = of_python.events("log")
-    trace = told["trace"]
+    (line,) = of_python.events("log")
+    trace = line["trace"]
     assert isinstance(trace, list)
     assert len(trace) == FRAMES_MAX
     assert trace[-1].endswith(" deep")
-    assert told["error"] == "ValueError: at last"
+    assert line["error"] == "ValueError: at last"
 
 
 def test_the_log_of_asyncio_about_tasks_that_are_not_awaited_is_bounded(of_python: LogInMemory) -> None:
@@ -183,11 +183,11 @@ def test_the_log_of_asyncio_about_tasks_that_are_not_awaited_is_bounded(of_pytho
 
     asyncio.run(main())
     gc.collect()
-    told = of_python.events("log")
-    assert len(told) == LINES_MAX
-    assert str(told[0]["error"]).startswith("ValueError: aaa")
+    lines = of_python.events("log")
+    assert len(lines) == LINES_MAX
+    assert str(lines[0]["error"]).startswith("ValueError: aaa")
     assert len(of_python.stream.getvalue()) < 5 * LINES_MAX * TEXT_MAX
-    assert any("test_bounded_logs.py" in frame for frame in told[0]["trace"])  # type: ignore[attr-defined]  # a list
+    assert any("test_bounded_logs.py" in frame for frame in lines[0]["trace"])  # type: ignore[attr-defined]  # a list
 
 
 def test_suppressed_lines_of_libraries_are_summed_up_at_the_end(place: LogInMemory) -> None:
@@ -198,8 +198,8 @@ def test_suppressed_lines_of_libraries_are_summed_up_at_the_end(place: LogInMemo
             logging.getLogger("aiohttp").error("again")
     assert root.handlers == []
     root.handlers = there
-    (told,) = place.events("suppressed")
-    assert (told["of"], told["count"], told["logger"]) == ("log", 100 - LINES_MAX, "aiohttp")
+    (line,) = place.events("suppressed")
+    assert (line["of"], line["count"], line["logger"]) == ("log", 100 - LINES_MAX, "aiohttp")
 
 
 def test_wrong_log_arguments_and_concurrent_threads_do_not_fail(of_python: LogInMemory) -> None:

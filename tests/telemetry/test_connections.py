@@ -99,14 +99,14 @@ def body(answer: bytes) -> object:
 async def test_health_answers_among_500_connections_that_send_nothing_or_half_and_the_service_works(
     settings: Settings, port: int
 ) -> None:
-    payment, stop, told = Service("payment"), asyncio.Event(), list[TelemetryEvent]()
+    payment, stop, moments = Service("payment"), asyncio.Event(), list[TelemetryEvent]()
 
     @payment.handler
     async def note(event: OrderPlaced, saga: Saga) -> None:
         pass
 
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(wiring.run([payment.declared], settings, told.append, stop))
+        tasks.create_task(wiring.run([payment.declared], settings, moments.append, stop))
 
         async def is_ready() -> bool:
             try:
@@ -127,7 +127,7 @@ async def test_health_answers_among_500_connections_that_send_nothing_or_half_an
                 await broker.publish([envelope.to_record(message, contract_of(OrderPlaced))])
 
             async def is_handled() -> bool:
-                return any(isinstance(moment, Handled) for moment in told)
+                return any(isinstance(moment, Handled) for moment in moments)
 
             await until(is_handled)
             ours = descriptors() - before - 500

@@ -73,7 +73,7 @@ class Ground:
     clock: Clock = field(default_factory=Clock)
     calls: list[tuple[float, dict[str, object], Mapping[str, str], bytes]] = field(default_factory=list)
     tried_s: list[float] = field(default_factory=list)
-    told: list[TelemetryEvent] = field(default_factory=list)
+    reported: list[TelemetryEvent] = field(default_factory=list)
 
     async def send(self, body: bytes, headers: Mapping[str, str]) -> None:
         self.tried_s.append(self.clock.s)
@@ -83,7 +83,7 @@ class Ground:
         self.calls.append((self.clock.s, json.loads(body), headers, body))
 
     async def play(self, *moments: TelemetryEvent) -> list[dict[str, object]]:
-        hook = AlertHook(self.send, self.clock, self.told.append, self.per_minute_max, self.secret)
+        hook = AlertHook(self.send, self.clock, self.reported.append, self.per_minute_max, self.secret)
         async with run_hook(hook):
             for moment in moments:
                 hook.listen(moment)
@@ -112,7 +112,7 @@ async def test_each_dead_letter_that_needs_a_person_is_reported_once() -> None:
         "time": "2027-01-15T08:00:00.000Z",
     }
     assert (bodies[1]["what"], bodies[1]["calls"]) == ("escalation", ["step x ran"])
-    assert ground.told == []
+    assert ground.reported == []
 
 
 def test_the_hook_is_called_for_nothing_else() -> None:
@@ -134,7 +134,7 @@ async def test_a_failing_hook_is_retried_with_growing_delays_and_reported_once()
     await ground.play(dead(1), dead(2))
     assert list(ground.tried_s[:5]) == [0, 1, 3, 7, 15]
     assert [body["id"] for _, body, _, _ in ground.calls] == ["dead-1", "dead-2"], "in order"
-    failed, again = ground.told
+    failed, again = ground.reported
     assert isinstance(failed, Unavailable)
     assert (failed.what, failed.error) == ("hook", "ConnectionError: nobody there")
     assert isinstance(again, Recovered)
@@ -158,7 +158,7 @@ async def test_a_call_that_always_fails_holds_up_no_other(error: Exception) -> N
             raise error
         await send(body, headers)
 
-    hook = AlertHook(picky, ground.clock, ground.told.append, 1000)
+    hook = AlertHook(picky, ground.clock, ground.reported.append, 1000)
     async with run_hook(hook):
         for number in range(1, 7):
             hook.listen(dead(number))
@@ -191,9 +191,9 @@ async def test_a_call_is_signed_so_that_it_cannot_be_forged() -> None:
     await ground.play(dead(1))
     ((_, _, headers, body),) = ground.calls
     assert headers["x-saga-id"] == "dead-1"
-    said = headers["x-saga-signature"]
-    assert said == sign(b"key", NOW_MS // 1000, body)
-    at, _, proof = said.partition(",v1=")
+    signature = headers["x-saga-signature"]
+    assert signature == sign(b"key", NOW_MS // 1000, body)
+    at, _, proof = signature.partition(",v1=")
     assert hmac.new(b"key", at.removeprefix("t=").encode() + b"." + body, "sha256").hexdigest() == proof
     unsigned = Ground()
     await unsigned.play(dead(1))

@@ -241,8 +241,8 @@ async def _looked(worker: WatchedWorker, times: int) -> bool:
 
 
 async def test_a_port_that_is_taken_keeps_the_process_from_starting(settings: Settings, port: int) -> None:
-    said = f"SAGA_HTTP is '127.0.0.1:{port}'.*in use.*choose another port"
-    with socket.create_server(("127.0.0.1", port)), pytest.raises(ConfigurationError, match=said):
+    pattern = f"SAGA_HTTP is '127.0.0.1:{port}'.*in use.*choose another port"
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(ConfigurationError, match=pattern):
         await wiring.run([slow(Doors()).declared], settings, lambda _: None, asyncio.Event())
 
 

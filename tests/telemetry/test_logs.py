@@ -120,10 +120,10 @@ def test_a_handled_message_is_one_json_object_on_one_line() -> None:
 
 def test_every_field_of_a_moment_is_a_field_of_its_line() -> None:
     report = to(stream := io.StringIO(), Settings(log_level="debug"))
-    told: list[TelemetryEvent] = [replace(HANDLED, principal="user:4711"), RETRYING, PARKED, DEAD, STEP]
-    for moment in told:
+    moments: list[TelemetryEvent] = [replace(HANDLED, principal="user:4711"), RETRYING, PARKED, DEAD, STEP]
+    for moment in moments:
         report(moment)
-    for moment, line in zip(told, lines(stream), strict=True):
+    for moment, line in zip(moments, lines(stream), strict=True):
         assert set(line) == {"time", "level", "event"} | {field.name for field in fields(moment)}
 
 
@@ -134,7 +134,7 @@ def test_partitions_are_logged_by_topic() -> None:
 
 
 @pytest.mark.parametrize(
-    ("least", "told"),
+    ("least", "events"),
     [
         ("debug", ["handled", "step_done", "retrying", "dead_lettered"]),
         ("info", ["handled", "retrying", "dead_lettered"]),
@@ -142,11 +142,11 @@ def test_partitions_are_logged_by_topic() -> None:
         ("error", ["dead_lettered"]),
     ],
 )
-def test_less_than_the_level_is_not_written(least: str, told: list[str]) -> None:
+def test_less_than_the_level_is_not_written(least: str, events: list[str]) -> None:
     report = to(stream := io.StringIO(), Settings.read({"SAGA_LOG_LEVEL": least}))
     for moment in (HANDLED, STEP, RETRYING, DEAD):
         report(moment)
-    assert [line["event"] for line in lines(stream)] == told
+    assert [line["event"] for line in lines(stream)] == events
 
 
 def test_each_moment_has_a_level() -> None:

@@ -56,7 +56,7 @@ def refuse_once(place: Workplace, monkeypatch: pytest.MonkeyPatch, collection: s
 
 
 @pytest.mark.parametrize(
-    ("collection", "why", "told"),
+    ("collection", "why", "expected"),
     [
         ("saga", Exists("there"), (SAGA, "write", "conflict")),
         ("saga", Conflict("another"), (SAGA, "write", "conflict")),
@@ -70,14 +70,14 @@ async def test_a_refused_write_is_reported_and_repeated(
     monkeypatch: pytest.MonkeyPatch,
     collection: str,
     why: StoreError,
-    told: tuple[str | None, str, str],
+    expected: tuple[str | None, str, str],
 ) -> None:
     await place.store.insert("stock", "tea", msgspec.json.encode(Stock(left=5)))
     refuse_once(place, monkeypatch, collection, why)
     async with at_work(place, inventory):
         await place.publish(an_order())
         await place.at_rest(inventory)
-    assert [(refused.saga, refused.operation, refused.why) for refused in place.reported(WriteRefused)] == [told]
+    assert [(refused.saga, refused.operation, refused.why) for refused in place.reported(WriteRefused)] == [expected]
     stock = await place.store.get("stock", "tea")
     assert stock is not None
     assert msgspec.json.decode(stock.content, type=Stock) == Stock(left=4, aside=1)

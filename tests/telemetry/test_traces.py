@@ -184,15 +184,15 @@ async def test_one_saga_is_one_trace_from_the_application_through_all_services_t
         if span.name == "step charge"
     ]
     for service, span in otel.spans:
-        said = {attribute.key: attribute.value.string_value for attribute in span.attributes}
-        assert (said["saga_id"], said["enduser.id"]) == (placed.order_id, "user:4711"), (service, span.name)
+        attributes = {attribute.key: attribute.value.string_value for attribute in span.attributes}
+        assert (attributes["saga_id"], attributes["enduser.id"]) == (placed.order_id, "user:4711"), (service, span.name)
         parent = by_id.get(span.parent_span_id.hex())
         assert span.start_time_unix_nano <= span.end_time_unix_nano
         if parent is not None and parent[0] == service:
             assert span.start_time_unix_nano >= parent[1].start_time_unix_nano
             assert span.end_time_unix_nano <= parent[1].end_time_unix_nano
     for secret in (placed.card, placed.address, "charge of"):
-        assert secret.encode() not in otel.said
+        assert secret.encode() not in otel.received
 
 
 async def test_a_collector_that_is_away_blocks_no_handler(tmp_path: Path, otel: Collector, monkeypatch: Any) -> None:
@@ -391,7 +391,7 @@ def test_a_header_that_is_not_as_it_should_be_is_none(header: str | None) -> Non
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "said"),
+    ("variable", "value", "message"),
     [
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc'"),
         ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL is 'http/json'"),
@@ -399,11 +399,11 @@ def test_a_header_that_is_not_as_it_should_be_is_none(header: str | None) -> Non
     ],
 )
 async def test_unusable_trace_settings_prevent_the_start(
-    otel: Collector, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, value: str, said: str
+    otel: Collector, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, value: str, message: str
 ) -> None:
     monkeypatch.setenv(variable, value)
     settings = Settings.from_environment(broker=f"embedded:///{tmp_path}/broker.db")
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=message):
         await wiring.run([a_shipping().declared], settings, lambda _: None, asyncio.Event())
 
 

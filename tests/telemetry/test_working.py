@@ -150,8 +150,8 @@ async def test_a_worker_has_recovered_once_all_that_was_there_is_handled(place: 
 
         def has_recovered() -> bool:
             metrics.look()
-            told = {family.name: family.samples for family in metrics.collect()}
-            return bool(told["saga_recovery_seconds"])
+            samples = {family.name: family.samples for family in metrics.collect()}
+            return bool(samples["saga_recovery_seconds"])
 
         await place.until(lambda: worker.inflight == 1)
         assert worker.reach() is not None

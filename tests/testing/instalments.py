@@ -147,7 +147,7 @@ def orders_in_instalments(world: SimulatedWorld) -> Callable[[], None]:
             p = world.progress("payment", saga)
             assert p is not None
             assert (p.suspended_runs, p.intents) == ((), ()), saga
-        told = {record.key for record in world.cluster.log if record.topic == "payment.dead"}
-        assert told == {b"order-5"}, "a person has to put right what was paid of the order that was cancelled"
+        keys = {record.key for record in world.cluster.log if record.topic == "payment.dead"}
+        assert keys == {b"order-5"}, "a person has to put right what was paid of the order that was cancelled"
 
     return judge

@@ -40,16 +40,16 @@ class Till:
     @property
     def taken(self) -> list[str]:
         """Sums that were taken."""
-        return sorted(said[-1] for said in self.calls.values() if said[0] == "take")
+        return sorted(call[-1] for call in self.calls.values() if call[0] == "take")
 
     @property
     def open(self) -> list[str]:
         """Charges that were reserved, and neither taken nor released."""
-        ended = {said[1] for said in self.calls.values() if said[0] in ("take", "release")}
-        return [key for key, said in self.calls.items() if said[0] == "reserve" and key not in ended]
+        ended = {call[1] for call in self.calls.values() if call[0] in ("take", "release")}
+        return [key for key, call in self.calls.items() if call[0] == "reserve" and key not in ended]
 
-    def _called(self, *said: str) -> str:
-        what, key, *arguments = said
+    def _called(self, *call: str) -> str:
+        what, key, *arguments = call
         known = self.calls.setdefault(key, (what, *arguments))
         assert known == (what, *arguments), f"one key, two calls: {known}, {what, *arguments}"
         if self.fails:

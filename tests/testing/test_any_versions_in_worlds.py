@@ -43,7 +43,7 @@ class Play:
     def __init__(self, module: ModuleType, versions: int, draw: Draw, sagas: Sequence[str]) -> None:
         self.begun, self.ended = module.Begun, module.Ended
         self.classes: list[type[Event]] = [getattr(module, f"SaidV{number}") for number in range(1, versions + 1)]
-        self.said = {(n, saga): self._any(draw, n, saga) for n in range(1, versions + 1) for saga in sagas}
+        self.emitted = {(n, saga): self._any(draw, n, saga) for n in range(1, versions + 1) for saga in sagas}
         self.heard: list[tuple[int, Any]] = []
 
     def _any(self, draw: Draw, version: int, saga: str) -> Event:
@@ -53,35 +53,35 @@ class Play:
         return made
 
     def release(self, step: Step) -> Service[Any]:
-        """The service that says the event in this version, or that hears it."""
+        """The service that emits the event in this version, or that hears it."""
         service, cls = Service(step.service), self.classes[step.version - 1]
 
         async def say(begun: Any) -> Any:
-            return self.said[step.version, begun.order_id]
+            return self.emitted[step.version, begun.order_id]
 
-        async def hear(said: Any, begun: Any) -> Any:
-            self.heard.append((step.version, said))
-            return self.ended(order_id=said.order_id)
+        async def hear(event: Any, begun: Any) -> Any:
+            self.heard.append((step.version, event))
+            return self.ended(order_id=event.order_id)
 
         say.__annotations__ = {"begun": self.begun, "return": cls}
-        hear.__annotations__ = {"said": cls, "begun": self.begun, "return": self.ended}
+        hear.__annotations__ = {"event": cls, "begun": self.begun, "return": self.ended}
         service.handler(say if step.service == "order" else hear)
         return service
 
     def check(self, sagas: Sequence[str]) -> None:
         """Each saga was received with what some version emitted: fields that did not change are what they were."""
-        assert {said.order_id for _, said in self.heard} == set(sagas)
+        assert {event.order_id for _, event in self.heard} == set(sagas)
         for version, heard in self.heard:
-            options = [self.said[n + 1, heard.order_id] for n in range(len(self.classes))]
-            assert any(self._agree(said, heard) for said in options), f"{heard}, in version {version}, of {options}"
+            options = [self.emitted[n + 1, heard.order_id] for n in range(len(self.classes))]
+            assert any(self._agree(event, heard) for event in options), f"{heard}, in version {version}, of {options}"
 
     @staticmethod
-    def _agree(said: Any, heard: Any) -> bool:
+    def _agree(written: Any, heard: Any) -> bool:
         """True if fields of one name and one type are the same in both; as text, for NaN is not equal to itself."""
-        of, to = (binding_of(type(each)).version.record for each in (said, heard))
+        of, to = (binding_of(type(each)).version.record for each in (written, heard))
         pairs = [(field, to.field(field.name)) for field in of.fields]
         same = [field.name for field, other in pairs if other is not None and other.type == field.type]
-        then, now = codec.to_json(said), codec.to_json(heard)
+        then, now = codec.to_json(written), codec.to_json(heard)
         return all(str(then[name]) == str(now[name]) for name in same)
 
 

@@ -385,10 +385,10 @@ def test_a_run_that_fails_is_shrunk_to_the_documents_that_matter() -> None:
 
     failed = run_all(scenario, Seeds(1, Faults()), Tally(), RunOptions())
     assert failed is not None
-    said = report(failed, "it")
-    assert "shrunk from 6 documents to 2 in" in said
-    assert "application    writes parcels/b of watching" in said
-    assert "parcels/a" not in said
+    text = report(failed, "it")
+    assert "shrunk from 6 documents to 2 in" in text
+    assert "application    writes parcels/b of watching" in text
+    assert "parcels/a" not in text
 
 
 def test_the_timeline_of_a_saga_has_its_documents_alone() -> None:

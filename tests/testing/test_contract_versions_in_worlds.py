@@ -117,6 +117,6 @@ def test_in_any_other_order_what_is_too_new_waits_for_the_release_that_reads_it(
 def test_in_these_worlds_messages_were_too_new_for_a_release(newer_clients: int, schema: str) -> None:
     with SimulatedWorld(0, guarded=False) as world:
         rolled_out(world, [till(3), shop(3)], Drawer(), newer_clients=newer_clients)
-        told = [line.moment for line in world.trace.lines if isinstance(line, TraceNote)]
-        reasons = {moment.error for moment in told if isinstance(moment, Parked)}
+        moments = [line.moment for line in world.trace.lines if isinstance(line, TraceNote)]
+        reasons = {moment.error for moment in moments if isinstance(moment, Parked)}
     assert any(reason.startswith(f"NewerVersion: it is of {schema}, and this release") for reason in reasons)

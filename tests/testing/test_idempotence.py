@@ -378,7 +378,7 @@ async def test_a_compensation_is_looked_at_too() -> None:
 
 
 async def test_an_effect_only_on_a_stale_progress_is_found() -> None:
-    service, told = Service("payment", state=Notes), list[str]()
+    service, notices = Service("payment", state=Notes), list[str]()
 
     @service.handler
     async def reserve(order: OrderPlaced, saga: Saga[Notes]) -> PaymentReserved:
@@ -388,9 +388,9 @@ async def test_an_effect_only_on_a_stale_progress_is_found() -> None:
     @service.handler
     async def note(cancelled: OrderCancelled, saga: Saga[Notes]) -> None:
         if saga.state.charge:
-            saga.state = replace(saga.state, tries=len(told) + 1)
+            saga.state = replace(saga.state, tries=len(notices) + 1)
         else:
-            told.append("nothing to give back")
+            notices.append("nothing to give back")
 
     @service.compensation(reserve)
     async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
@@ -401,7 +401,7 @@ async def test_an_effect_only_on_a_stale_progress_is_found() -> None:
 
 
 async def test_an_effect_of_a_stale_progress_on_another_handler_is_found() -> None:
-    service, told = Service("payment", state=Notes), list[str]()
+    service, notices = Service("payment", state=Notes), list[str]()
 
     @service.handler
     async def reserve(order: OrderPlaced, saga: Saga[Notes]) -> PaymentReserved:
@@ -411,11 +411,11 @@ async def test_an_effect_of_a_stale_progress_on_another_handler_is_found() -> No
     @service.handler
     async def look(cancelled: OrderCancelled, saga: Saga[Notes]) -> None:
         if not saga.state.charge:
-            told.append("nothing to give back")
+            notices.append("nothing to give back")
 
     @service.compensation(reserve)
     async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> PaymentReleased:
-        return PaymentReleased(order_id=cancelled.order_id, charge_id=f"charge-{len(told)}")
+        return PaymentReleased(order_id=cancelled.order_id, charge_id=f"charge-{len(notices)}")
 
     text = await shown(service)
     assert text.startswith("payment.release did something else when OrderCancelled came to a worker with an old progre")

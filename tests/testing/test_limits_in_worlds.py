@@ -187,10 +187,10 @@ def test_calls_that_have_no_turn_in_time_are_no_attempts_and_come_again() -> Non
             world.publish(an_order(number))
         world.run_until_quiet()
         assert len(bank.taken) == 30
-        told = [attempts(world, number) for number in range(30)]
-        assert {attempt for each in told for attempt in each[:-1]} == {0}
-        assert {each[-1] for each in told} == {1}
-        assert max(map(len, told)) > 1, "some had to come again"
+        runs = [attempts(world, number) for number in range(30)]
+        assert {attempt for each in runs for attempt in each[:-1]} == {0}
+        assert {each[-1] for each in runs} == {1}
+        assert max(map(len, runs)) > 1, "some had to come again"
 
 
 @pytest.mark.slow

@@ -47,17 +47,17 @@ def of_saga(
     witnessed: ServiceEvidence, log: list[Record], saga: str
 ) -> tuple[list[ReceivedMessage], dict[str, Message]]:
     """What the service had handled of a saga, and what it has emitted."""
-    service, taken, said = witnessed.service, list[ReceivedMessage](), dict[str, Message]()
+    service, taken, logged = witnessed.service, list[ReceivedMessage](), dict[str, Message]()
     for record in (record for record in log if record.key == saga.encode()):
         own = own_of(service, record)
         if own is not None:
-            said[own.id] = own
+            logged[own.id] = own
         elif record.topic in service.topics and record.topic not in service.wakes:
             message = route_record(record, service)
             if isinstance(message, Message):
                 assert record.offset < witnessed.committed[Partition(*record[:2])]
                 taken.append(ReceivedMessage(message, Position(*record[:3]), record.time_ms))
-    return taken, said
+    return taken, logged
 
 
 def own_of(service: PreparedService, record: Record) -> Message | None:
@@ -73,26 +73,28 @@ async def compared(evidence: Evidence, now_ms: int) -> tuple[int, list[str], lis
     same, others, refused = 0, list[str](), list[str]()
     for name, witnessed in evidence.services.items():
         for saga, versions in witnessed.versions.items():
-            taken, said = of_saga(witnessed, list(evidence.log), saga)
+            taken, logged = of_saga(witnessed, list(evidence.log), saga)
             try:
-                anew = await rebuild_progress(
+                rebuilt = await rebuild_progress(
                     witnessed.service,
                     saga,
                     taken,
-                    said,
+                    logged,
                     now_ms,
                     RebuildEnvironment(RECORD_BYTES_MAX, 20_000_000),
                 )
             except Unknowable as why:
                 refused.append(f"{name} {saga}: {why}")
                 continue
-            assert anew is not None
-            once, now = meaning(decode_progress(versions[-1])), meaning(anew.snapshot)
-            if once == now and not anew.unpublished and not anew.left_to_service:
+            assert rebuilt is not None
+            once, now = meaning(decode_progress(versions[-1])), meaning(rebuilt.snapshot)
+            if once == now and not rebuilt.unpublished and not rebuilt.left_to_service:
                 same += 1
             else:
                 different = {k: (once[k], now[k]) for k in once if once[k] != now[k]}
-                others.append(f"{name} {saga}: {different}; unsaid {anew.unpublished}; left {anew.left_to_service}")
+                others.append(
+                    f"{name} {saga}: {different}; unsaid {rebuilt.unpublished}; left {rebuilt.left_to_service}"
+                )
     return same, others, refused
 
 

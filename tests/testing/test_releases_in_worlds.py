@@ -70,8 +70,8 @@ def versions(world: SimulatedWorld, saga: str) -> list[int]:
 
 def stuck(world: SimulatedWorld) -> list[str]:
     """Reasons of lanes that could not decide."""
-    told = [line.moment for line in world.trace.lines if isinstance(line, TraceNote)]
-    return [moment.error for moment in told if isinstance(moment, Stuck)]
+    notes = [line.moment for line in world.trace.lines if isinstance(line, TraceNote)]
+    return [moment.error for moment in notes if isinstance(moment, Stuck)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -135,7 +135,7 @@ def switched_on(world: SimulatedWorld, till: Till) -> None:
 
 
 def looks(till: Till) -> int:
-    return [said[0] for said in till.calls.values()].count("look")
+    return [call[0] for call in till.calls.values()].count("look")
 
 
 def letters(world: SimulatedWorld) -> list[tuple[str, str]]:
@@ -180,8 +180,8 @@ def test_runs_have_met_a_release_that_had_not_got_their_version_in_these_worlds(
             began(world, improved(looks_first=False), Till(fails=6))
             world.deploy(improved())
             world.run_until_quiet()
-            told = [line.moment for line in world.trace.lines if isinstance(line, TraceNote)]
-            return any(isinstance(m, Parked) and m.error.startswith("NewerHandler") for m in told)
+            notes = [line.moment for line in world.trace.lines if isinstance(line, TraceNote)]
+            return any(isinstance(m, Parked) and m.error.startswith("NewerHandler") for m in notes)
 
     assert any(map(waited, range(24)))
 
@@ -280,11 +280,11 @@ def test_a_release_that_is_rolled_back_at_once_runs_nowhere_in_the_end(seed: int
         world.run_for(timedelta(seconds=0.001))
         world.deploy(payment)
         world.run_until_quiet()
-        told = [line for line in world.trace.lines if isinstance(line, TraceNote) and "is restarted as" in line.what]
-        assert {line.process: line.what for line in told}.items() <= dict.fromkeys(PROCESSES, LAST).items()
+        notes = [line for line in world.trace.lines if isinstance(line, TraceNote) and "is restarted as" in line.what]
+        assert {line.process: line.what for line in notes}.items() <= dict.fromkeys(PROCESSES, LAST).items()
         for process in PROCESSES:
-            said = [line.what for line in told if line.process == process]
-            assert not [one for one, two in pairwise(["is restarted as release 1", *said]) if one == two]
+            lines = [line.what for line in notes if line.process == process]
+            assert not [one for one, two in pairwise(["is restarted as release 1", *lines]) if one == two]
         check_whole(world, till)
 
 

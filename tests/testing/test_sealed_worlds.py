@@ -45,9 +45,9 @@ def started(world: SimulatedWorld) -> NotingBank:
 def stored_bytes(world: SimulatedWorld) -> list[bytes]:
     """All that the services have ever written or published."""
     evidence = world.evidence()
-    said = [record.value or b"" for record in evidence.log]
+    values = [record.value or b"" for record in evidence.log]
     kept = [content for w in evidence.services.values() for contents in w.versions.values() for content in contents]
-    return said + kept
+    return values + kept
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -78,7 +78,7 @@ def test_a_customer_who_is_forgotten_on_the_way_blocks_nothing(seed: int) -> Non
         assert {world.outcome(each.order_id) for each in orders} <= {OrderConfirmed, OrderCancelled}
         assert bank.shown <= {CARD, "erased"}
         dead = [texts_of(r.headers) for r in world.evidence().log if r.topic.endswith(".dead")]
-        reasons = {told["dead_reason"].partition(":")[0] for told in dead if told["dead_what"] == "dead letter"}
+        reasons = {letter["dead_reason"].partition(":")[0] for letter in dead if letter["dead_what"] == "dead letter"}
         # A charge whose answer was lost before: nobody can send the same card again, and the bank takes no other one.
         assert reasons <= {"Contradiction", "ConnectionError"}
         world.verify(rerun=True)

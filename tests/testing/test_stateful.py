@@ -166,10 +166,10 @@ def ended(shop: Orders) -> str:
 
 
 @pytest.mark.parametrize(
-    ("accident", "said"),
+    ("accident", "expected"),
     [("crash", "dies"), ("freeze", "stands still"), ("rebalance", "partitions of payment move")],
 )
-def test_a_worker_meets_an_accident_at_this_moment(accident: str, said: str) -> None:
+def test_a_worker_meets_an_accident_at_this_moment(accident: str, expected: str) -> None:
     for moment_ms in range(1, 21):
         shop = Shop()
         shop.begin(seed=2, event=an_order())
@@ -178,7 +178,7 @@ def test_a_worker_meets_an_accident_at_this_moment(accident: str, said: str) -> 
         shop.disturb(accident=f"payment-1 {accident}")
         (noted, *_) = [line for line in shop.world.trace.lines if isinstance(line, TraceNote) and "***" in line.what]
         assert noted.time_s == pytest.approx(moment_ms / 1000)
-        assert said in noted.what or "restarted" in noted.what
+        assert expected in noted.what or "restarted" in noted.what
         shop.teardown()
         assert shop.world.outcome("o-1") is OrderConfirmed
 

@@ -39,7 +39,7 @@ def play(world: SimulatedWorld) -> None:
 def read_transition_events(world: SimulatedWorld) -> list[TransitionEvent]:
     log = [record for record in world.evidence().log if record.topic == TRANSITIONS]
     records = [Record(TRANSITIONS, 0, n, r.key, r.value, r.headers, 0) for n, r in enumerate(log)]
-    return [told for record in records for told in parse_transitions(record)]
+    return [transition for record in records for transition in parse_transitions(record)]
 
 
 def written_in(world: SimulatedWorld) -> dict[tuple[str, str, int], Transition]:
@@ -64,15 +64,15 @@ def hash_of(entry: Transition) -> str:
 def test_exactly_what_was_written_is_published_through_crashes_and_lost_answers(seed: int) -> None:
     with world_of(seed) as world:
         play(world)
-        told, written = read_transition_events(world), written_in(world)
+        transitions, written = read_transition_events(world), written_in(world)
         world.verify()
-    assert {(t.service, t.saga, t.number, t.hash) for t in told} == {
+    assert {(t.service, t.saga, t.number, t.hash) for t in transitions} == {
         (*where, hash_of(entry)) for where, entry in written.items()
     }
-    for each in told:
+    for each in transitions:
         entry = written[each.service, each.saga, each.number]
         assert (each.previous, each.outcome, each.handler) == (entry.previous, entry.outcome, entry.handler)
-        assert tuple(said.id for said in each.emitted) == tuple(event.id for event in entry.events)
+        assert tuple(emitted.id for emitted in each.emitted) == tuple(event.id for event in entry.events)
 
 
 def test_without_faults_a_transition_is_published_again_only_by_workers_that_load_its_progress() -> None:
@@ -87,12 +87,12 @@ def test_without_faults_a_transition_is_published_again_only_by_workers_that_loa
 def test_deadlines_waits_and_outcomes_are_published_with_the_transition_that_brings_them() -> None:
     with world_of(0) as world:
         play(world)
-        told = [t for t in read_transition_events(world) if t.handler_ms is not None]
-    decided = {(t.saga, t.result) for t in told if t.result is not None}
+        transitions = [t for t in read_transition_events(world) if t.handler_ms is not None]
+    decided = {(t.saga, t.result) for t in transitions if t.result is not None}
     assert decided == {("order-17", "success"), ("order-18", "failure"), ("order-19", "failure")}
-    assert {t.service for t in told if t.result or t.due} == {"order"}
-    assert all((t.open or t.due is None) and (t.kept_s is None) == t.open for t in told)
-    (first,) = [t for t in told if (t.service, t.saga, t.number) == ("shipping", "order-17", 0)]
+    assert {t.service for t in transitions if t.result or t.due} == {"order"}
+    assert all((t.open or t.due is None) and (t.kept_s is None) == t.open for t in transitions)
+    (first,) = [t for t in transitions if (t.service, t.saga, t.number) == ("shipping", "order-17", 0)]
     (waits,) = first.awaits
     parts = {"OrderPlaced", "PaymentReserved", "InventoryReserved"}
     assert (first.outcome, waits.handler, set(waits.types)) == ("waiting", "book", parts - {first.message.type})

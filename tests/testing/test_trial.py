@@ -274,8 +274,8 @@ async def test_limits_hold_back_nothing_and_a_fake_may_say_that_a_breaker_is_ope
     seen = await trial(charging, an_order(), use=[failing])
     assert [type(event).__name__ for event in seen.emitted] == ["PaymentReserved"]
     assert len(failing.keys) == 4, "asked again, though it failed"
-    told = await trial(charging, an_order(), use=[ClosedBank()])
-    [reserved] = told.emitted
+    result = await trial(charging, an_order(), use=[ClosedBank()])
+    [reserved] = result.emitted
     assert isinstance(reserved, PaymentReserved)
     assert reserved.charge_id == "the bank"
 

@@ -71,10 +71,10 @@ def test_a_resource_that_is_asked_for_by_name_is_opened_as_it_is() -> None:
 
 
 def test_a_world_in_which_nothing_was_started_fails_whatever_is_done_in_it(world: World) -> None:
-    told = r"^nothing was started in this world, so a test in it shows nothing: world\.start\("
-    with pytest.raises(SagaError, match=told):
+    pattern = r"^nothing was started in this world, so a test in it shows nothing: world\.start\("
+    with pytest.raises(SagaError, match=pattern):
         world.verify()
-    with pytest.raises(SagaError, match=told):
+    with pytest.raises(SagaError, match=pattern):
         world.run_until_quiet()
-    with pytest.raises(SagaError, match=told):
+    with pytest.raises(SagaError, match=pattern):
         world.run_for(timedelta(seconds=1))

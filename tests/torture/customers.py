@@ -55,7 +55,7 @@ class Recovery:
     """Number of orders that had ended by then."""
     waiting: set[str]
     """Orders that were placed by then and have not ended."""
-    told: Callable[["Recovery"], None]
+    report: Callable[["Recovery"], None]
     """Called when it is over."""
     under_way: int = field(init=False)
     goes_on_s: float | None = None
@@ -136,11 +136,11 @@ class Customers:
                     await self._clock.sleep(AGAIN_S)
                 self._recover()
 
-    def feel(self, what: str, told: Callable[[Recovery], None]) -> None:
+    def feel(self, what: str, report: Callable[[Recovery], None]) -> None:
         """A fault has ended now: wait for all orders that are under way, and tell."""
         known = self._watch.known
         waiting = self.placed.keys() - known
-        self._recoveries.append(Recovery(what, self._clock.monotonic_s(), len(known), waiting, told))
+        self._recoveries.append(Recovery(what, self._clock.monotonic_s(), len(known), waiting, report))
 
     @property
     def is_recovered(self) -> bool:
@@ -157,7 +157,7 @@ class Customers:
             if not recovery.waiting and recovery.goes_on_s is not None:
                 recovery.took_s = passed_s
                 self._recoveries.remove(recovery)
-                recovery.told(recovery)
+                recovery.report(recovery)
             elif passed_s > RECOVERED_S_MAX:
                 some = ", ".join(sorted(recovery.waiting)[:3])
                 raise NotRecovered(

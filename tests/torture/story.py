@@ -253,12 +253,12 @@ class Torture:
         strangers: Strangers,
     ) -> None:
         found = await readings.books(customers.placed)
-        said = [await strangers.check_dead_letters(), await operators.check_replays()]
+        operator_checks = [await strangers.check_dead_letters(), await operators.check_replays()]
         left = traces(readings.histories, silences=accidents.alone("the bank silent", SILENCE_S), cures=operators.asked)
         left.append(
             await check_answers_in_time(broker, customers.placed, list(expired(readings.histories)), PATIENCE_S)
         )
-        self.checks = [*audit(found), readings.chains(), *await log(broker), *said, *left]
+        self.checks = [*audit(found), readings.chains(), *await log(broker), *operator_checks, *left]
         self._say("\n".join(["", *table(outcomes(found))]))
 
 

@@ -47,8 +47,8 @@ def asked(http: str, path: str, *, method: str = "GET", body: object = None) -> 
     request.add_header("Content-Type", "application/json")
     data = None if body is None else json.dumps(body).encode()
     with urllib.request.urlopen(request, data, timeout=10) as answer:
-        told: bytes = answer.read()
-    return told
+        content: bytes = answer.read()
+    return content
 
 
 def settings_for(mock: CouchbaseMock) -> CouchbaseSettings:

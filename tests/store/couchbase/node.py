@@ -242,9 +242,9 @@ class Node:
             self.logins += 1
             first = value.removeprefix(b"n,,")
             nonce = dict(part.split(b"=", 1) for part in first.split(b","))[b"r"]
-            told = b"r=%bserver,s=%b,i=%d" % (nonce, base64.b64encode(SALT), ROUNDS)
-            login += [first, told]
-            return Status.GO_ON, b"", told
+            challenge = b"r=%bserver,s=%b,i=%d" % (nonce, base64.b64encode(SALT), ROUNDS)
+            login += [first, challenge]
+            return Status.GO_ON, b"", challenge
         without_proof, _, proof = value.rpartition(b",p=")
         message = b",".join([*login, without_proof])
         salted = hashlib.pbkdf2_hmac(HASH, self.password.encode(), SALT, ROUNDS)
@@ -257,8 +257,8 @@ class Node:
 
     def _document(self, asked: Asked) -> tuple[Status, bytes, bytes, int]:
         self.asked.append(asked)
-        if (told := self.answers.get(asked.op)) is not None:
-            return told, b"", b"", 0
+        if (answer := self.answers.get(asked.op)) is not None:
+            return answer, b"", b"", 0
         if asked.durability is not None and self.durable_answer is not None:
             return self.durable_answer, b"", b"", 0
         place = (asked.collection, asked.key)
@@ -303,7 +303,7 @@ class Node:
     async def _manage(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """The bucket's settings, over HTTP, one question a connection."""
         await reader.readuntil(b"\r\n\r\n")
-        told: dict[str, object] = {
+        bucket: dict[str, object] = {
             "name": "shop",
             "uuid": "0" * 32,
             "bucketType": "ephemeral",
@@ -319,7 +319,7 @@ class Node:
             "conflictResolutionType": "seqno",
             "durabilityMinLevel": "none",
         }
-        status, body = ("401 Unauthorized", b"") if self.eviction is None else ("200 OK", json.dumps(told).encode())
+        status, body = ("401 Unauthorized", b"") if self.eviction is None else ("200 OK", json.dumps(bucket).encode())
         writer.write(b"HTTP/1.1 %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (status.encode(), len(body)))
         writer.write(body)
         await writer.drain()

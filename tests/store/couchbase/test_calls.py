@@ -102,8 +102,8 @@ async def test_a_failure_is_raised_where_the_call_is_awaited() -> None:
 
 
 async def test_the_first_of_two_answers_completes_the_call() -> None:
-    loop, calls, told = arrivals(), Calls(), list[Any]()
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    loop, calls, errors = arrivals(), Calls(), list[Any]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     future, never = loop.create_future(), loop.create_future()
     answer, open_ = calls.begin(answered(future)), calls.begin(answered(never))
 
@@ -120,12 +120,12 @@ async def test_the_first_of_two_answers_completes_the_call() -> None:
     never.set_result(None)
     await asyncio.wait_for(ended, PATIENCE_S)
     assert open_.done()
-    assert not told
+    assert not errors
 
 
 async def test_an_error_in_one_answer_does_not_affect_other_calls() -> None:
-    loop, calls, told = arrivals(), Calls(), list[Any]()
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+    loop, calls, errors = arrivals(), Calls(), list[Any]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context["exception"]))
     future = loop.create_future()
     answer = calls.begin(answered(future))
 
@@ -138,15 +138,15 @@ async def test_an_error_in_one_answer_does_not_affect_other_calls() -> None:
 
     from_its_thread(answer_both)
     assert await asyncio.wait_for(answer, PATIENCE_S) == 7
-    assert [str(why) for why in told] == ["of a callback"]
+    assert [str(why) for why in errors] == ["of a callback"]
 
 
 async def test_an_answer_that_is_there_already_is_not_waited_for() -> None:
     loop, calls = arrivals(), Calls()
     future = loop.create_future()
     future.set_result(7)
-    told = list[Any]()
-    future.add_done_callback(told.append)
+    notified = list[Any]()
+    future.add_done_callback(notified.append)
     assert await calls.begin(answered(future)) == 7
     await CLOCK.sleep(0)
-    assert told == [future]
+    assert notified == [future]

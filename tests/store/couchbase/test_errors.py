@@ -76,10 +76,10 @@ def test_classes_stand_for_the_codes_that_the_sdk_gives_them() -> None:
 @pytest.mark.parametrize("doing", WRITES)
 @pytest.mark.parametrize("code", sorted(set(MEANINGS) - WRITE_MISSES))
 def test_a_write_is_ambiguous_exactly_when_its_result_is_unknown(code: int, doing: StoreOperation) -> None:
-    said = to_store_error(Planted(code), doing, "couchbase://db/saga", "'a'")
+    error = to_store_error(Planted(code), doing, "couchbase://db/saga", "'a'")
     certain = TooLarge if code == TOO_LARGE else StoreUnavailable
-    assert type(said) is (Ambiguous if code in UNCERTAIN else certain)
-    assert ("nothing was written" in str(said)) == (code not in UNCERTAIN)
+    assert type(error) is (Ambiguous if code in UNCERTAIN else certain)
+    assert ("nothing was written" in str(error)) == (code not in UNCERTAIN)
 
 
 @pytest.mark.parametrize("code", [None, 0, 99, 4711, *sorted(ELSEWHERE), NETWORK[0], NETWORK[-1]])
@@ -114,9 +114,9 @@ def test_a_timeout_that_hides_behind_another_class_is_ambiguous(kind: type[Excep
 
 def test_an_error_raised_by_the_sdk_before_sending_means_not_written() -> None:
     for why in (sdk.InvalidArgumentException("x"), sdk.UnAmbiguousTimeoutException("x"), RuntimeError("closed")):
-        said = to_store_error(why, StoreOperation.INSERT, "there", "'a'")
-        assert type(said) is StoreUnavailable
-        assert "nothing was written" in str(said)
+        error = to_store_error(why, StoreOperation.INSERT, "there", "'a'")
+        assert type(error) is StoreUnavailable
+        assert "nothing was written" in str(error)
 
 
 def test_a_missing_collection_is_seen_behind_a_timeout() -> None:

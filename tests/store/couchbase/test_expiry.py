@@ -166,8 +166,8 @@ async def test_the_doctor_names_documents_that_would_expire(
         options=(CouchbaseOptions(couchbase_username="payment", couchbase_password="secret"),),
     )
     diagnosis = await diagnose([declared], asked, clock)
-    told = [finding.what for finding in diagnosis.findings if finding.severity == "error"]
-    assert ["for ever" in told[0], "for 31 days" in told[1], "evicts" in told[2]] == [True] * 3
+    problems = [finding.what for finding in diagnosis.findings if finding.severity == "error"]
+    assert ["for ever" in problems[0], "for 31 days" in problems[1], "evicts" in problems[2]] == [True] * 3
     assert {finding.remedy for finding in diagnosis.findings if finding.severity == "error"} == {
         "correct that, and run saga doctor again"
     }

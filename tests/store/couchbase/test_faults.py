@@ -140,10 +140,10 @@ async def test_writes_to_a_frozen_server_are_ambiguous_and_none_of_them_counts_t
     async def count(store: CouchbaseStore, key: str) -> list[int]:
         """Raise it again and again; the numbers that came out, as its only writer sees them."""
         nonlocal ambiguous
-        document, told, after = Document(b"0", await store.insert("saga", key, b"0")), [0], 0
+        document, written, after = Document(b"0", await store.insert("saga", key, b"0")), [0], 0
         while after < 50:  # and go on for a while when it is over
             after += thawed.is_set()
-            content = b"%d" % (told[-1] + 1)
+            content = b"%d" % (written[-1] + 1)
             try:
                 document = Document(content, await store.replace("saga", key, content, cas=document.cas))
             except Ambiguous:
@@ -153,12 +153,12 @@ async def test_writes_to_a_frozen_server_are_ambiguous_and_none_of_them_counts_t
             except Conflict:
                 pass  # an ambiguous write landed after it was looked for
             else:
-                told.append(int(content))
+                written.append(int(content))
                 continue
             document = await read(store, key)
             if document.content == content:  # the answer was lost, and the write was not
-                told.append(int(content))
-        return told
+                written.append(int(content))
+        return written
 
     async def freeze_for_a_while() -> None:
         await SystemClock().sleep(0.5)
@@ -173,10 +173,10 @@ async def test_writes_to_a_frozen_server_are_ambiguous_and_none_of_them_counts_t
                 counting = [tasks.create_task(count(store, f"{n}")) for n in range(counters)]
                 tasks.create_task(freeze_for_a_while())
             for n, task in enumerate(counting):
-                told = task.result()
+                written = task.result()
                 document = await read(store, f"{n}")
-                assert told == list(range(len(told)))  # no number twice, none left out
-                assert int(document.content) == told[-1]
+                assert written == list(range(len(written)))  # no number twice, none left out
+                assert int(document.content) == written[-1]
     assert ambiguous >= counters
 
 

@@ -19,7 +19,7 @@ from saga.testing.servers.couchbase import CouchbaseMock
 from tests.store.conftest import SettableClock
 from tests.store.couchbase.conftest import Stores
 
-TOLD_WITHIN_S = 15.0
+REFUSED_WITHIN_S = 15.0
 
 
 async def refusal(settings: CouchbaseSettings, clock: SettableClock) -> SagaError:
@@ -27,7 +27,7 @@ async def refusal(settings: CouchbaseSettings, clock: SettableClock) -> SagaErro
     began_s = time.monotonic()
     with pytest.raises(SagaError) as refused:
         await CouchbaseStore(settings, clock=clock).__aenter__()
-    assert time.monotonic() - began_s < TOLD_WITHIN_S
+    assert time.monotonic() - began_s < REFUSED_WITHIN_S
     assert "secret" not in str(refused.value)
     return refused.value
 
@@ -42,9 +42,9 @@ def closed_port() -> Iterator[int]:
 async def test_a_missing_server_is_reported(
     settings: CouchbaseSettings, clock: SettableClock, closed_port: int
 ) -> None:
-    said = await refusal(replace(settings, connection=f"couchbase://127.0.0.1:{closed_port}"), clock)
-    assert isinstance(said, StoreUnavailable)
-    assert "See whether host and port are right" in str(said)
+    error = await refusal(replace(settings, connection=f"couchbase://127.0.0.1:{closed_port}"), clock)
+    assert isinstance(error, StoreUnavailable)
+    assert "See whether host and port are right" in str(error)
 
 
 async def test_a_frozen_server_is_reported(
@@ -53,32 +53,32 @@ async def test_a_frozen_server_is_reported(
     monkeypatch.setattr(driver, "BOOTSTRAP_S", 1.5)
     mock.pause()
     try:
-        said = await refusal(settings, clock)
+        error = await refusal(settings, clock)
     finally:
         mock.resume()
-    assert isinstance(said, StoreUnavailable)
+    assert isinstance(error, StoreUnavailable)
 
 
 async def test_an_unknown_bucket_is_reported(settings: CouchbaseSettings, clock: SettableClock) -> None:
-    said = await refusal(replace(settings, bucket="stranger"), clock)
-    assert isinstance(said, ConfigurationError)
-    assert "bucket 'stranger' does not open" in str(said)
-    assert "SAGA_STORE" in str(said)
+    error = await refusal(replace(settings, bucket="stranger"), clock)
+    assert isinstance(error, ConfigurationError)
+    assert "bucket 'stranger' does not open" in str(error)
+    assert "SAGA_STORE" in str(error)
 
 
 async def test_durability_that_the_server_does_not_have_is_reported_with_the_name_of_the_setting(
     settings: CouchbaseSettings, clock: SettableClock
 ) -> None:
-    said = await refusal(replace(settings, durability="majority"), clock)
-    assert isinstance(said, ConfigurationError)
-    assert "'majority' fail here, and plain ones do not" in str(said)
-    assert "SAGA_STORE_DURABILITY=none" in str(said)
+    error = await refusal(replace(settings, durability="majority"), clock)
+    assert isinstance(error, ConfigurationError)
+    assert "'majority' fail here, and plain ones do not" in str(error)
+    assert "SAGA_STORE_DURABILITY=none" in str(error)
 
 
 async def test_a_server_without_collections_is_reported(settings: CouchbaseSettings, clock: SettableClock) -> None:
-    said = await refusal(replace(settings, scope="payment"), clock)
-    assert isinstance(said, ConfigurationError)
-    assert "leave scope and collection out of SAGA_STORE" in str(said)
+    error = await refusal(replace(settings, scope="payment"), clock)
+    assert isinstance(error, ConfigurationError)
+    assert "leave scope and collection out of SAGA_STORE" in str(error)
 
 
 async def test_nothing_is_left_of_what_opening_wrote(stores: Stores) -> None:

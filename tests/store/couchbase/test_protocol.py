@@ -77,8 +77,8 @@ async def test_expiry_is_stated_on_each_write(node: Node, settings: CouchbaseSet
         cas = await store.replace("saga", "a", b"1", cas=cas, keep_expiry=True)
         await store.replace("saga", "a", b"1", cas=cas, expiry_s=30 * DAY_S)
     *sent, last = node.of_documents(*WRITES)
-    told = [(asked.expiry, asked.keeps_expiry) for asked in sent]
-    assert told == [(2, False), (0, False), (29 * DAY_S, False), (0, True)]
+    expiries = [(asked.expiry, asked.keeps_expiry) for asked in sent]
+    assert expiries == [(2, False), (0, False), (29 * DAY_S, False), (0, True)]
     assert abs(last.expiry - (clock.now_ms() // 1000 + 30 * DAY_S)) < 5  # from 30 days on as a point in time
 
 
@@ -166,9 +166,9 @@ async def test_a_missing_collection_is_reported_at_the_start_with_the_command_th
     node: Node, settings: CouchbaseSettings, clock: SettableClock, missing: str
 ) -> None:
     node.collections = [name for name in IN_SCOPE if name != missing]
-    said = await refusal(replace(settings, scope="payment"), clock)
-    assert isinstance(said, ConfigurationError)
-    assert f"--bucket shop --create-collection {missing}`" in str(said)
+    error = await refusal(replace(settings, scope="payment"), clock)
+    assert isinstance(error, ConfigurationError)
+    assert f"--bucket shop --create-collection {missing}`" in str(error)
 
 
 async def test_a_collection_that_is_missing_later_is_reported_and_nothing_was_written(
@@ -187,9 +187,9 @@ async def test_a_collection_that_is_missing_later_is_reported_and_nothing_was_wr
 
 
 async def test_a_wrong_password_is_reported(node: Node, settings: CouchbaseSettings, clock: SettableClock) -> None:
-    said = await refusal(replace(settings, password=lambda: "secretly wrong"), clock)
-    assert isinstance(said, ConfigurationError)
-    assert "refuses user 'payment' with this password" in str(said)
+    error = await refusal(replace(settings, password=lambda: "secretly wrong"), clock)
+    assert isinstance(error, ConfigurationError)
+    assert "refuses user 'payment' with this password" in str(error)
 
 
 @pytest.mark.parametrize(("op", "role"), [(Op.GET, "data_reader"), (Op.INSERT, "data_writer")])
@@ -197,9 +197,9 @@ async def test_a_missing_role_is_reported(
     node: Node, settings: CouchbaseSettings, clock: SettableClock, op: Op, role: str
 ) -> None:
     node.answers[op] = Status.NO_ACCESS
-    said = await refusal(settings, clock)
-    assert isinstance(said, ConfigurationError)
-    assert f"give the user the role {role}" in str(said)
+    error = await refusal(settings, clock)
+    assert isinstance(error, ConfigurationError)
+    assert f"give the user the role {role}" in str(error)
 
 
 @pytest.mark.parametrize("status", [Status.DURABILITY_IMPOSSIBLE, Status.DURABILITY_INVALID])
@@ -207,9 +207,9 @@ async def test_durability_that_the_nodes_cannot_give_is_reported_with_the_name_o
     node: Node, settings: CouchbaseSettings, clock: SettableClock, status: Status
 ) -> None:
     node.durable_answer = status
-    said = await refusal(settings, clock)
-    assert isinstance(said, ConfigurationError)
-    assert "SAGA_STORE_DURABILITY=none" in str(said)
+    error = await refusal(settings, clock)
+    assert isinstance(error, ConfigurationError)
+    assert "SAGA_STORE_DURABILITY=none" in str(error)
     assert not node.documents
 
 
@@ -242,10 +242,10 @@ async def test_a_write_that_is_refused_until_time_runs_out_does_not_claim_to_kno
         cas = await store.insert("saga", "a", b"0")
         node.answers[Op.REPLACE] = status
         began_s = time.monotonic()
-        with pytest.raises((Ambiguous, StoreUnavailable)) as told:
+        with pytest.raises((Ambiguous, StoreUnavailable)) as raised:
             await store.replace("saga", "a", b"1", cas=cas)
         assert time.monotonic() - began_s < settings.durable_s + 1
-        assert isinstance(told.value, Ambiguous) == (" 13 " in str(told.value))
+        assert isinstance(raised.value, Ambiguous) == (" 13 " in str(raised.value))
         assert len(node.of_documents(Op.REPLACE)) > 3  # it was tried again
         del node.answers[Op.REPLACE]
         assert await store.get("saga", "a") == Document(b"0", cas)
@@ -276,9 +276,9 @@ async def test_a_password_that_changed_is_used_for_the_next_connection(
 async def test_a_password_that_cannot_be_read_is_reported(
     settings: CouchbaseSettings, clock: SettableClock, tmp_path: Path
 ) -> None:
-    said = await refusal(replace(settings, password=(tmp_path / "password").read_text), clock)
-    assert isinstance(said, ConfigurationError)
-    assert "the password cannot be read" in str(said)
+    error = await refusal(replace(settings, password=(tmp_path / "password").read_text), clock)
+    assert isinstance(error, ConfigurationError)
+    assert "the password cannot be read" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -296,9 +296,9 @@ async def test_a_password_error_is_reported_and_hides_no_write_result(
         return "secret"
 
     settings = replace(settings, password=password)
-    said = await refusal(settings, clock)
-    assert isinstance(said, ConfigurationError)
-    assert f"the password cannot be read: {type(why).__name__}" in str(said)
+    error = await refusal(settings, clock)
+    assert isinstance(error, ConfigurationError)
+    assert f"the password cannot be read: {type(why).__name__}" in str(error)
     trouble.clear()
     async with CouchbaseStore(settings, clock=clock) as store:
         trouble.append(why)

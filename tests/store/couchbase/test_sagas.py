@@ -54,7 +54,7 @@ async def shelves(store: CouchbaseStore) -> dict[str, Stock]:
 async def test_orders_end_once_and_the_books_balance_although_the_store_froze(
     mock: CouchbaseMock, stores: Stores, tmp_path: Path
 ) -> None:
-    bank, carrier, told = Bank(), Carrier(), list[TelemetryEvent]()
+    bank, carrier, moments = Bank(), Carrier(), list[TelemetryEvent]()
     confirmed = ORDERS - DECLINED
     after = {sku: Stock(left=LEFT - confirmed) for sku in ("coffee", "tea")}
     async with AsyncExitStack() as stack:
@@ -72,7 +72,7 @@ async def test_orders_end_once_and_the_books_balance_although_the_store_froze(
                     SERVICES,
                     broker,
                     opened,
-                    ServiceOptions(clock=clock, report=told.append, limits=wiring.limits_of(Settings()), stop=stop),
+                    ServiceOptions(clock=clock, report=moments.append, limits=wiring.limits_of(Settings()), stop=stop),
                     use={"payment": [bank], "shipping": [carrier]},
                 )
             )
@@ -94,4 +94,4 @@ async def test_orders_end_once_and_the_books_balance_although_the_store_froze(
     assert len(bank.taken) == len(carrier.dispatched) == confirmed
     assert not bank.held
     assert not carrier.booked
-    assert not [moment for moment in told if isinstance(moment, DeadLettered | Stuck)]
+    assert not [moment for moment in moments if isinstance(moment, DeadLettered | Stuck)]

@@ -51,13 +51,13 @@ def settings(connection: str) -> CouchbaseSettings:
 
 async def test_a_server_without_tls_that_asks_for_the_bare_password_does_not_get_it() -> None:
     """So a couchbase:// needs no consent: the driver proves that it knows the password (SCRAM), or gives up."""
-    said: list[tuple[int, bytes]] = []
+    requests: list[tuple[int, bytes]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while header := await reader.read(24):
             _, code, key, *_, length, opaque, _ = struct.unpack(HEADER, header)
             body = await reader.readexactly(length)
-            said.append((code, body))
+            requests.append((code, body))
             answers = {HELLO: (0, body[key:]), SASL_MECHANISMS: (0, b"PLAIN"), SASL_AUTH: (REFUSED, b"")}
             status, answer = answers.get(code, (UNKNOWN, b""))
             writer.write(struct.pack(HEADER, 0x81, code, 0, 0, 0, status, len(answer), opaque, 0) + answer)
@@ -66,10 +66,10 @@ async def test_a_server_without_tls_that_asks_for_the_bare_password_does_not_get
         with pytest.raises(SagaError, match="refuses user 'ada'"):
             async with CouchbaseStore(settings(f"couchbase://127.0.0.1:{port}"), clock=SystemClock()):
                 pass
-    shown = [body for code, body in said if code == SASL_AUTH]
+    shown = [body for code, body in requests if code == SASL_AUTH]
     assert shown
     assert all(body.startswith(b"SCRAM-SHA") for body in shown)
-    assert not any(PASSWORD.encode() in body for _, body in said)
+    assert not any(PASSWORD.encode() in body for _, body in requests)
 
 
 async def test_an_authority_of_ones_own_is_the_only_one(tmp_path: Path) -> None:

@@ -279,12 +279,12 @@ async def test_an_escalated_compensation_may_be_missing() -> None:
     letter = DeadLetterRecord(
         id="d", kind="escalation", handler="set_aside", reason="r", remedy="r", message=a_message(await cancelled())
     )
-    told = entries_of(await cancelled(), "inventory")[0]
+    entry = entries_of(await cancelled(), "inventory")[0]
     evidence = with_transitions(
         await cancelled(),
         "inventory",
         unless("compensated"),
-        with_(told, outcome="ignored", events=(), letters=(letter,)),
+        with_(entry, outcome="ignored", events=(), letters=(letter,)),
     )
     assert "compensated" not in kinds(evidence)
 

@@ -48,9 +48,9 @@ def once(run: Callable[[World], None]) -> None:
 
 
 def test_a_fake_that_asks_a_global_is_noticed_with_the_place_where_the_runs_part() -> None:
-    with pytest.raises(SagaError, match="seed 0 runs another way the second time") as told:
+    with pytest.raises(SagaError, match="seed 0 runs another way the second time") as raised:
         once(asked(lambda number: number == 0))
-    text = str(told.value)
+    text = str(raised.value)
     assert "ring" in text
     assert "ConnectionError" in text
     assert "a global that the test does not make anew" in text
@@ -71,9 +71,9 @@ def test_a_run_that_only_ends_earlier_the_second_time_is_noticed() -> None:
             world.publish(an_order(2))
             world.run_until_quiet()
 
-    with pytest.raises(SagaError, match="seed 0 goes on longer the first time") as told:
+    with pytest.raises(SagaError, match="seed 0 goes on longer the first time") as raised:
         once(run)
-    assert "publish" in str(told.value)
+    assert "publish" in str(raised.value)
 
 
 def test_a_run_that_fails_the_second_time_only_is_noticed() -> None:

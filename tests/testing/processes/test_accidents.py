@@ -100,5 +100,5 @@ def test_a_third_worker_that_was_killed_leaves_as_the_one_that_replaced_it() -> 
 
 
 def test_there_is_a_reason_for_each_kind_that_is_left_out() -> None:
-    (told,) = describe_left_out(["freeze", "slow store"])
-    assert told.startswith("slow store: left out in a world of real processes: ")
+    (reason,) = describe_left_out(["freeze", "slow store"])
+    assert reason.startswith("slow store: left out in a world of real processes: ")

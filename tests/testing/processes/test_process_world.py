@@ -162,18 +162,18 @@ def test_a_world_that_does_not_become_quiet_reports_what_is_still_running() -> N
     with ProcessWorld(deadline_s=4) as world:
         world.start(payment, use=[DeadBank()])
         world.publish(an_order())
-        told, until = "", time.monotonic() + PARKED_S_MAX
-        while not parked.search(told) and time.monotonic() < until:
+        message, until = "", time.monotonic() + PARKED_S_MAX
+        while not parked.search(message) and time.monotonic() < until:
             # On a busy machine the workers may still be starting, or in the first attempt, when the 4 s are over.
             with pytest.raises(SagaError) as raised:
                 world.run_until_quiet()
-            told = str(raised.value)
-            assert "has not become quiet within 4 s (faults: no fault)" in told
+            message = str(raised.value)
+            assert "has not become quiet within 4 s (faults: no fault)" in message
         with pytest.raises(AssertionError, match=r"saga 'order-17' in 'payment': STRANDED begun \(reserve\)"):
             world.verify()
-    assert parked.search(told), told
-    assert "payment-2 (running, process" in told
-    assert "the line is dead" in told
+    assert parked.search(message), message
+    assert "payment-2 (running, process" in message
+    assert "the line is dead" in message
 
 
 def test_time_passes_while_the_world_runs_for_a_while(world: ProcessWorld) -> None:
@@ -228,9 +228,9 @@ def test_a_worker_that_cannot_start_is_reported_with_its_last_output(monkeypatch
 
 
 def test_kinds_of_faults_that_are_left_out_are_reported_with_the_reason(world: ProcessWorld) -> None:
-    told = world.left_out(["crash", "clock", "full disk"])
-    assert [line.split(":")[0] for line in told] == ["clock", "full disk"]
-    assert LEFT_OUT["clock"] in told[0]
+    reasons = world.left_out(["crash", "clock", "full disk"])
+    assert [line.split(":")[0] for line in reasons] == ["clock", "full disk"]
+    assert LEFT_OUT["clock"] in reasons[0]
     with pytest.raises(SagaError, match=r"there is no fault 'crush': choose from crash, .*poison"):
         ProcessWorld(faults={"crush": 0.1})
 

@@ -121,8 +121,8 @@ def test_a_step_records_it_by_the_name_and_type_of_the_real_method(shop: Shop) -
 
 
 def test_a_remote_fake_has_the_limits_of_its_overriding_method(shop: Shop) -> None:
-    said = Limits(call="FakeShop.count", at_once_max=1, fallback=vars(type(shop))["hang"])
-    assert (limits_of(Shop.ask) is not None, limits_of(shop.ask), limits_of(shop.count)) == (True, None, said)
+    expected = Limits(call="FakeShop.count", at_once_max=1, fallback=vars(type(shop))["hang"])
+    assert (limits_of(Shop.ask) is not None, limits_of(shop.ask), limits_of(shop.count)) == (True, None, expected)
 
 
 class Counter(Protocol):

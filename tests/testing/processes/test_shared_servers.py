@@ -32,7 +32,7 @@ def test_orders_are_paid_once_though_servers_are_cut_off_and_workers_freeze(serv
         orders_are_paid_once_or_not_at_all(world)
         world.verify()
         assert len(world.happened) == 4
-        assert [told.partition(":")[0] for told in world.left_out(A_CUT_AND_A_ZOMBIE)] == ["clock"]
+        assert [line.partition(":")[0] for line in world.left_out(A_CUT_AND_A_ZOMBIE)] == ["clock"]
 
 
 @pytest.mark.timeout(60)
@@ -90,11 +90,11 @@ def test_troubles_of_servers_come_one_after_the_other_and_each_ends() -> None:
 
 
 def test_a_worker_that_cannot_start_is_started_again_so_many_times(tmp_path: Path) -> None:
-    nobody = WorkerSetup(
+    broken_setup = WorkerSetup(
         modules=("services.payment",), attribute="nobody", declarations=(), outside=str(tmp_path), fakes=()
     )
     with WorkerPool(tmp_path, CLOCK, starts_max=3) as crew:
-        member = crew.hire("payment", nobody)
+        member = crew.hire("payment", broken_setup)
         first = member.process.pid
         for _ in range(2):
             member.process.wait()

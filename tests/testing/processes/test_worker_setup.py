@@ -108,7 +108,7 @@ def test_a_fake_has_the_limits_that_its_own_methods_say() -> None:
         async def release(self, key: str, charge_id: str) -> None: ...
 
     (found,) = remote_fakes_of(payment.declared, [SparingBank()])
-    assert {name: None if said is None else said.at_once_max for name, said in found.calls.items()} == {
+    assert {name: None if limits is None else limits.at_once_max for name, limits in found.calls.items()} == {
         "capture": None,
         "release": 1,
         "reserve": None,

@@ -55,8 +55,8 @@ def drawn(seed: int, asked: Faults) -> FaultPlan:
 def fingerprint(seed: int) -> str:
     """Fingerprint of a run with all kinds of faults."""
     world, outcomes = ran(seed, drawn(seed, faults.everything()))
-    said = ",".join("" if outcome is None else outcome.__name__ for outcome in outcomes)
-    return f"{seed} {world.fingerprint()} {len(world.trace.faults)} faults {said}"
+    ends = ",".join("" if outcome is None else outcome.__name__ for outcome in outcomes)
+    return f"{seed} {world.fingerprint()} {len(world.trace.faults)} faults {ends}"
 
 
 if __name__ == "__main__":

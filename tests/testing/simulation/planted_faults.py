@@ -37,22 +37,22 @@ class Noting(Disruptions):
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
-        self.told: list[tuple[str, str]] = []
+        self.noted: list[tuple[str, str]] = []
         self.frozen_s = 0.0
 
     def crash(self, process: Process, after_s: float) -> None:
-        self.told.append(("crash", process.name))
+        self.noted.append(("crash", process.name))
         self._loop.kill(process)
 
     def freeze(self, process: Process, time_s: float) -> None:
-        self.told.append(("freeze", process.name))
+        self.noted.append(("freeze", process.name))
         self.frozen_s = time_s
 
     def silence(self, who: str, time_s: float) -> None:
-        self.told.append(("silence", who))
+        self.noted.append(("silence", who))
 
     def rebalance(self, process: Process, draws: tuple[float, float, float, float]) -> str:
-        self.told.append(("rebalance", process.name))
+        self.noted.append(("rebalance", process.name))
         return ""
 
 
@@ -63,7 +63,7 @@ class FaultGround:
     loop: SimulatedLoop
     network: Network
     cluster: Cluster
-    told: list[tuple[str, str]]
+    noted: list[tuple[str, str]]
     disks: dict[str, Disk] = field(default_factory=dict)
     processes: dict[str, Process] = field(default_factory=dict)
 
@@ -74,7 +74,7 @@ class FaultGround:
         noting = Noting(loop)
         network.disruptions = noting
         cluster = Cluster(network)
-        return cls(loop, network, cluster, noting.told)
+        return cls(loop, network, cluster, noting.noted)
 
     def process(self, name: str) -> Process:
         return self.processes.setdefault(name, Process(name, name.rpartition("-")[0]))
@@ -144,12 +144,12 @@ async def describe_result(asked: Awaitable[object]) -> str:
 
 async def until_done(ask: Callable[[], Awaitable[object]], attempts_max: int = 10_000) -> list[str]:
     """Ask until it is done; what was answered before."""
-    said: list[str] = []
+    log: list[str] = []
     for _ in range(attempts_max):
-        said.append(await describe_result(ask()))
-        if said[-1] == "done":
-            return said[:-1]
-    raise AssertionError(f"never done: {said[-3:]}")
+        log.append(await describe_result(ask()))
+        if log[-1] == "done":
+            return log[:-1]
+    raise AssertionError(f"never done: {log[-3:]}")
 
 
 def by_seed(outcome: Callable[[int], T], seeds: Iterable[int] = SEEDS) -> Sequence[T]:
@@ -171,10 +171,10 @@ def context_of(process: Process | None) -> Context:
     return context
 
 
-async def ticks(said: list[float]) -> None:
+async def ticks(times: list[float]) -> None:
     while True:
         await passes(1)
-        said.append(asyncio.get_running_loop().time())
+        times.append(asyncio.get_running_loop().time())
 
 
 @dataclass

@@ -27,24 +27,24 @@ def published(seed: int, kind: FaultKind, count: int = 1) -> tuple[FaultGround, 
 
     async def work() -> str:
         async with ground.broker() as broker:
-            said = await describe_result(broker.publish([record("k", f"{number}") for number in range(count)]))
+            result = await describe_result(broker.publish([record("k", f"{number}") for number in range(count)]))
             await passes(5000)
-            return said
+            return result
 
     return ground, ground.runs(work())
 
 
 @each_seed
 def test_a_record_whose_answer_is_lost_is_published(seed: int) -> None:
-    ground, said = published(seed, "lost answer")
-    assert (said, ground.values()) == ("BrokerUnavailable", ["0"])
+    ground, result = published(seed, "lost answer")
+    assert (result, ground.values()) == ("BrokerUnavailable", ["0"])
 
 
 def test_a_lost_answer_to_many_records_has_published_the_first_ones() -> None:
     lengths: set[int] = set()
     for seed in range(50):
-        ground, said = published(seed, "lost answer", 4)
-        assert said == "BrokerUnavailable"
+        ground, result = published(seed, "lost answer", 4)
+        assert result == "BrokerUnavailable"
         assert ground.values() == [f"{number}" for number in range(len(ground.values()))]
         lengths.add(len(ground.values()))
     assert lengths == {0, 1, 2, 3, 4}
@@ -70,8 +70,8 @@ def test_a_late_answer_arrives_before_the_record_is_there() -> None:
 
 @each_seed
 def test_a_duplicate_is_the_same_record_once_more(seed: int) -> None:
-    ground, said = published(seed, "duplicate", 3)
-    assert said == "done"
+    ground, result = published(seed, "duplicate", 3)
+    assert result == "done"
     assert sorted(set(ground.values())) == ["0", "1", "2"]
     (twice,) = [value for value in "012" if ground.values().count(value) == 2]
     first, second = [each for each in ground.cluster.log if each.value == twice.encode()]
@@ -97,9 +97,9 @@ def test_a_delayed_record_or_answer_comes_seconds_later() -> None:
 
 @each_seed
 def test_an_expired_record_comes_again_when_its_saga_is_forgotten(seed: int) -> None:
-    ground, said = published(seed, "expiry")
+    ground, result = published(seed, "expiry")
     first, second = ground.cluster.log
-    assert said == "done"
+    assert result == "done"
     assert (first.key, first.value, first.headers) == (second.key, second.value, second.headers)
     assert second.time_ms - first.time_ms > 1000 * 1000  # the ground's services remember for 1000 s
     assert ground.cluster.spoiled == {"k"}
@@ -108,8 +108,8 @@ def test_an_expired_record_comes_again_when_its_saga_is_forgotten(seed: int) -> 
 @pytest.mark.parametrize("kind", ["poison", "newer schema"])
 @each_seed
 def test_a_spoiled_record_comes_beside_a_good_one(seed: int, kind: FaultKind) -> None:
-    ground, said = published(seed, kind)
-    assert said == "done"
+    ground, result = published(seed, kind)
+    assert result == "done"
     assert len(ground.values()) == 2
     assert "0" in ground.values()
     bad, good = ground.cluster.log
@@ -145,7 +145,7 @@ def test_a_crash_before_a_publish_leaves_nothing_and_one_after_it_the_record(see
                 await broker.publish([record("k", "0")])
 
         ground.dies(work())
-        assert ground.told == [("crash", NAME)]
+        assert ground.noted == [("crash", NAME)]
         assert ground.values() == (["0"] if way else [])
 
 

@@ -17,48 +17,48 @@ from tests.testing.simulation.planted_faults import begin, context_of, passes, t
 
 
 def test_a_killed_process_runs_no_finally_block(loop: SimulatedLoop, process: Process) -> None:
-    said: list[str] = []
+    log: list[str] = []
 
     async def work() -> None:
         try:
             await passes(10)
         finally:
-            said.append("finally")
+            log.append("finally")
 
     task = begin(loop, process, work())
     loop.call_later(5, loop.kill, process)
     loop.run()
-    assert (said, loop.time(), task.done()) == ([], 5, False)
+    assert (log, loop.time(), task.done()) == ([], 5, False)
 
 
 def test_a_process_can_be_killed_by_what_it_does_itself(loop: SimulatedLoop, process: Process) -> None:
-    said: list[str] = []
+    log: list[str] = []
 
     async def work() -> None:
-        loop.call_soon(said.append, "soon, before")
+        loop.call_soon(log.append, "soon, before")
         loop.kill(process)
-        loop.call_soon(said.append, "soon")
-        loop.call_later(1, said.append, "later")
+        loop.call_soon(log.append, "soon")
+        loop.call_later(1, log.append, "later")
         await passes(1)
-        said.append("went on")
+        log.append("went on")
 
     begin(loop, process, work())
     loop.run()
-    assert (said, loop.time()) == ([], 0)
+    assert (log, loop.time()) == ([], 0)
 
 
 def test_an_answer_to_a_dead_process_is_lost(loop: SimulatedLoop, process: Process) -> None:
-    said: list[str] = []
+    log: list[str] = []
     answer = loop.create_future()
 
     async def work() -> None:
-        said.append(await answer)
+        log.append(await answer)
 
     begin(loop, process, work())
     loop.call_later(1, loop.kill, process)
     loop.call_later(2, answer.set_result, "answer")
     loop.run()
-    assert (said, loop.time()) == ([], 2)
+    assert (log, loop.time()) == ([], 2)
 
 
 def test_the_other_processes_continue_when_one_is_killed(loop: SimulatedLoop, process: Process) -> None:
@@ -80,60 +80,60 @@ def test_tasks_of_the_dead_are_not_pending(loop: SimulatedLoop, process: Process
 
 
 def test_a_frozen_process_continues_later_with_its_answers(loop: SimulatedLoop, process: Process) -> None:
-    said: list[tuple[str, float]] = []
+    log: list[tuple[str, float]] = []
     answer = loop.create_future()
 
     async def waits() -> None:
-        said.append((await answer, loop.time()))
+        log.append((await answer, loop.time()))
 
     async def sleeps() -> None:
         await passes(2)
-        said.append(("slept", loop.time()))
+        log.append(("slept", loop.time()))
 
     begin(loop, process, waits())
     begin(loop, process, sleeps())
-    loop.call_later(2, lambda: said.append(("timer", loop.time())), context=context_of(process))
+    loop.call_later(2, lambda: log.append(("timer", loop.time())), context=context_of(process))
     loop.call_later(1, loop.freeze, process)
     loop.call_later(3, answer.set_result, "answer")
     loop.call_later(20, loop.thaw, process)
     loop.run()
-    assert sorted(said) == [("answer", 20), ("slept", 20), ("timer", 20)]
+    assert sorted(log) == [("answer", 20), ("slept", 20), ("timer", 20)]
 
 
 def test_callbacks_of_a_frozen_process_keep_their_order(loop: SimulatedLoop, process: Process) -> None:
-    said: list[int] = []
+    log: list[int] = []
     for number in range(20):
         if number == 10:
             loop.freeze(process)
-        loop.call_soon(said.append, number, context=context_of(process))
+        loop.call_soon(log.append, number, context=context_of(process))
     loop.thaw(process)
     loop.run()
-    assert said == list(range(20))
+    assert log == list(range(20))
 
 
 def test_a_process_that_is_killed_while_frozen_does_not_continue(loop: SimulatedLoop, process: Process) -> None:
-    said: list[float] = []
+    log: list[float] = []
     for when_s in (1.0, 2.0, 7.0):
-        loop.call_later(when_s, said.append, when_s, context=context_of(process))
+        loop.call_later(when_s, log.append, when_s, context=context_of(process))
     loop.call_later(1.5, loop.freeze, process)
     loop.call_later(5, loop.kill, process)
     loop.call_later(6, loop.thaw, process)
     loop.run()
-    assert said == [1]
+    assert log == [1]
 
 
 def test_tasks_of_a_crashed_process_end_with_it(loop: SimulatedLoop, process: Process) -> None:
-    said: list[float] = []
+    log: list[float] = []
 
     async def work() -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(ticks(said))
-            loop.call_later(3, said.append, -1.0)
+            tasks.create_task(ticks(log))
+            loop.call_later(3, log.append, -1.0)
 
     begin(loop, process, work())
     loop.call_later(1.5, loop.kill, process)
     loop.run()
-    assert said == [1]
+    assert log == [1]
 
 
 def test_a_service_is_prepared_once_for_all_its_lives(monkeypatch: pytest.MonkeyPatch) -> None:

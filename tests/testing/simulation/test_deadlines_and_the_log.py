@@ -94,8 +94,8 @@ def test_an_unreadable_part_of_the_log_blocks_no_deadline_and_is_reported() -> N
         world.publish(an_order(0))
         world.run_until_quiet()
         assert world.outcome("order-0") is OrderCancelled
-        (told,) = [m for m in moments(world) if isinstance(m, DeadlinePassedLog)]
-        assert (told.service, told.saga, told.topic) == ("order", "order-0", "shipments")
+        (moment,) = [m for m in moments(world) if isinstance(m, DeadlinePassedLog)]
+        assert (moment.service, moment.saga, moment.topic) == ("order", "order-0", "shipments")
 
 
 def behind(world: SimulatedWorld) -> None:

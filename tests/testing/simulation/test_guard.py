@@ -266,9 +266,9 @@ def test_check_reports_what_happened_where_and_what_to_do() -> None:
     with Guard() as guard:
         pay()
         os.urandom(1)
-    with pytest.raises(SagaError) as told:
+    with pytest.raises(SagaError) as raised:
         guard.check()
-    assert str(told.value) == (
+    assert str(raised.value) == (
         f"{__file__}:{pay.__code__.co_firstlineno + 1} in pay calls time.time: "
         "a simulated world has a time of its own; take the event's own time, or hand a clock to the resource"
     )

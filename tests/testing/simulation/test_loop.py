@@ -25,12 +25,12 @@ def test_time_jumps_to_the_next_timer(loop: SimulatedLoop) -> None:
 
 
 def test_a_run_until_a_time_ends_at_it(loop: SimulatedLoop) -> None:
-    said: list[float] = []
-    begin(loop, None, ticks(said))
+    log: list[float] = []
+    begin(loop, None, ticks(log))
     loop.run(3.5)
-    assert (said, loop.time()) == ([1, 2, 3], 3.5)
+    assert (log, loop.time()) == ([1, 2, 3], 3.5)
     loop.run(4)
-    assert (said, loop.time()) == ([1, 2, 3, 4], 4)
+    assert (log, loop.time()) == ([1, 2, 3, 4], 4)
 
 
 def test_a_run_until_a_time_ends_at_it_even_if_nothing_happens(loop: SimulatedLoop) -> None:
@@ -39,34 +39,34 @@ def test_a_run_until_a_time_ends_at_it_even_if_nothing_happens(loop: SimulatedLo
 
 
 def test_timers_come_in_order_and_those_of_one_time_in_the_order_in_which_they_were_made(loop: SimulatedLoop) -> None:
-    said: list[str] = []
+    log: list[str] = []
     for when_s, what in ((2.0, "c"), (1.0, "a"), (2.0, "d"), (1.0, "b")):
-        loop.call_at(when_s, said.append, what)
+        loop.call_at(when_s, log.append, what)
     loop.run()
-    assert said == ["a", "b", "c", "d"]
+    assert log == ["a", "b", "c", "d"]
 
 
 def test_idle_timers_do_not_keep_a_run_going(loop: SimulatedLoop) -> None:
-    said: list[str] = []
-    loop.idle_later(5, lambda: said.append("idle"))
+    log: list[str] = []
+    loop.idle_later(5, lambda: log.append("idle"))
     loop.run()
-    assert (said, loop.time()) == ([], 0)
+    assert (log, loop.time()) == ([], 0)
 
 
 def test_idle_timers_come_while_something_else_is_awaited(loop: SimulatedLoop) -> None:
-    said: list[str] = []
-    loop.idle_later(5, lambda: said.append("idle"))
-    loop.call_later(6, said.append, "awaited")
-    loop.idle_later(7, lambda: said.append("too late"))
+    log: list[str] = []
+    loop.idle_later(5, lambda: log.append("idle"))
+    loop.call_later(6, log.append, "awaited")
+    loop.idle_later(7, lambda: log.append("too late"))
     loop.run()
-    assert (said, loop.time()) == (["idle", "awaited"], 6)
+    assert (log, loop.time()) == (["idle", "awaited"], 6)
 
 
 def test_idle_timers_come_in_a_run_until_a_time(loop: SimulatedLoop) -> None:
-    said: list[str] = []
-    loop.idle_later(5, lambda: said.append("idle"))
+    log: list[str] = []
+    loop.idle_later(5, lambda: log.append("idle"))
     loop.run(5)
-    assert said == ["idle"]
+    assert log == ["idle"]
 
 
 def test_cancelled_timers_do_not_keep_a_run_going(loop: SimulatedLoop) -> None:
@@ -80,24 +80,24 @@ def test_cancelled_timers_do_not_keep_a_run_going(loop: SimulatedLoop) -> None:
 
 
 def test_a_timer_that_is_cancelled_when_it_is_due_does_nothing(loop: SimulatedLoop) -> None:
-    said: list[str] = []
-    second = loop.call_at(2, said.append, "second")
+    log: list[str] = []
+    second = loop.call_at(2, log.append, "second")
     loop.call_at(1, second.cancel)
-    third = loop.call_at(2, said.append, "third")
+    third = loop.call_at(2, log.append, "third")
     loop.call_at(2, third.cancel)
     loop.run()
-    assert (said, loop.time()) == (["third"], 2)
+    assert (log, loop.time()) == (["third"], 2)
 
 
 # -------------------------------------------------------------------- order
 
 
 def order_of_tasks(seed: int) -> list[str]:
-    said: list[str] = []
+    log: list[str] = []
 
     async def append_numbered(what: str) -> None:
         for number in range(3):
-            said.append(f"{what}{number}")
+            log.append(f"{what}{number}")
             await passes(0)
 
     async def all_of_them() -> None:
@@ -106,7 +106,7 @@ def order_of_tasks(seed: int) -> list[str]:
     loop = SimulatedLoop(seed)
     loop.run_until_complete(all_of_them())
     loop.end()
-    return said
+    return log
 
 
 def test_chance_decides_which_task_goes_first_and_the_seed_decides_the_chance() -> None:
@@ -118,19 +118,19 @@ def test_chance_decides_which_task_goes_first_and_the_seed_decides_the_chance() 
 
 def test_call_soon_keeps_its_order_among_tasks() -> None:
     for seed in range(10):
-        said: list[str] = []
+        log: list[str] = []
 
-        async def append_name(what: str, said: list[str] = said) -> None:
-            said.append(what)
+        async def append_name(what: str, entries: list[str] = log) -> None:
+            entries.append(what)
 
         loop = SimulatedLoop(seed)
         for what in ("1", "2", "task 3", "task 4", "5", "6", "task 7", "task 8"):
             if what.startswith("task"):
                 begin(loop, None, append_name(what))
             else:
-                loop.call_soon(said.append, what)
+                loop.call_soon(log.append, what)
         loop.run()
-        assert [said[:2], sorted(said[2:4]), said[4:6], sorted(said[6:])] == [
+        assert [log[:2], sorted(log[2:4]), log[4:6], sorted(log[6:])] == [
             ["1", "2"],
             ["task 3", "task 4"],
             ["5", "6"],
@@ -172,10 +172,10 @@ async def primitives() -> None:
         both = [tasks.create_task(gives(number, after_s=1)) for number in range(2)]
     assert [task.result() for task in both] == [0, 1]
 
-    began_s, said = asyncio.get_running_loop().time(), list[float]()
+    began_s, times = asyncio.get_running_loop().time(), list[float]()
     with pytest.raises(ExceptionGroup):  # in a task of its own: Python 3.11.2 leaves it cancelled once
-        await asyncio.get_running_loop().create_task(a_group_of_which_one_fails(said))
-    assert said == [began_s + 1, began_s + 2]
+        await asyncio.get_running_loop().create_task(a_group_of_which_one_fails(times))
+    assert times == [began_s + 1, began_s + 2]
 
     began_s = asyncio.get_running_loop().time()
     with pytest.raises(TimeoutError):
@@ -210,9 +210,9 @@ async def primitives() -> None:
     assert asyncio.current_task() in asyncio.all_tasks()
 
 
-async def a_group_of_which_one_fails(said: list[float]) -> None:
+async def a_group_of_which_one_fails(times: list[float]) -> None:
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(ticks(said))
+        tasks.create_task(ticks(times))
         tasks.create_task(fails(after_s=2.5))
 
 

@@ -34,16 +34,16 @@ def test_waiting_for_something_that_never_comes_fails(loop: SimulatedLoop) -> No
 
 
 def test_a_check_after_each_callback_can_end_the_run(loop: SimulatedLoop) -> None:
-    said: list[float] = []
-    begin(loop, None, ticks(said))
+    log: list[float] = []
+    begin(loop, None, ticks(log))
 
     def look() -> None:
-        assert len(said) < 3
+        assert len(log) < 3
 
     loop.after = look
     with pytest.raises(AssertionError):
         loop.run()
-    assert said == [1, 2, 3]
+    assert log == [1, 2, 3]
 
 
 def test_a_failure_that_is_set_ends_the_run_and_is_raised(loop: SimulatedLoop) -> None:
@@ -60,16 +60,16 @@ def test_a_failure_that_is_set_ends_the_run_and_is_raised(loop: SimulatedLoop) -
 
 
 def test_a_loop_does_not_run_inside_itself(loop: SimulatedLoop) -> None:
-    said: list[str] = []
+    log: list[str] = []
 
     def again() -> None:
         with pytest.raises(RuntimeError, match="runs already"):
             loop.run()
-        said.append("refused")
+        log.append("refused")
 
     loop.call_soon(again)
     loop.run()
-    assert said == ["refused"]
+    assert log == ["refused"]
 
 
 def test_an_error_in_a_callback_of_no_task_ends_the_run(loop: SimulatedLoop) -> None:
@@ -83,39 +83,39 @@ def test_an_error_in_a_callback_of_no_task_ends_the_run(loop: SimulatedLoop) -> 
 
 
 @asynccontextmanager
-async def lasting(said: list[str]) -> AsyncIterator[None]:
+async def lasting(log: list[str]) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        said.append(f"out at {asyncio.get_running_loop().time()}")
+        log.append(f"out at {asyncio.get_running_loop().time()}")
         await passes(1)
-        said.append("never")
+        log.append("never")
 
 
-async def stays(said: list[str]) -> None:
-    async with lasting(said), asyncio.timeout(DAY_S), asyncio.TaskGroup() as tasks:
+async def stays(log: list[str]) -> None:
+    async with lasting(log), asyncio.timeout(DAY_S), asyncio.TaskGroup() as tasks:
         tasks.create_task(ticks([]))
         await asyncio.Event().wait()
 
 
-async def begins_more_on_its_way_out(said: list[str]) -> None:
+async def begins_more_on_its_way_out(log: list[str]) -> None:
     try:
         await asyncio.Event().wait()
     finally:
-        said.append("more")
-        await asyncio.gather(stays(said), passes(1))
+        log.append("more")
+        await asyncio.gather(stays(log), passes(1))
 
 
-async def catches_everything(said: list[str]) -> None:
-    while len(said) < 5:
+async def catches_everything(log: list[str]) -> None:
+    while len(log) < 5:
         try:
             await passes(1)
         except BaseException:  # noqa: BLE001 - that is what it is for
-            said.append("caught")
+            log.append("caught")
 
 
-async def holds_one_that_never_began(said: list[str]) -> None:
-    work = stays(said)
+async def holds_one_that_never_began(log: list[str]) -> None:
+    work = stays(log)
     await asyncio.Event().wait()
     await work
 
@@ -125,23 +125,23 @@ async def holds_one_that_never_began(said: list[str]) -> None:
 def test_an_end_leaves_nothing_that_complains(
     loop: SimulatedLoop, process: Process, work: "Callable[[list[str]], Coroutine[object, object, None]]", dies: bool
 ) -> None:
-    said: list[str] = []
-    begin(loop, process, work(said))
+    log: list[str] = []
+    begin(loop, process, work(log))
     loop.run(0.5)
-    begin(loop, process, work(said))  # has not begun when the end comes
+    begin(loop, process, work(log))  # has not begun when the end comes
     if dies:
         loop.kill(process)
     loop.end()
     gc.collect()  # a coroutine that is left complains here, and that is an error
     assert loop.failure is None
-    assert "never" not in said
+    assert "never" not in log
 
 
 def test_an_end_throws_out_what_still_runs(loop: SimulatedLoop) -> None:
-    said: list[str] = []
-    begin(loop, None, stays(said))
+    log: list[str] = []
+    begin(loop, None, stays(log))
     loop.run(1)
-    assert said == []
+    assert log == []
     loop.end()
-    assert said == ["out at 1.0"]
+    assert log == ["out at 1.0"]
     assert loop.is_closed()

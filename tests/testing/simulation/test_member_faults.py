@@ -50,7 +50,7 @@ def test_a_disconnected_member_can_neither_read_nor_publish_nor_commit(seed: int
             assert await describe_result(member.poll(hears.has, records_max=1, timeout_s=1)) == "BrokerUnavailable"
             assert await describe_result(member.commit(dict.fromkeys(hears.has, 0))) == "BrokerUnavailable"
             assert await publishing == "BrokerUnavailable"
-            assert ground.told == [("silence", SERVICE)]
+            assert ground.noted == [("silence", SERVICE)]
             await passes(21)
             assert ground.values() == []
             await broker.publish([record("k", "1")])
@@ -68,9 +68,9 @@ def test_a_member_that_is_silent_for_ten_seconds_loses_its_partitions_and_is_not
         async with ground.broker() as broker, joined(ground, broker) as (member, hears):
             frozen.append((member, hears))
             await passes(10)
-            said = await describe_result(member.commit(dict.fromkeys(hears.has | {Partition(TOPIC, 0)}, 1)))
+            result = await describe_result(member.commit(dict.fromkeys(hears.has | {Partition(TOPIC, 0)}, 1)))
             await passes(10)
-            return said
+            return result
 
     async def work() -> None:
         zombie = ground.begin(freezes(), NAME)
@@ -233,9 +233,9 @@ def test_a_commit_that_was_sent_before_the_partition_went_and_came_back_is_fence
                 await passes(5)
                 assert hears.has == mine
                 assert not others.has & mine
-                said = await commit
-                assert group.committed == ({} if said == "Fenced" else dict.fromkeys(mine, 7))
-                return said
+                result = await commit
+                assert group.committed == ({} if result == "Fenced" else dict.fromkeys(mine, 7))
+                return result
 
         return ground.runs(work())
 
@@ -269,5 +269,5 @@ def test_a_crash_at_a_poll_gives_nothing_to_the_dead(seed: int) -> None:
                 await member.poll(hears.has, records_max=1, timeout_s=1)
 
     ground.dies(work())
-    assert ground.told == [("crash", NAME)]
+    assert ground.noted == [("crash", NAME)]
     assert ground.cluster.group(SERVICE).committed == {}

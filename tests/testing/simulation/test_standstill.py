@@ -19,15 +19,15 @@ def test_a_stalled_partition_is_reported_once_by_each_reader_and_its_end_too() -
         assert world.outcome("order-0") is None
         (stood,) = world.cluster.log
         place = Partition(stood.topic, stood.partition)
-        told = [m for m in moments(world) if isinstance(m, StandsStill)]
-        assert {(m.topic, m.partition, m.offset) for m in told} == {(*place, 0)}
-        assert len({m.service for m in told}) == len(told) > 0
-        assert "is stalled at offset 0" in told[0].error
+        reported = [m for m in moments(world) if isinstance(m, StandsStill)]
+        assert {(m.topic, m.partition, m.offset) for m in reported} == {(*place, 0)}
+        assert len({m.service for m in reported}) == len(reported) > 0
+        assert "is stalled at offset 0" in reported[0].error
         world._loop.run_inside(lambda: world.cluster.repair(place))
         world.run_until_quiet()
         assert world.outcome("order-0") is OrderConfirmed
         on = [m for m in moments(world) if isinstance(m, GoesOn)]
-        assert sorted((m.service, m.topic, m.partition) for m in on) == sorted((m.service, *place) for m in told)
+        assert sorted((m.service, m.topic, m.partition) for m in on) == sorted((m.service, *place) for m in reported)
 
 
 def moments(world: SimulatedWorld) -> list[TelemetryEvent]:

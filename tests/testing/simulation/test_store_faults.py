@@ -288,7 +288,7 @@ def test_a_crash_before_an_operation_leaves_nothing(seed: int) -> None:
             await store.insert("saga", "a", b"0")
 
     ground.dies(work())
-    assert ground.told == [("crash", NAME)]
+    assert ground.noted == [("crash", NAME)]
     assert ground.content("a") is None
 
 
@@ -302,7 +302,7 @@ def test_a_crash_after_an_operation_leaves_its_effect(seed: int) -> None:
                 await store.insert("saga", "a", b"0")
 
     ground.dies(work())
-    assert ground.told == [("crash", NAME)]
+    assert ground.noted == [("crash", NAME)]
     assert ground.content("a") == b"0"
 
 
@@ -328,7 +328,7 @@ def test_a_freeze_and_a_rebalance_leave_the_operation_as_it_is(seed: int) -> Non
             await store.replace("saga", "a", b"1", cas=cas)
 
     ground.runs(work())
-    assert ground.told == [("freeze", NAME), ("rebalance", NAME)]
+    assert ground.noted == [("freeze", NAME), ("rebalance", NAME)]
     assert ground.content("a") == b"1"
 
 

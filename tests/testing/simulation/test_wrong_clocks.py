@@ -127,6 +127,6 @@ def test_a_start_far_in_the_future_is_reported() -> None:
         with ahead(world, -timedelta(days=2), "order"):
             world.publish(an_order(0))
             world.run_for(timedelta(seconds=10))
-        told = [m for m in moments(world) if isinstance(m, StartInFuture)]
-        assert {m.saga for m in told} == {"order-0"}
-        assert all(m.ahead_s > 86_400 for m in told)
+        reported = [m for m in moments(world) if isinstance(m, StartInFuture)]
+        assert {m.saga for m in reported} == {"order-0"}
+        assert all(m.ahead_s > 86_400 for m in reported)
