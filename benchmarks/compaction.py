@@ -151,7 +151,7 @@ async def _worker(service: Service[Any], stack: AsyncExitStack) -> Worker:
         clock=clock,
         outage_watch=OutageWatch("echo", clock, lambda moment: None),
         assignment=StaticAssignment(),
-        batch=cast(Any, None),  # of updates of business documents, which nobody makes here
+        batch=cast(Any, None),  # of updates of business documents, which there are none of here
         overflow_cache=OverflowCache(),
     )
     resources = await open_resources(service.declared, stack, clock, 9, ())

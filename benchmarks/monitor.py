@@ -72,7 +72,7 @@ def monitor() -> list[Figure]:
             SagaFilter(outcome="none"), PageRequest()
         ),
         "sagas whose id holds a text that none has": lambda: views.sagas(SagaFilter(text="nowhere"), PageRequest()),
-        "sagas of a service that has told of none": lambda: views.sagas(SagaFilter(service="audit"), PageRequest()),
+        "sagas of a service without any": lambda: views.sagas(SagaFilter(service="audit"), PageRequest()),
         "one saga": lambda: views.saga(last, now_ms),
         "stuck sagas": lambda: views.stuck(now_ms),
         "rates of all handlers": views.rates,
@@ -91,7 +91,7 @@ def monitor() -> list[Figure]:
         figures += asyncio.run(_pages(settings, folds, last))
         rate, seen_s = asyncio.run(_through(settings, folds))
     figures.append(Figure("transitions read from the embedded broker and folded", rate, "/s of one core"))
-    figures.append(Figure("dead letter told, and seen in `stuck`, at a million sagas", seen_s, "s"))
+    figures.append(Figure("dead letter published, and seen in `stuck`, at a million sagas", seen_s, "s"))
     return figures
 
 
@@ -126,7 +126,7 @@ async def _pages(settings: Settings, folds: ReadModel, saga: str) -> list[Figure
 
 
 async def _through(settings: Settings, folds: ReadModel) -> tuple[float, float]:
-    """Transitions a second through a broker, and seconds until a dead letter that was told is seen."""
+    """Transitions a second through a broker, and seconds until a published dead letter is seen."""
     clock = SystemClock()
     lines = [make_line(each) for n in range(THROUGH // len(SHAPE)) for each in make_transition_events(n, _begin_ms())]
     async with open_broker(None, clock, settings) as broker:

@@ -167,7 +167,7 @@ class Driver:
 
     @asynccontextmanager
     async def listening(self, topics: Sequence[str]) -> AsyncIterator[None]:
-        """Hear what is said on these topics, inside the block."""
+        """Read what is published on these topics, inside the block."""
         async with self._broker.join(Subscription("driver", topics), self) as membership:
 
             async def hear() -> None:

@@ -45,7 +45,7 @@ SHAPE = (
     ("inventory", "hand_out", "handled", "StockHandedOut"),
     ("shipping", "dispatch", "handled", "Dispatched"),
 )
-"""Transitions of a saga of the example, in the order in which they are told."""
+"""Transitions of a saga of the example, in the order in which they are published."""
 _standings = msgspec.json.Decoder(tuple[ServiceState, ...])
 
 

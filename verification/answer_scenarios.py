@@ -101,8 +101,8 @@ def answers() -> Iterator[Scenario]:  # a list: one scenario after another
 
 
 def only_the_open_call_is_answered(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
-    """Check that a person has answered no step but the one that had begun: what has answered stands, and what nobody
-    asks for would have the open call made again."""
+    """Check that a person has answered no step but the one that had begun: what has answered stands, and a
+    step without a question would have the open call made again."""
     step, recorded = "call_outside", tuple[StepRecord, ...]()
     for t in entries:
         if t.outcome == "dead":

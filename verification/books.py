@@ -18,7 +18,7 @@ from verification.state_space import StateSpace, is_due
 
 
 def wrong(space: StateSpace, scenario: Scenario, s: State, too_old: Sequence[Message]) -> str | None:
-    """The first entry that does not add up. `told`: messages of which people were told that they are too old."""
+    """Return the first entry that does not add up. `too_old`: messages that were reported as too old."""
     return Books(space, scenario, s, too_old).wrong()
 
 
@@ -47,7 +47,7 @@ class Books:
         )
 
     def _unreported_discard(self) -> str | None:
-        """A run that is discarded although it has done something, which no person was told. What another run of the
+        """A run that is discarded although it has done something, which was not reported. What another run of the
         handler did is no concern of it."""
         ran = {t.handler for t in self._entries if t.ran}
         for t in self._entries:
@@ -60,7 +60,7 @@ class Books:
                 if any(c.what.startswith(did) for c in self._s.outside) or any(
                     e.startswith(did) for e in self._s.ledger
                 ):
-                    return f"DISCARDED AND NOT TOLD {t.handler}"
+                    return f"DISCARDED AND NOT REPORTED {t.handler}"
         return None
 
     # ---------------------------------------------------------------- messages
@@ -112,7 +112,7 @@ class Books:
                 for event in (e for e in t.events if e.id in own):
                     for role in self._roles.by_type[event.type]:
                         if self._is_due(p, entries, own, role, event.type, t) and not _took(entries, role, event.id):
-                            return f"NEVER HEARD {event.type} was said in transition {t.n}, and {role.name} has not run"
+                            return f"NEVER HEARD {event.type} is of transition {t.n}, and {role.name} has not run"
         return None
 
     def _is_due(
@@ -146,7 +146,7 @@ class Books:
     # ---------------------------------------------------------------- effects
 
     def _left_standing(self) -> str | None:
-        """An effect of a compensable handler that is neither undone nor told to a person after a failure; or one undone
+        """An effect of a compensable handler that is neither undone nor reported after a failure; or one undone
         without."""
         s = self._s
         did = {c.what.removeprefix("do:") for c in s.outside if c.what.startswith("do:")}
@@ -162,7 +162,7 @@ class Books:
         undoable = {h.name for h in self._handlers.values() if h.undo is not None}
         if not undoable - self._added:  # no failure outcome was listened to before the later release
             undoable = set()
-        for t in self._entries:  # what a person is told of is less than what is taken back
+        for t in self._entries:  # what is reported is less than what is taken back
             h = self._handlers.get(t.handler)
             is_undone = h is not None and any(e.handler == f"undo_{h.name}" for e in self._entries)
             if h is not None and h.takes_back and t.outcome == "dead" and is_undone:
@@ -180,7 +180,7 @@ class Books:
         return f"UNDONE WHAT NEVER WAS {sorted(never)}" if never else None
 
     def _is_kept_or_reported(self, m: Message) -> bool:
-        """True if a failure outcome is kept until its saga is known, or a person was told that it came too late."""
+        """True if a failure outcome is kept until its saga is known, or it was reported that it came too late."""
         kept = any(
             (k.message.id, k.message.source) == (m.id, m.source) for k in (*self._p.waiting, *self._p.compensating)
         )

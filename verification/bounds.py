@@ -15,7 +15,7 @@ SHORT = {(concurrency, "AWAY_S_MAX"): TICK_MS / 1000, (concurrency, "STAYS_S"): 
 """Bounds by which what is paused is parked at once, and looked at again after the time that passes at once."""
 
 STEADY = {(timers, "AHEAD_MS"): 0}
-"""Bound by which clocks that differ by a tick are told apart."""
+"""Bound by which clocks that differ by a tick are distinguished."""
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from verification.scenario import AtTheEnd, Scenario, has_ended, has_run
 from verification.services import time_after
 
 SOON = iso(NOW_MS + 2 * TICK_MS)
-"""Time at which pauses end by themselves, if nobody ends them."""
+"""Time at which pauses end by themselves, if no operator ends them."""
 
 
 def pause(handler: str | None = None, until: str | None = SOON) -> Switch:

@@ -1,4 +1,4 @@
-"""Scenarios of deadlines: they race with what closes them, and nobody runs one twice or too late."""
+"""Scenarios of deadlines: they race with what closes them, and none runs twice or too late."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -33,14 +33,14 @@ ORD_UNDONE_BADLY = message("x1", "X", bad=["undo_reserve"])
 
 
 def all_discards() -> Iterator[Scenario]:
-    """All scenarios about dead letters that somebody wants never handled."""
+    """All scenarios about dead letters that an operator discards."""
     yield from discards()
     yield from ended_by_deadlines()
     yield from refusals()
 
 
 def discards() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Dead letters that are never handled; what their runs began is told to a person."""
+    """Dead letters that are never handled; what their runs began is reported."""
     gone = command("discard", "needs", M)
     noted = both(has_become("discarded", "needs"), has_run("note"))
     for name, crash, move, lost in (("crash", 1, 0, 0), ("rebalance", 0, 1, 0), ("lost answers", 0, 0, 1)):
@@ -127,7 +127,7 @@ def discards() -> Iterator[Scenario]:  # a list: one scenario after another
 
 def never_discarded(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
     """Check that no dead letter is discarded."""
-    return "DISCARDED WHAT NOBODY MAY" if any(t.outcome == "discarded" for t in entries) else None
+    return "DISCARDED WITHOUT PERMISSION" if any(t.outcome == "discarded" for t in entries) else None
 
 
 def ended_by_deadlines() -> Iterator[Scenario]:
@@ -155,7 +155,7 @@ def ended_by_deadlines() -> Iterator[Scenario]:
 
 
 def refusals() -> Iterator[Scenario]:
-    """Dead letters that nobody may discard: they stay, and can be replayed."""
+    """Dead letters that may not be discarded: they stay, and can be replayed."""
     yield Scenario(
         name="discard: refused by who decides, then replayed",
         service=of(place, cancel_by_step, attempts_max=1),

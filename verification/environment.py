@@ -114,7 +114,7 @@ def _with_stock(contents: Contents, s: State, fields: dict[str, Any]) -> State:
 
 
 def _ages(contents: Contents, s: State) -> Iterator[Move]:
-    """Move: more than half of the memory passes. Nobody is in a turn for so long, what was lost on its way is gone, and
+    """Move: more than half of the memory passes. No run is in a turn for so long, what was lost on its way is gone, and
     no outage is so long that what is recorded stays unsaid, or what is ready undone, until the progress is gone."""
     passed = s.passed + 1
     gone = bool(s.expires) and passed >= s.expires

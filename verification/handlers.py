@@ -190,7 +190,7 @@ def compensation_of(h: Reacts, classes: Classes, retry: Retry, failures: Iterabl
             contents = f"{MISPLACED} {contents}"
         first, _, did = share.partition("[")
         base, _, turn = contents.partition("~")
-        turns = range(int(turn)) if turn and not h.says else ()  # of the turns that said nothing, too
+        turns = range(int(turn)) if turn and not h.says else ()  # of the turns that emitted nothing, too
         for earlier in turns:
             run = _Run(saga, f"undo:{h.name}:{base}{f'~{earlier}' if earlier else ''}", result, 10 * (earlier + 1))
             for number, act in enumerate(h.undo or ()):

@@ -109,9 +109,9 @@ class ExploredStore:
 
     def __init__(self) -> None:
         self.committed: frozenset[Position] = frozenset()
-        """Committed positions, as told by the last read."""
+        """Committed positions, as of the last read."""
         self.logs: frozenset[tuple[str, str]] = frozenset()
-        """Logs that there are, as told by the last read."""
+        """Existing logs, as of the last read."""
         self.handled_ms = LATEST_MS
         """Time up to which the worker whose turn it is has handled the log."""
         self.document_bytes_max = 1 << 30

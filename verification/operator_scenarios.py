@@ -102,7 +102,7 @@ def has_become(outcome: str, handler: str) -> AtTheEnd:
 
 
 def counted_on(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
-    """Check that no failed attempt is counted twice: each is one more than those before it, from a replay on anew."""
+    """Check that no failed attempt is counted twice: each adds one, and a replay starts the count again."""
     last = dict[str, int]()
     for t in entries:
         if t.outcome in ("retrying", "dead"):
@@ -116,7 +116,7 @@ def counted_on(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
 
 def stays_dead(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
     """Check that a dead letter is still in the way."""
-    return None if p.is_quarantined else "DISCARDED WHAT NOBODY MAY"
+    return None if p.is_quarantined else "DISCARDED WITHOUT PERMISSION"
 
 
 def at_last(*names: str) -> AtTheEnd:

@@ -21,7 +21,7 @@ hold_own = Reacts(name="hold", to=(("O",),), does=STEP, emits=("P",), undo=STEP,
 
 
 def in_order(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
-    """Check that own events were taken in the order in which they were said, and none that was withdrawn before."""
+    """Check that own events were taken in the order in which they were emitted, and none that was withdrawn before."""
     published = [e.id for entry in entries for e in entry.events if e.type == "P"]
     withdrawn, taken = set[str](), dict[str, list[int]]()
     for entry in entries:
@@ -37,7 +37,7 @@ def in_order(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
 
 
 def all_taken(*names: str) -> AtTheEnd:
-    """Check the same, and that these handlers have taken all that was said."""
+    """Check the same, and that these handlers have taken all that was emitted."""
 
     def check(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
         published = sum(e.type == "P" for entry in entries for e in entry.events)

@@ -37,7 +37,7 @@ class Promises:
         # One that waits until it is known when its saga began lets those of other handlers pass.
         self._apart = any(m.started is None for m in self._messages)
         self._places = [{m: place for place, m in enumerate(log)} for log in ordered]
-        if scenario.ahead:  # what a clock that is ahead takes for too old is told, and may come again
+        if scenario.ahead:  # what a clock that is ahead takes for too old is reported, and may come again
             self._places = []
         self._too_old = {m: dead_letters.forgotten_id(SERVICE, m) for m in self._messages}  # two may have one id
         self._recorded: dict[tuple[int, ...], tuple[str, ...]] = {}
@@ -135,7 +135,7 @@ class Promises:
 
     def _not_woken(self, s: State) -> str | None:
         """Something that waits for a time, with no wake in the log that comes by then, though all messages are
-        committed: nobody looks at it again in time."""
+        committed: no worker looks at it again in time."""
         if any(worker.turn >= 0 for worker in s.workers) or self._space.is_to_come(s):
             return None
         at = timers.compute_next_check(self._space.snapshot(s.progress), now_ms(s.passed, s.ticks))
@@ -253,7 +253,7 @@ class Promises:
         """The promise that is broken when nothing more can happen."""
         p, entries = self._space.whole(s), self._space.entries(s, s.progress)
         too_old = [m for m, id_ in self._too_old.items() if self._aged(s) and id_ in s.out]
-        # What a zombie wrote of a message, late, when a clock that was ahead had told people that it is too old: it
+        # What a zombie wrote of a message, late, when a clock that was ahead had reported it as too old: it
         # goes on when one of them replays it.
         late = {m.id for m in too_old} if self._scenario.ahead else set()
         lives = [self._space.entries(s, version) for version in (*s.past, s.progress)]

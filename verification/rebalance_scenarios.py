@@ -1,4 +1,4 @@
-"""Scenarios of runs that outlive the assignment of their partition: nobody waits for them, and they end."""
+"""Scenarios of runs that outlive the assignment of their partition: no worker waits for them, and they end."""
 
 from collections.abc import Iterator
 from dataclasses import replace

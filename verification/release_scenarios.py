@@ -62,7 +62,7 @@ def releases() -> Iterator[Scenario]:  # a list: one scenario after another
         b=(wish, release("reserve", ORD, who="bob")),
         fail=2,
         crash=1,
-        wakes_max=24,  # each of five messages may read it anew after the crash, and publish it again
+        wakes_max=24,  # each of five messages may read it again after the crash, and publish it again
         at_the_end=reserved,
     )
     yield Scenario(

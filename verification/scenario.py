@@ -48,7 +48,7 @@ def check_other_content_reported(p: SagaProgress, entries: tuple[Transition, ...
     reported = any(
         letter.reason.startswith("already handled with other content") for t in entries for letter in t.letters
     )
-    return None if reported else "OTHER CONTENT NOT TOLD"
+    return None if reported else "OTHER CONTENT NOT REPORTED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class Scenario:
     steady: bool = False
     """True if wakes come by a clock that is never ahead, though the date may be."""
     books: tuple[ControlLog, ...] = ()
-    """Book of controls at first, and as people write it on: at any time after. Without it nobody looks into one."""
+    """Book of controls at first, and as people write it on: at any time after. Without it no run looks into one."""
     owner: tuple[int, int] = (0, 0)
     ticks_max: int = 5
     """Times that it becomes later, at most."""

@@ -137,10 +137,10 @@ def message(  # what a message consists of
     after: int = 0,
     at: int | None = None,
 ) -> Message:
-    """A foreign message, as it lies in the log. `bad`: nobody, or none of these handlers, can decode it. `version`: of
+    """A foreign message, as it lies in the log. `bad`: it cannot be decoded, or not by these handlers. `version`: of
     its schema, which gives the same content other bytes. `newer`: only a later release knows its schema.
-    `started`: it says when its saga began. `after`: times that `AGE_MS` had passed when it was said. `at`: offset of
-    one without source and `ce_id`, whose id is where its contract says."""
+    `started`: it says when its saga began. `after`: times that `AGE_MS` had passed when it was published. `at`: offset
+    of one without source and `ce_id`, whose id is where its contract says."""
     fields: dict[str, object] = {"content": id_ if content is None else content}
     if bad is True:
         fields = {}
@@ -226,7 +226,7 @@ def _role_of(h: Reacts, explored: Explored, undo: CompensationRole | None, known
 
 
 def participant(explored: Explored, ports: Ports, release: int = 0, *, controlled: bool = False) -> ServiceRuntime:
-    """The service, ready to handle messages. `controlled`: each run looks into the book of controls; else nobody."""
+    """The service, ready to handle messages. `controlled`: each run looks into the book of controls; else none does."""
     reacts, declared = explored.releases[release], declared_by(explored, release)
     name = declared.name
     delay_s = TICK_MS / 1000

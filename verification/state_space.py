@@ -210,7 +210,7 @@ class StateSpace(Contents):
         yield from environment.moves(self, s)
 
     def is_to_come(self, s: State) -> bool:
-        """True if a message is not committed, or on its way: somebody takes it, and looks at the saga."""
+        """True if a message is not committed, or on its way: a worker takes it, and looks at the saga."""
         return any(s.committed[t] < len(self.logs[t]) for t in (0, 1)) or bool(s.late)
 
     def _commits(self, s: State, w: int) -> Iterator[Move]:
@@ -235,7 +235,7 @@ class StateSpace(Contents):
                 continue
             message = self.logs[t][offset]
             if s.age and ages_at(message.time) > s.passed:
-                continue  # it has not been said yet
+                continue  # it has not been emitted yet
             if isinstance(message, OperatorCommand) and not is_due(s, self.snapshot(s.progress), message):
                 continue
             at = with_number(worker.at, t, offset + 1)

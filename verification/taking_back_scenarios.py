@@ -1,4 +1,4 @@
-"""Scenarios of originals that never finish, and have said how to take back what they did."""
+"""Scenarios of originals that never finish, and have recorded how to take back what they did."""
 
 from collections.abc import Iterator
 

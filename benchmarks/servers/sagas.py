@@ -43,7 +43,7 @@ class Play(NamedTuple):
     """Number of sagas that are measured."""
     ends: Mapping[str, int]
     topics: Sequence[str]
-    """Topics where the last words are said."""
+    """Topics of the last events of sagas."""
     first: Callable[[str, int], Outgoing]
     """Function that says the first word of a saga: its id, and its number."""
 
@@ -158,7 +158,7 @@ async def _one(driver: Driver, play: Play, name: str, number: int) -> float:
 
 
 class KafkaDriver(Driver):
-    """Listens as a member of no group, from now on: what was said in an earlier round is not read again."""
+    """Listens as a member of no group, from now on: what was published in an earlier round is not read again."""
 
     def __init__(self, broker: Broker, last_words: Mapping[str, int], kafka: str) -> None:
         super().__init__(broker, last_words)

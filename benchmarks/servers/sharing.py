@@ -64,7 +64,7 @@ async def _alone(ground: Ground) -> float:
 
 
 def _shared(ground: Ground, name: str, workers: int) -> tuple[float, float]:
-    """Seconds from the first transition that is folded to the last, and of CPU, of so many workers that begin anew."""
+    """Seconds from the first transition that is folded to the last, and of CPU, of so many workers that start again."""
     ports = free_ports(workers)
     with ExitStack() as stack:
         pids = [stack.enter_context(_worker(ground, name, port)) for port in ports]

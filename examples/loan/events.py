@@ -69,7 +69,7 @@ class ReviewRequested(Event):
 
 @event(topic="reviews", key="loan_id", owner="approval", consumed_by="external")
 class ReviewReminded(Event):
-    """Nobody has decided yet."""
+    """It is not decided yet."""
 
     loan_id: str
     number: int

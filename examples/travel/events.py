@@ -112,7 +112,7 @@ class HotelConfirmed(Event):
 
 @event(topic="hotels", key="trip_id", owner="hotels")
 class HotelOverbooked(Event):
-    """The hotel gave the room to somebody else."""
+    """The hotel gave the room to another guest."""
 
     trip_id: str
     reason: str

@@ -103,7 +103,7 @@ async def orders_of(source: ServiceStore, orders: Iterable[str]) -> dict[str, Sa
 
 
 def assemble(sources: Sources, library: Library, expected: frozenset[str] = frozenset()) -> Books:
-    """Put together, order by order, the charge, booking and goods that belong to it, by what the services said."""
+    """Put together, order by order, the charge, booking and goods that belong to it, by what the services published."""
     charges, bookings = _charges(sources.bank), _bookings(sources.carrier)
     orders = {
         id_: _order(id_, {s: sources.kept[s][id_] for s in SERVICES if id_ in sources.kept[s]}, library)

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """An outcome that the order service said."""
+    """An outcome that the order service published."""
 
     confirmed: bool
     because: str
@@ -39,7 +39,7 @@ class Booking:
 
 @dataclass(frozen=True, kw_only=True)
 class Goods:
-    """Something that inventory said it did."""
+    """Something that inventory reported."""
 
     sku: str
     quantity: int
@@ -53,7 +53,7 @@ class Order:
     id: str
     endings: tuple[Ending, ...] = ()
     reserved: tuple[Decimal, ...] = ()
-    """The amounts that payment said were set aside."""
+    """The amounts that payment reported as set aside."""
     charges: tuple[Charge, ...] = ()
     bookings: tuple[Booking, ...] = ()
     set_aside: tuple[Goods, ...] = ()
@@ -127,7 +127,7 @@ def ends(books: Books) -> Check:
 
 
 def money(books: Books) -> Check:
-    """Check that money set aside was captured or released, once, and is what payment said."""
+    """Check that money set aside was captured or released, once, and is what payment reported."""
     aside = captured = released = Decimal("0.00")
     differences: list[str] = []
     for order in _sorted(books):

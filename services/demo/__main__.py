@@ -50,7 +50,7 @@ SILENT_CARD = "silent-4711"
 STILL_S_MAX = 90.0
 """Longest time in which nothing moves, beside the patience of an order: as long as anything does, it is waited for."""
 TELL_S = 10.0
-"""Time without an outcome after which it is said what is waited for."""
+"""Time without an outcome after which it is printed what is waited for."""
 LOOK_S = 0.1
 ON_TERMINAL = sys.stdout.isatty()
 
@@ -107,7 +107,7 @@ async def story(fleet: Fleet, page: Page, clock: Clock) -> bool:
 
 
 async def _start(fleet: Fleet, clock: Clock) -> dict[str, int]:
-    """Start all services, the one that decides last: it is told to be as patient as the others were slow to start. Give
+    """Start all services, the one that decides last: it gets as much patience as the others were slow to start. Give
     the ids of their processes."""
     began_s, others = clock.monotonic_s(), [service for service in fleet.services if service != DECIDER]
     pids = {service: fleet.start(service) for service in others}
@@ -191,7 +191,7 @@ def _shown(path: Path) -> Path:
 
 
 class Stillness:
-    """Time in which nothing moves: whoever waits says for what, and gives up where nothing will come."""
+    """Time in which nothing moves: a wait prints what it waits for, and ends where nothing will come."""
 
     def __init__(self, clock: Clock, limit_s: float) -> None:
         self._clock, self._limit_s = clock, limit_s

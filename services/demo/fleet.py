@@ -36,7 +36,7 @@ class Fleet:
     def __init__(
         self, folder: Path, clock: Clock, services: Sequence[str] = SERVICES, *, patience_s: float | None = None
     ) -> None:
-        """`patience_s`: time after which an order that nobody answers expires; `None`: the service's own. It counts for
+        """`patience_s`: time after which an unanswered order expires; `None`: the service's own. It counts for
         services that are started from then on."""
         self.folder, self.services, self.patience_s = folder.absolute(), services, patience_s
         self._clock = clock
@@ -102,7 +102,7 @@ class Fleet:
         return False
 
     def kill(self, service: str) -> int:
-        """Kill it with SIGKILL, which nobody can catch; the id of the process, which is gone."""
+        """Kill it with SIGKILL, which cannot be caught; the id of the process, which is gone."""
         process = self._running.pop(service)
         process.kill()
         process.wait()

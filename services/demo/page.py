@@ -22,7 +22,7 @@ class Page:
     """
 
     def __init__(self, fleet: Fleet, port: int = PORT) -> None:
-        """`port`: where it is shown, unless somebody else listens there; then it is any that is free."""
+        """`port`: where it is shown, unless another process listens there; then it is any that is free."""
         self.log = fleet.folder / "page.log"
         self._environment: Mapping[str, str] = {**fleet.environment, "PYTHONUNBUFFERED": "1"}
         self._port = port

@@ -1,4 +1,4 @@
-"""Progress of the orders: outcomes as they are said, from the log; and from the stores, whether all is settled."""
+"""Progress of the orders: outcomes as they are published, from the log; and from the stores, whether all is settled."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
@@ -20,7 +20,7 @@ RECORDS_MAX = 500
 
 
 class Watch:
-    """Reader of all events, as a group of its own, which keeps how each order ended, and what was said of it last. Its
+    """Reader of all events, as a group of its own, which keeps how each order ended, and its last event. Its
     group's listener too."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Watch:
                     self.ended[type_].add(order)
 
     def waits_for(self, placed: Iterable[str]) -> str:
-        """Say which of these orders have not ended, by what was said of them last."""
+        """Return which of these orders have not ended, with their last events."""
         last = Counter(self._last.get(order, "nothing yet") for order in set(placed) - self.known)
         counts = ", ".join(f"{count} after {type_}" for type_, count in last.most_common())
         return f"waiting for {last.total()} orders to end: {counts or 'none is placed'}"
@@ -76,7 +76,7 @@ class Watch:
         self._partitions.difference_update(partitions)
 
     def on_expired(self, partition: Partition, first: int, after: int) -> None:
-        """Do nothing: orders that nobody can see any more are seen as not ended."""
+        """Do nothing: orders that cannot be seen any more are seen as not ended."""
 
     def on_replaced(self, partition: Partition, position: int) -> None:
         """Do nothing, as above."""

@@ -1,6 +1,6 @@
-"""A process at a broker file: `python -m tests.broker.embedded_child member|publish FILE ...`, told by its output.
+"""A process at a broker file: `python -m tests.broker.embedded_child member|publish FILE ...`, observed by its output.
 
-A member says each thing that its listener hears as one line, `assigned 0 1 2`, and commits when it is told to by a line
+A member prints what its listener hears, as lines like `assigned 0 1 2`, and commits when it is asked to by a line
 on its input: `commit PARTITION OFFSET` is answered with `committed` or `fenced`.
 """
 

@@ -1,7 +1,7 @@
-"""A member in a process of its own: `python -m tests.broker.kafka_child ADDRESS GROUP TOPIC [SESSION_S]`, told by
+"""A member in a process of its own: `python -m tests.broker.kafka_child ADDRESS GROUP TOPIC [SESSION_S]`, driven by
 its output.
 
-It reads what comes and says so, `read PARTITION OFFSET`; says what its listener hears; and commits when it is told to
+It reads what comes and says so, `read PARTITION OFFSET`; says what its listener hears; and commits when it is asked to
 by a line on its input: `commit PARTITION OFFSET` is answered with `committed` or `fenced`.
 """
 

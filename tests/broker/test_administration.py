@@ -271,7 +271,7 @@ async def test_a_dead_embedded_member_does_not_prevent_moving_positions(tmp_path
     async with EmbeddedAdministration(tmp_path / "broker.db", clock=CLOCK) as broker:
         await broker.ensure_topics([Topic("orders", 2)])
         await publish_everywhere(broker, "orders", 2, 3)
-        # As a crash leaves it: in the table, and nobody holds its seat.
+        # As a crash leaves it: in the table, and no process holds its seat.
         insert = "INSERT INTO members (grp, seat, topics) VALUES ('payment', 'broker.db.member-0-0', '[]')"
         broker.connection.execute(insert)
         assert (await broker.describe_group("payment")).members == ()

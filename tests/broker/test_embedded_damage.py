@@ -455,7 +455,7 @@ def test_sweeping_never_removes_the_seat_of_a_living_member(
 
 
 def test_a_seat_that_is_swept_before_it_is_locked_is_not_sat_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever sat there would look dead to all others, and be put out again and again."""
+    """A member with this seat would look dead to all others, and be expelled again and again."""
     path.parent.mkdir()
     take, swept = state_file.try_lock, list[str]()
 

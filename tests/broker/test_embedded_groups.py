@@ -370,7 +370,7 @@ async def test_records_past_their_retention_go_a_bounded_number_at_a_time(
         removed = list[int]()
         broker.connection.create_function("removed", 1, removed.append)
         broker.connection.execute(
-            "CREATE TEMP TRIGGER told AFTER UPDATE OF oldest ON logs BEGIN SELECT removed(new.oldest - old.oldest); END"
+            "CREATE TEMP TRIGGER seen AFTER UPDATE OF oldest ON logs BEGIN SELECT removed(new.oldest - old.oldest); END"
         )
         monkeypatch.setattr("saga.broker.embedded.log.TRIMMED_MAX", 20)
         await broker.trim()
@@ -439,7 +439,7 @@ async def test_retention_does_not_wait_for_a_group_that_is_away_for_too_long_but
         (away,) = await broker.list_inactive_groups()
         assert (away.group, away.behind, away.is_lost) == ("payment", 6, False)
         assert abs(away.away_ms - 2 * 3_600_000) < 5 * 60_000
-        clock.days += 1000  # nobody was there to look, or the clock is ahead: that is no absence
+        clock.days += 1000  # no member was there to look, or the clock is ahead: that is no absence
         await broker.trim()
         clock.days -= 999
         await broker.trim()
@@ -457,7 +457,7 @@ async def test_retention_does_not_wait_for_a_group_that_is_away_for_too_long_but
             await broker.publish([event("orders", "k", "new")])
             await conformance.until(lambda: bool((membership.lag() or {}).get(ORDERS_0)))
             await membership.poll([ORDERS_0], records_max=10, timeout_s=1)
-            assert back.expired == {ORDERS_0: [range(2, 5)]}, "it is told what it has missed"
+            assert back.expired == {ORDERS_0: [range(2, 5)]}, "it learns what it has missed"
 
 
 async def test_a_member_that_died_is_no_member_and_a_frozen_one_is(tmp_path: Path) -> None:
@@ -505,7 +505,7 @@ async def test_timers_that_their_service_is_done_with_go_after_a_day(tmp_path: P
         await broker.publish([event(t, "k", f"{n}") for t in (WAKES_0.topic, "payment.commands") for n in range(5)])
         clock.days = 2
         await broker.trim()
-        assert len([record async for record in broker.scan(WAKES_0.topic)]) == 5, "nobody has read them"
+        assert len([record async for record in broker.scan(WAKES_0.topic)]) == 5, "no group has read them"
         async with broker.join(Subscription("payment", [WAKES_0.topic, "payment.commands"]), listener) as membership:
             await conformance.until(lambda: len(listener.has) == 2)
             await membership.commit({WAKES_0: 3, Partition("payment.commands", 0): 3})

@@ -33,7 +33,7 @@ class Child:
 
     async def read_until(self, what: str) -> list[str]:
         while (line := await self.read_words())[:1] != [what]:
-            assert line, f"it ended before it said {what}"
+            assert line, f"it ended before it printed {what}"
         return line[1:]
 
     def send_line(self, line: str) -> None:
@@ -127,7 +127,7 @@ async def test_a_frozen_member_is_a_zombie_whose_commit_is_fenced_and_which_join
             other.process.send_signal(signal.SIGSTOP)
             frozen_s = CLOCK.monotonic_s()
             await conformance.complete(listener)
-            assert CLOCK.monotonic_s() - frozen_s > 0.7  # its lock is still held: silence told
+            assert CLOCK.monotonic_s() - frozen_s > 0.7  # its lock is still held: only the silence shows it
             assert listener.has[Partition(TOPIC.name, int(had[0]))] == 3
             await membership.commit({Partition(TOPIC.name, int(had[0])): 7})
             other.send_line(f"commit {had[0]} 5")

@@ -47,7 +47,7 @@ async def test_a_publisher_that_is_closed_asks_for_no_topic_any_more(
     settings = KafkaSettings(servers=("127.0.0.1:9",), publish_s=0.02)
     publisher = Publisher(settings, KafkaAccess(settings), CLOCK)
     await publisher.open()
-    for _ in range(1 + replaced):  # each time another producer, and nobody else is asked for what the first one was
+    for _ in range(1 + replaced):  # each time another producer, asked only for its own records
         with pytest.raises(BrokerUnavailable, match="not acknowledged"):
             await publisher.publish([event("orders", "k", "v")])
     await publisher.close()

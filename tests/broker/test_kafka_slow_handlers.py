@@ -158,7 +158,7 @@ async def test_slow_handlers_block_no_member_while_members_come_and_go_and_end(
                     await staying.enter_async_context(group.member(desk))
                     await group.goes_on(broker, f"joined-{number}")
                     await CLOCK.sleep(STAYS_S)
-                assert not first.ended, "nobody has waited for them"
+                assert not first.ended, "the rebalance has not waited for them"
             await group.goes_on(broker, "left")
             publishing.cancel()
             first.opened.set()

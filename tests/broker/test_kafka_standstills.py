@@ -61,7 +61,7 @@ class Raising:
     """A consumer that gives nothing but exceptions, as long as `why` says one."""
 
     def __init__(self) -> None:
-        self.why: Exception | None = RuntimeError("nobody foresaw this")
+        self.why: Exception | None = RuntimeError("unforeseen")
         self.sought: list[tuple[TopicPartition, int]] = []
 
     async def getmany(self, *_: object, **__: object) -> dict[TopicPartition, list[object]]:
@@ -124,7 +124,7 @@ async def test_a_partition_that_only_raises_is_reported_as_stalled_at_once_and_w
     assert reported == [True, False]
     raising.why = RuntimeError("again")
     taken.request([place], 10)
-    taken.start({})  # the partition is somebody else's meanwhile
+    taken.start({})  # meanwhile another member has the partition
     await until(lambda: not taken._gets)
     assert reported == [True, False]
     assert not taken.standstills

@@ -32,7 +32,7 @@ class Silent(Strict):
 
     async def count_partitions(self, topics: Collection[str]) -> Mapping[str, int]:
         await asyncio.Event().wait()
-        raise AssertionError("nobody has set it")
+        raise AssertionError("it is not set")
 
 
 async def started(broker: EmbeddedBroker) -> None:

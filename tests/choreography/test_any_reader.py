@@ -143,7 +143,7 @@ def test_a_run_reads_no_field_that_was_not_found(events: ModuleType, statements:
             return super().__getattribute__(name)
 
     handler(Spy(**{each.name: "x" for each in fields(events.Order)}))
-    assert read.whole or seen <= read.fields, f"{sorted(seen - read.fields)} are read, and not told"
+    assert read.whole or seen <= read.fields, f"{sorted(seen - read.fields)} are read, and not reported"
 
 
 def test_single_fields_are_found_in_the_generated_kinds_of_code(events: ModuleType) -> None:

@@ -108,7 +108,7 @@ def test_a_run_reads_no_field_that_was_not_found(readers: ModuleType, name: str)
         if inspect.iscoroutine(returned):
             asyncio.run(returned)
         fields = {path.partition(".")[0] for path in usage[cls].fields}
-        assert usage[cls].whole or seen <= fields, f"{cls}: {seen - fields} are read, and not told"
+        assert usage[cls].whole or seen <= fields, f"{cls}: {seen - fields} are read, and not reported"
 
 
 def first_of(function: Callable[..., object], cls: str) -> list[type[Event]]:

@@ -25,7 +25,7 @@ VOID = {"meta"}
 
 
 class Page(HTMLParser):
-    """Tags, links, ids and text of a page; a tag that is closed wrongly is told."""
+    """Tags, links, ids and text of a page; a tag that is closed wrongly is reported."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ ROLLED_OUT = timedelta(minutes=2)
 
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """Events of sagas that begin with `Began`; all are said by clients."""
+    """Events of sagas that begin with `Began`; clients publish all of them."""
     folder: Path = tmp_path_factory.mktemp("worlds")
     began = schema("Began", starts=True, produced_by="external")
     others = [schema(name, field("n", "int", default=0), produced_by="external") for name in ("Asked", "Answered")]

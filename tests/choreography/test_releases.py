@@ -1,4 +1,4 @@
-"""A release beside the one before: what strands open sagas or others is refused, with the way out; the rest is told."""
+"""A release beside the one before: what strands sagas is refused, with the way out; the rest is reported."""
 
 from collections.abc import Callable
 
@@ -192,13 +192,13 @@ REFUSED: dict[str, tuple[Manifest, str, str, str]] = {
         "no longer has repeats=",
         "keep repeats=OrderConfirmed | OrderForced",
     ),
-    "an event that a neighbour hears is said no more": (
+    "an event that a neighbour hears is no longer emitted": (
         silent("PaymentDeclined"),
         "PaymentDeclined",
         "is no longer emitted, but is consumed by order",
         "keep emitting it",
     ),
-    "an event that it hears itself is said no more": (
+    "an event that it hears itself is no longer emitted": (
         silent("PaymentReserved"),
         "PaymentReserved",
         "is consumed by payment itself (capture) and payment itself (release)",
@@ -310,11 +310,11 @@ HARMLESS: dict[str, tuple[Manifest, list[tuple[str, str]]]] = {
             ("PaymentNoted", "is emitted from now on"),
         ],
     ),
-    "an event that nobody hears less": (
+    "an event without consumers less": (
         silent("PaymentReleased"),
         [("PaymentReleased", "is no longer emitted, and has no consumer")],
     ),
-    "an event that others still say is heard by nobody": (
+    "an event that others still emit has no consumer": (
         deaf("OrderCancelled"),
         [("OrderCancelled", "has no consumer any more, but order still emits it")],
     ),

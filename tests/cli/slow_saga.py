@@ -1,7 +1,7 @@
 """`saga`, slower: a while passes before and after each write and each publication of a service.
 
 For tests that kill a service, or ask about it, once they see what its handlers did: by then nothing need be written
-yet, and nothing that is written need be told.
+yet, and nothing that is written has to be reported.
 """
 
 import os

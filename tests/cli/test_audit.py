@@ -118,7 +118,7 @@ def test_contradictions_to_the_record_are_reported(dead: Running, saga: Call, po
     dead.wait()
     publish(Outgoing(command_topic(service), b"cup-1", b"\xff{", (("ce_type", b"saga.replay"),)))
     noted = saga("audit", service)
-    assert noted.exit_code == 0, "whoever writes nonsense there has done nothing"
+    assert noted.exit_code == 0, "an unreadable command has had no effect"
     assert f"1 record on {command_topic(service)} that are no commands" in noted.stderr
 
     headers = (("dead_id", b"dead-7-discarded"), ("dead_what", b"discarded"), ("dead_reason", b"eve\x1b[2J wants it"))
@@ -157,6 +157,6 @@ def test_a_command_that_differs_from_the_history_is_found(dead: Running, saga: C
 
 def test_an_audit_without_the_topics_is_reported_as_incomplete(shop: Path, saga: Call) -> None:
     audited = saga("audit", "payment")
-    assert audited.exit_code == 1, "without the topics nobody knows whether that is all"
+    assert audited.exit_code == 1, "without the topics it may not be complete"
     assert "commands and moves of offsets are unknown, as there is no file" in audited.stderr
     assert saga("audit", "nobody").exit_code == 2

@@ -83,7 +83,7 @@ def test_a_kiln_that_is_cold_for_longer_than_all_attempts_take_is_asked_seldom_a
         publish(saga, "CupOrdered", *CUPS)
         until(lambda: len(asked()) >= FAILURES)
         asyncio.run(CLOCK.sleep(DOWN_S))
-        # Each cup may have begun before it opened, once on a progress that nobody had read.
+        # Each cup may have begun before it opened, once on a progress that had not been read.
         assert len(asked()) <= FAILURES + 2 * len(CUPS) + DOWN_S / OPEN_S
         until(lambda: parked(saga, service) == set(CUPS))
         assert blocked(saga) == set()

@@ -119,7 +119,7 @@ def test_dead_letters_are_replayed_by_what_they_have_in_common(dead: Running, sa
     def kinds() -> list[str]:
         return [line.split("  ")[0] for line in shown() if not line.startswith(" ")]
 
-    until(lambda: kinds() == ["dead letter", "replayed", "dead letter"], last=kinds)  # all of it is told
+    until(lambda: kinds() == ["dead letter", "replayed", "dead letter"], last=kinds)  # all of it is reported
     lines = shown()
     assert "  remedy   look why 1 attempts failed; mend the cause, then have it tried again: saga dead replay" in lines
     assert any(line.startswith("  through  ") and line.endswith(" in make") for line in lines)
@@ -162,7 +162,7 @@ def test_a_discarded_message_never_runs_and_blocks_nothing(dead: Running, saga: 
     def now() -> dict[str, str]:
         return {letter["saga"]: letter["now"] for letter in letters(saga) if letter["what"] == "dead letter"}
 
-    # How it ended is told after it is written.
+    # How it ended is reported after it is written.
     until(lambda: now() == {"cup-1": "blocks", "cup-2": "discarded", "cup-3": "discarded"}, last=lambda: str(now()))
     assert saga("dead", "replay", service, "--saga", "cup-2", *BY).exit_code == 1, "nothing of it is left"
     still = json.loads(saga("dead", "list", "--json").stdout)["letters"]

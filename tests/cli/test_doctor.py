@@ -368,7 +368,7 @@ def about(wanted: TopicNeeds, found: TopicDescription | None, replication: int =
 
 def test_a_sound_topic_has_no_findings() -> None:
     assert about(CUPS, SOUND) == []
-    assert about(CUPS, TopicDescription(4, 7 * DAY_MS)) == []  # a log in one place, and nobody asks who we are
+    assert about(CUPS, TopicDescription(4, 7 * DAY_MS)) == []  # a log without replicas and without authentication
 
 
 @pytest.mark.parametrize(

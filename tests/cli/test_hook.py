@@ -18,7 +18,7 @@ from tests.cli.test_missing_topics import running
 def test_a_service_calls_its_people_once_for_each_saga_that_waits_for_them(
     pottery_on: Pottery, kiln: str, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pager, pages = pottery_on.folder / "pager.py", pottery_on.folder / "told"
+    pager, pages = pottery_on.folder / "pager.py", pottery_on.folder / "pages"
     pager.write_text(f"import sys\nopen({str(pages)!r}, 'a').write(sys.stdin.read() + '\\t' + sys.argv[2] + '\\n')\n")
     (pottery_on.folder / "key").write_text("secret\n")
     pages.write_text("")

@@ -333,7 +333,7 @@ def everything_dead() -> list[Outgoing]:
         *(dead_letters.to_outgoing("payment", letter, iso(NOW_MS + i), "here", None) for i, letter in enumerate(dead)),
         dead_letters.to_outgoing("payment", a_letter(1), iso(NOW_MS), "here", None),
         dead_letters.from_forgotten("payment", late, Position("orders", 0, 3), None),
-        dead_letters.from_unreadable("payment", record, "nobody can read it", NOW_MS, None),
+        dead_letters.from_unreadable("payment", record, "no reader for it", NOW_MS, None),
         Outgoing("payment.dead", b"s", b"anything", (("no", b"letter"),)),
     ]
 
@@ -352,7 +352,7 @@ def test_everything_on_the_topic_and_what_blocks_in_the_store_is_listed_with_its
     assert letters["dead-3"] == ("escalation", "-", "reason 3")
     assert others["dead-3"]["calls"] == ["step x ran"]
     assert sorted(what[2] for what in letters.values()) == [
-        "nobody ca", "older tha", "reason 1", "reason 2", "reason 2", "reason 3",
+        "no reader", "older tha", "reason 1", "reason 2", "reason 2", "reason 3",
     ]  # fmt: skip
     assert "forged" not in others
     times = [each["time"] for each in found["letters"]]

@@ -128,7 +128,7 @@ def test_finished_sagas_are_made_as_they_were(folder: Path, saga: Call, service:
     assert len(progresses(folder)) == len(before) - 3, "nothing was made"
     done = saga("sagas", "rebuild", f"services.{service}", "--apply")
     assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[:-1] == result.stdout.splitlines()[:-1], "it does what it said"
+    assert done.stdout.splitlines()[:-1] == result.stdout.splitlines()[:-1], "it does what the dry run printed"
     after = progresses(folder)
     assert after.keys() == before.keys()
     for key in before:

@@ -189,7 +189,7 @@ def test_sagas_of_one_release_continue_in_the_next_one_while_both_run(shop: Shop
     shop.until(lambda: shop.waits(*newer) and shop.is_parked(waiting[0]))
     assert {shop.shown(cup)["version"] for cup in newer} == {2}
     assert {shop.shown(cup)["version"] for cup in (*half_way, *waiting)} == {1}, "no run of theirs has ended"
-    # Both, side by side: what the old one does not know waits, and people are told; all else goes on.
+    # Both, side by side: what the old one does not know waits, and it is reported; all else continues.
     old = shop.deploy(OLD, "potter-1")
     shop.sell(*newer)
     shop.until(lambda: "has version 2, and this version of" in old.read_log())

@@ -91,7 +91,7 @@ def test_all_sagas_receive_what_earlier_releases_emitted(released: Path, saga: C
         assert handlers_of(saga, f"order-{n}") == ["reserve", "capture"]
     assert saga("sagas", "repair", "second_release").stdout == "no sagas resumed, no problems\n"
     verified = json.loads(saga("sagas", "verify", "--json").stdout)
-    assert (verified["histories"], verified["witnessed"]) == (3, 3), "what was written was told"
+    assert (verified["histories"], verified["witnessed"]) == (3, 3), "what was written was published"
     traced = json.loads(saga("monitor", "trace", "order-1", "--json").stdout)
     assert [(line["handler"], line["worker"]) for line in traced["lines"]] == [
         ("reserve", "saga sagas repair"),

@@ -84,7 +84,7 @@ def needed(pottery: Pottery) -> dict[str, Right]:
         "dead": Right(TOPIC, pottery.dead, WRITE),
         "commands": Right(TOPIC, pottery.commands, READ),
         "group": Right(GROUP, pottery.service, READ),
-        "told": Right(TOPIC, TRANSITIONS, WRITE),
+        "published": Right(TOPIC, TRANSITIONS, WRITE),
         **{
             f"{operation} {wake}": Right(TOPIC, wake, operation)
             for wake in pottery.wakes

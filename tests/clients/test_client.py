@@ -1,4 +1,4 @@
-"""What an application is told that publishes, and what is in the log then."""
+"""Publishing by an application: its result or error, and what is in the log then."""
 
 import asyncio
 from collections.abc import Sequence

@@ -73,7 +73,7 @@ def embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
 
 
 async def heard(events: AsyncIterator[Any], count: int) -> Counter[Any]:
-    """So many events, and that the last one was heard, too, is only said by asking for another one."""
+    """Read so many events; only the request for another one acknowledges the last one."""
 
     async def take() -> Counter[Any]:
         found = Counter[Any]()
@@ -132,7 +132,7 @@ async def test_a_group_continues_where_it_was_and_repeats_what_was_given_last(sh
         events = client.listen(shop.sent, shop.lost, group="mailer")
         assert await heard(events, 4) == Counter(sent)
     async with Client() as client, client.listen(shop.sent, shop.lost, group="mailer") as events:
-        assert await heard(events, 1) == Counter([shop.lost(order_id="o-1")]), "nobody said that it was heard"
+        assert await heard(events, 1) == Counter([shop.lost(order_id="o-1")]), "it was not acknowledged"
         await shop.say(shop.sent(order_id="o-2"))
         assert await heard(events, 1) == Counter([shop.sent(order_id="o-2")])
     async with Client() as client, client.listen(shop.sent, group="another") as events:

@@ -1,4 +1,4 @@
-"""What an application is told that asks what became of a saga: said before the question or after it, on both brokers,
+"""Answers to an application that asks for the outcome of a saga: published before it or after it, on both brokers,
 without a scan for each question, and with bounded memory."""
 
 import asyncio

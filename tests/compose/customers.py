@@ -19,7 +19,7 @@ class Customers:
     def __init__(self, system: System, orders: Sequence[bytes]) -> None:
         """`orders`: lines of JSON."""
         self.repeated = 0
-        """Batches that were published again, because nobody said that they had arrived."""
+        """Batches that were published again, because no acknowledgement came."""
         self._system, self._orders = system, orders
         self._placed = self._wanted = 0
         self._changed = threading.Condition()

@@ -44,7 +44,7 @@ def faults(system: System, *, store_forgets: bool) -> Iterator[Fault]:
     yield cut("inventory is cut off, longer than its group waits for it", "inventory", LONG_S)
     yield freeze("the other process of payment is frozen, as long", "payment", LONG_S)
     if os.geteuid() == 0:
-        yield _crash(system, "order crashes, and nobody but the engine starts it again", "order")
+        yield _crash(system, "order crashes, and only the engine starts it again", "order")
     yield kill("the broker is killed", "kafka")
     yield cut("the broker is cut off", "kafka", SHORT_S)
     yield freeze("the store is frozen", "couchbase", SHORT_S)

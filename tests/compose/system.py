@@ -84,7 +84,7 @@ class System:
         self.engine.docker("unpause", container)
 
     def cut_off(self, container: str) -> None:
-        """It runs, and reaches nobody."""
+        """It runs, and reaches no other service."""
         self.engine.docker("network", "disconnect", NETWORK, container)
 
     def join(self, container: str, service: str) -> None:

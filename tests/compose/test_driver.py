@@ -38,7 +38,7 @@ class Shop:
 
 
 class Auditor:
-    """Stands for the system whose books are read: they differ as often as it is told, and then balance."""
+    """Stands for the system whose books are read: they differ as often as it is set to, and then balance."""
 
     def __init__(self, differ: int) -> None:
         self.asked: list[str] = []

@@ -180,7 +180,7 @@ def is_of_a_file(address: str) -> bool:
 
 
 def format_refusal(environ: Mapping[str, str]) -> str:
-    """All that is said of settings that are refused; nothing of others."""
+    """Return the whole message about refused settings; nothing for valid ones."""
     try:
         Settings.read(environ)
     except ConfigurationError as why:

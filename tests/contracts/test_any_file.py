@@ -1,4 +1,4 @@
-"""Whatever stands in a schema's file: it is used, or everything that is wrong with it is told; nothing else happens."""
+"""Whatever stands in a schema's file: it is used, or all its problems are reported; nothing else happens."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""Bounds of a message: told before anything is made of it, alike for whoever writes and whoever reads."""
+"""Bounds of a message: checked before anything is made of it, alike for writers and readers."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def long(number: int) -> bytes:
 
 
 def with_numbers(event_class: Any, count: int, block: bytes | None = None) -> bytes:
-    """A valid message with so many numbers, each a byte, whoever may have written it."""
+    """A valid message with so many numbers, each a byte, from any writer."""
     beginning = codec.encode(event_class(order_id="o-1"))
     assert beginning.endswith(b"\x06o-1" + b"\0" * 5)  # no note, nothing in three arrays, no other
     return beginning[:-4] + (long(count) if block is None else block) + b"\x02" * count + b"\0" * 4

@@ -166,7 +166,7 @@ def of_what_is_left_out(old: type[Event], new: type[Event], change: Change, fold
         try:
             heard.append(codec.decode(value, cls, reading_with(cls, version_of(bare))))
         except BadInput:
-            return  # which is said of the two versions themselves
+            return  # which the two versions themselves report
     ways = kept(heard[0], version_of(old).record, heard[1], version_of(new).record)
     yield from (way for way in ways if way == "misread")
 

@@ -29,7 +29,7 @@ def saga(*arguments: str) -> Result:
 
 
 def forget_folders() -> None:
-    """Each command is a process of its own, which reads the contracts anew."""
+    """Each command is a process of its own, which reads the contracts again."""
     library._load_cached.cache_clear()
 
 

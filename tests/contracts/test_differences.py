@@ -1,4 +1,4 @@
-"""What changed between two versions: each change once, with all that it does to whoever reads, and whom it concerns."""
+"""What changed between two versions: each change once, with all that it does to readers, and whom it concerns."""
 
 import pytest
 

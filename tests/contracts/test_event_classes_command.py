@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def forget() -> None:
-    """Each command is a process of its own, which imports modules and reads contracts anew."""
+    """Each command is a process of its own, which imports modules and reads contracts again."""
     library._load_cached.cache_clear()
     importlib.invalidate_caches()
     for name in [name for name in sys.modules if name.partition(".")[0] in ("shop", "till")]:

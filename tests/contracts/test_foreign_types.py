@@ -1,4 +1,4 @@
-"""Schemas of somebody else's that contracts cannot have: nobody guesses what they mean, and what is not read of them is
+"""Foreign schemas that contracts cannot have: their meaning is not guessed, and what is not read of them is
 of no matter."""
 
 import json

@@ -23,7 +23,7 @@ def coverage(*arguments: str) -> int:
 def main() -> None:
     """Measure, compare, and end with 1 if a folder is below its floor.
 
-    Tests that fail are told and no more: some look at time or at what is imported, and being measured changes both.
+    Failing tests are only reported: some look at time or at what is imported, and being measured changes both.
     """
     REPORT.parent.mkdir(parents=True, exist_ok=True)
     part = sys.argv[1:]

@@ -23,7 +23,7 @@ ORDER = "services/order/__init__.py"
 
 
 class Dev:
-    """The command, in a process of its own, and what it has said."""
+    """The command, in a process of its own, and its output."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder, self.log = folder, folder / "log.txt"
@@ -125,7 +125,7 @@ def test_services_run_are_started_again_when_they_change_and_end_with_it(dev: De
     last = dev.processes()[-2:]
     os.kill(last[0], signal.SIGKILL)
     dev.wait_until_logged(r"ended by itself with code -9; it is started again when something changes")
-    assert dev.times("ended by itself") == 1, "those that were started again were told to end"
+    assert dev.times("ended by itself") == 1, "those that were started again were asked to end"
 
     dev.process.send_signal(signal.SIGINT)
     assert dev.process.wait(60) == 0, dev.read_log_lines()

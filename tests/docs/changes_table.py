@@ -1,4 +1,4 @@
-"""Writes the tables of changes in `docs/reference/contracts.md` anew: `python -m tests.docs.changes_table`."""
+"""Writes the tables of changes in `docs/reference/contracts.md` again: `python -m tests.docs.changes_table`."""
 
 import re
 

@@ -216,7 +216,7 @@ async def test_the_newest_wrapping_key_is_the_last_created_even_if_clocks_differ
     start_s, made = clock.at_s, list[str]()
     for n, ahead in enumerate(years):
         clock.at_s = start_s + 1 + ahead * 365 * 86_400
-        made.append(keys.create_wrapping_key("ada", "a clock that nobody trusts"))
+        made.append(keys.create_wrapping_key("ada", "a clock without trust"))
         await sealed(another(keys, clock), f"order-{n}")
         assert made[-1] in secret_of(keys, f"order-{n}").read_text()
     assert made == sorted(set(made))
@@ -236,7 +236,7 @@ def test_a_key_file_with_an_invalid_name_does_not_prevent_new_keys(keys: KeyFold
 
 def without_the_unneeded(keys: KeyFolder, clock: Calendar) -> None:
     """Do what `saga keys rewrap` and the doctor tell people to do."""
-    for name in {*keys.rewrap("bob", "as told")[1], *another(keys, clock).summarize().unneeded}:
+    for name in {*keys.rewrap("bob", "as planned")[1], *another(keys, clock).summarize().unneeded}:
         (keys.folder / name).unlink()
 
 
@@ -284,7 +284,7 @@ async def test_a_reader_retries_when_a_secret_is_rewrapped_during_the_read(
 async def test_a_wrapping_key_created_during_a_rewrap_is_not_listed_as_removable(
     nth: int, keys: KeyFolder, clock: Calendar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody makes a key, and a service a secret with it, before each look that the one who wraps takes at a file."""
+    """Another process creates a key, and a service a secret with it, before each read of a file by the rewrapping."""
     texts = [await sealed(keys, f"order-{n}") for n in range(3)]
     clock.at_s += 1
     keys.create_wrapping_key("ada", "a new year")

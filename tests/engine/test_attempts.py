@@ -200,12 +200,12 @@ async def test_a_compensation_that_fails_is_retried_without_end_and_reported(tmp
         assert [(h["dead_what"], h["dead_handler"], h["dead_attempts"]) for h in escalations] == [
             ("escalation", "release", "17"),
             ("escalation", "release", "34"),
-        ], "what fails for long is said less and less often"
+        ], "what fails for long is reported less and less often"
         assert [h["dead_reason"] for h in escalations] == [e.reason for e in moments[:2]]
         history = await place.history(payment)
         assert {h["dead_undoes"] for h in escalations} == {history[0].events[0].id}
         assert history[-1].outcome == "compensated"
-        assert place.clock.pauses == [0.2, 0.4, 0.8], "then nobody else waits for it"
+        assert place.clock.pauses == [0.2, 0.4, 0.8], "then no other message waits for it"
         assert [entry.attempt for entry in history if entry.outcome == "retrying"] == list(range(4, 53))
         p = await place.progress(payment)
         assert p is not None

@@ -472,7 +472,7 @@ async def test_a_call_that_may_have_happened_is_waited_for_and_no_other_way_is_t
         wake = published_timers(worker)[0]
         await process_when_due(at, worker, wake)
         p = await worker.progress()
-        assert (head(p.queue), [intent.calls for intent in p.intents]) == ((1, False), [()]), "it was told nothing"
+        assert (head(p.queue), [intent.calls for intent in p.intents]) == ((1, False), [()]), "it got no answer"
         bank.fails = None
         await process_when_due(at, worker, published_timers(worker)[-1])
         entry = (await worker.history())[-1]

@@ -74,7 +74,7 @@ def test_a_record_of_the_raw_handler_is_a_message_of_the_documents_saga() -> Non
         "documents/orders",
     )
     assert message.time == "2025-12-29T09:20:00.123Z", "the mutation's, which Couchbase's CAS tells"
-    assert message.started == "2026-01-01T00:00:00.000Z", "when it was told: documents may be older than any saga"
+    assert message.started == "2026-01-01T00:00:00.000Z", "the message's time: documents may be older than any saga"
     given_change = change(MUTATION)
     assert given_change == Insert(key="order-17", document=msgspec.convert(DOCUMENT, OrderDocument, strict=False))
 

@@ -250,7 +250,7 @@ async def test_a_discarded_message_is_reported_and_what_is_queued_behind_it_runs
             if name == "dead_call" and value
         ]
         assert calls == ["step second may have happened", "step first ran"]
-        await place.publish(an_order(), id="again")  # the same order, from somebody else
+        await place.publish(an_order(), id="again")  # the same order, from another sender
         await place.at_rest(service)
         await place.publish(OrderCancelled(order_id=SAGA, reason="late"))
         await place.at_rest(service)

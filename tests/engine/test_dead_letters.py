@@ -152,7 +152,7 @@ async def test_a_compensation_is_retried_while_the_broker_refuses_its_escalation
         entries = [(entry.outcome, entry.attempt) for entry in await place.history(undoing)]
         parked = [*range(4, 17), *range(41, 45)]
         assert entries == [("handled", 1), *(("retrying", n) for n in parked), ("compensated", 45)], (
-            "it is not parked while something has to be told: another worker would not know of it"
+            "it is not parked before its report is published: another worker would not know of it"
         )
 
 
@@ -247,7 +247,7 @@ async def test_a_dead_letter_is_durable_before_its_message_counts_as_finished(tm
         assert place.committed(service, partition) > committed
 
 
-# -------------------------------------------------------------------- it ends nobody
+# -------------------------------------------------------------------- it ends no worker
 
 
 @pytest.mark.parametrize("error", [BrokerError("the topic is gone"), ValueError("a defect of the driver")])

@@ -316,7 +316,7 @@ async def test_the_abort_of_a_handler_escalates_each_call_in_effect(tmp_path: Pa
 
 
 class ContestedStore(CountingStore):
-    """Somebody else is faster once: changes the document right before it would be replaced."""
+    """Another writer is faster once: it changes the document right before the replace."""
 
     contested = False
 

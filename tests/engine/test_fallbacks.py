@@ -125,7 +125,7 @@ async def test_another_question_has_no_answer_yet_and_an_old_one_none_any_more(t
         await worker.takes(an_order("order-usd"))
         assert only((await worker.progress("order-usd")).queue).attempts == 0, "put off, as without a fallback"
         await at.clock.sleep(600)
-        await worker.takes(an_order("order-03"))  # the one that is let through fails, and it opens anew
+        await worker.takes(an_order("order-03"))  # the one that is let through fails, and it opens again
         await worker.takes(an_order("order-04"))
         assert only((await worker.progress("order-04")).queue).attempts == 0
 

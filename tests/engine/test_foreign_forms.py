@@ -1,5 +1,5 @@
 """Events in other forms than ours: as JSON, structured or not, and in the wire format of a schema registry. They are
-the same messages, and what cannot be taken is told in words that help."""
+the same messages, and what cannot be read is refused with a helpful reason."""
 
 import base64
 import json
@@ -351,7 +351,7 @@ def test_a_registered_schema_has_nothing_of_ours() -> None:
     assert to_registered_schema(SCHEMA)["name"] == "OrderPlaced"
 
 
-# -------------------------------------------------------------------- JSON of a version that nobody has told
+# -------------------------------------------------------------------- JSON without a stated version
 
 
 def with_versions(tmp_path: Path) -> PreparedService:

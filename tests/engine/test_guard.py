@@ -87,4 +87,4 @@ async def test_a_handler_that_takes_its_time_goes_alone_for_a_moment_only(
         may_end.set()
         await place.until(lambda: STUCK in handled)
     counts = [key async for key, _ in place.store.scan(ARCHIVES, "guard::")]
-    assert counts == [], "nobody died of any of them"
+    assert counts == [], "no worker died of any of them"

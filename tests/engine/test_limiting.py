@@ -62,7 +62,7 @@ class Gate:
         return asyncio.get_running_loop().create_task(self.enter(name, latest_s))
 
     def check_empty(self) -> None:
-        """Nobody runs or waits: all places are there."""
+        """Check that no call runs or waits: all places are free."""
         assert (self.limiter._line.running, self.limiter._line.waiting, len(self.limiter._waiting)) == (0, 0, 0)
         assert self.watching.idle == 0
 

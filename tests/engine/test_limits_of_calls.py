@@ -122,7 +122,7 @@ def gates(worker: At) -> list[Limiter]:
 
 
 def check_empty(worker: At) -> None:
-    """Nobody has a place, or waits for one."""
+    """Check that no call holds a place, or waits for one."""
     assert [(gate._line.running, gate._line.waiting) for gate in gates(worker)] == [(0, 0)] * len(gates(worker))
 
 
@@ -523,7 +523,7 @@ async def test_calls_of_a_function_alone_begin_as_often_as_its_rate_allows_and_t
     began_ms = at.clock.now_ms()
     for number in (1, 2, 3):
         await worker.takes(an_order(f"order-{number}"))
-    assert at.clock.now_ms() - began_ms == 8_000, "the trial's clock goes on where somebody waits"
+    assert at.clock.now_ms() - began_ms == 8_000, "the trial's clock advances while a call waits"
     at.clock.set_to(began_ms)
     await worker.takes(an_order("order-4"))
     assert put_off(worker) == ["TooManyCalls: send_mail has no turn in time: other calls come first"]

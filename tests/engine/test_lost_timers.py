@@ -83,7 +83,7 @@ async def test_timers_lost_with_a_deleted_log_are_reported_and_stay_known(tmp_pa
         async with at_work(place, payment):
             await place.until(lambda: bool(place.reported(PublishedLost)))
             assert [moment.topic for moment in place.reported(PublishedLost)] == ["payments"]
-        assert (await known_logs(place.store, "payment"))["payments"] == "another", "until somebody has repaired it"
+        assert (await known_logs(place.store, "payment"))["payments"] == "another", "until an operator has repaired it"
 
 
 async def test_timers_of_a_log_that_is_gone_are_sent_again_once(tmp_path: Path) -> None:

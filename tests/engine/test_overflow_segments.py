@@ -263,7 +263,7 @@ async def test_a_queue_behind_a_dead_letter_moves_to_segments_and_comes_back_in_
         assert [t.message.rpartition("|")[2] for t in ran if t.outcome == "handled"] == notes
         assert history.verify_history(history_, overflow.restore_all(p, await pages_of(place))) is None
         left = [overflow.decode_segment(content) for content in (await pages_of(place)).values()]
-        assert {leaf.kind for leaf in left} == {"inbox"}, "what nobody lists is removed, or expires"
+        assert {leaf.kind for leaf in left} == {"inbox"}, "what is not listed is removed, or expires"
 
 
 async def test_a_reader_sees_the_whole_saga_while_messages_are_taken_out_of_segments(tmp_path: Path) -> None:

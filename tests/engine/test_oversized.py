@@ -129,7 +129,7 @@ async def test_a_message_too_large_to_queue_is_a_whole_dead_letter_and_quarantin
             await place.at_rest(payment)
         ((record, headers),) = await place.dead(payment)
         assert record.value is not None
-        assert len(record.value) > 550_000, "all that it said"
+        assert len(record.value) > 550_000, "all of its text"
         assert headers["dead_reason"].startswith("the progress cannot be written: the store ")
         assert headers["dead_handler"] == "reserve"
         assert [m.reason for m in place.reported(DeadLettered)] == [headers["dead_reason"]]
@@ -197,7 +197,7 @@ async def test_without_room_for_anything_each_message_of_the_saga_is_a_dead_lett
             await place.at_rest(payment)
         dead = await place.dead(payment)
         assert len({headers["dead_id"] for _, headers in dead}) == 2
-        assert len(place.reported(DeadLettered)) == 1, "people are told once"
+        assert len(place.reported(DeadLettered)) == 1, "it is reported once"
         assert not place.reported(Stuck)
         assert [t.outcome for t in await place.history(payment, "big")] == ["handled"]
         assert [t.outcome for t in await place.history(payment, "other")] == ["handled"]

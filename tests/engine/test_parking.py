@@ -468,12 +468,12 @@ async def test_the_first_worker_that_reads_a_progress_publishes_the_timer_of_one
             await MessageProcessor(worker.participant).process(
                 MessageProcessor(worker.participant).begin(order, position, None)
             )
-        after = await other.takes(CONFIRMED)  # somebody else goes on, and marks all before as published
+        after = await other.takes(CONFIRMED)  # another worker continues, and marks all before as published
         assert await other.outcomes() == [("reserve", "handled"), ("tell", "retrying"), ("note", "queued")]
-        assert [wake.id for wake in published_timers(other)] == ["wake-1"], "whoever reads it first publishes it"
+        assert [wake.id for wake in published_timers(other)] == ["wake-1"], "the first worker to read it publishes it"
         assert after.progress is not None
         cached = (after.progress, after.cas)
         await MessageProcessor(other.participant).process(
             MessageProcessor(other.participant).begin(order, position, cached)
         )
-        assert len(published_timers(other)) == 1, "and nobody again"
+        assert len(published_timers(other)) == 1, "and it is not published again"

@@ -43,7 +43,7 @@ async def test_people_hear_of_an_outage_once_a_minute_and_when_it_is_over() -> N
     assert [(m.what, m.away_s) for m in moments if isinstance(m, Recovered)] == [("store", 150)]
     watching.unavailable("write", StoreUnavailable("full again"))
     watching.recovered(StoreUnavailable("full again"))
-    assert len(moments) == 5, "a minute has not passed since people were last told"
+    assert len(moments) == 5, "a minute has not passed since the last report"
 
 
 async def test_a_run_continues_until_its_partition_is_lost() -> None:

@@ -290,7 +290,7 @@ async def test_beyond_the_bound_new_ones_are_dropped_and_published_when_their_sa
     telling_.on_written(three, last(three), Measurements())
     await telling_.publish()
     assert telling_.published_below(three) == 0  # as the progress says: one is missing
-    telling_.on_loaded(three)  # as it was left behind by this worker itself: it is not told again while it is known
+    telling_.on_loaded(three)  # as this worker itself left it: it is not published again while it is known
     again = desk.telling()
     again.on_loaded(three)
     await again.publish()
@@ -305,7 +305,7 @@ async def test_a_transition_event_has_the_due_times_of_the_parked_head_and_of_th
     late, soon, dead, never = (
         PendingMessage(handler="reserve", message=message, n=0, due_ms=ms) for ms in (9000, 5000, 0, LATEST_MS + 1)
     )
-    held_up = replace(soon, put_off=True)  # its looks are told by nobody, so it is never late
+    held_up = replace(soon, put_off=True)  # its checks are not published, so it is never late
     telling = desk.telling()
     for queue, deadlines in (
         ((late, soon), ()), ((dead, soon), (late, soon)), ((), ()), ((never,), (never,)), ((held_up,), (held_up, late))

@@ -77,7 +77,7 @@ async def test_a_member_that_joins_waits_for_no_run_and_each_worker_makes_each_c
             assert not first.ended, "nothing was waited for"
             moved = {p for each in place.reported(Revoked) for p in each.partitions}
             await place.publish(*(OrderConfirmed(order_id=f"other-{n}") for n in range(ORDERS)))
-            for n in range(ORDERS):  # whoever has them: both workers go on
+            for n in range(ORDERS):  # on either worker: both continue
                 while not await place.history(payment, f"other-{n}"):
                     await place.clock.sleep(0.01)
             assert not first.ended

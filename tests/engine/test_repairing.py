@@ -34,7 +34,7 @@ async def lost(worker: At) -> None:
     assert before.timer is not None
     assert {w.id for w in published_timers(worker)} == {before.timer.id}
     assert published_timers(worker)[-1].due_ms == find_earliest_ms(before)
-    assert len(worker.log.messages) <= 2, "whoever reads the progress publishes it as well"
+    assert len(worker.log.messages) <= 2, "a worker that reads the progress publishes it as well"
 
 
 @pytest.mark.parametrize("late_s", [0, 3, 86_400 * 3])

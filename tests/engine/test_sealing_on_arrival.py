@@ -1,5 +1,5 @@
 """Messages whose sender knows nothing of keys: what is kept of them, and what is sent on, is sealed, whatever form they
-have, and nobody can read it once their subject is forgotten."""
+have, and it cannot be read once their subject is forgotten."""
 
 import base64
 import json
@@ -101,7 +101,7 @@ REFUSED = {
     "the key is not the saga": in_binary_mode(NATIVE, "application/avro", key="order-2"),
     "an event that ends too early": in_binary_mode(NATIVE[:-4], "application/avro"),
     "bytes behind the end": in_binary_mode(NATIVE + b"SECRET", "application/avro"),
-    "the wire format of a registry that nobody asked": in_binary_mode(frame(7, NATIVE), "application/avro"),
+    "the wire format of a registry that was not asked": in_binary_mode(frame(7, NATIVE), "application/avro"),
 }
 UNKNOWN = codec.MARKER + b"unknown!" + NATIVE[codec.HEADER_SIZE :]
 LETTERS = {
@@ -211,7 +211,7 @@ async def test_a_message_with_a_lost_secret_is_parked_until_the_secret_is_restor
             assert handed == [CARD]
 
 
-# ---------------------------------------------------------------- values of which nobody here knows the schema
+# ---------------------------------------------------------------- values of an unknown schema
 
 
 def of_newer_schema(folder: Path) -> tuple[Contracts, bytes]:
@@ -292,7 +292,7 @@ async def test_a_value_encrypted_as_a_whole_is_decrypted_by_its_schema_in_its_ow
             with pytest.raises(KeyMissing, match="no keys: set SAGA_KEYS"):
                 bare.decode("reserve", kept)
             if value is newer:
-                assert "no schema in" in str(service.why_undecodable(role, kept)), "as it is told without keys"
+                assert "no schema in" in str(service.why_undecodable(role, kept)), "as without keys"
                 contracts.deploy()
                 service.schemas.library = await contracts.read(service.schemas.library)
                 assert service.why_undecodable(role, kept) is None, "its run will find out"

@@ -150,7 +150,7 @@ async def test_a_self_consumed_event_in_an_archive_is_upcast_for_a_release_that_
         await first.takes(FILLED)
         for number in range(6):
             await first.takes(BasketRefused(basket_id=ID, reason=str(number)))
-        assert (await first.progress()).first > 0, "what it said is in an archive"
+        assert (await first.progress()).first > 0, "what it emitted is in an archive"
         second = await at.worker(newer, use=[drawer])
         await second.takes(DONE)
         assert list(drawer.handed_over.values()) == [980]

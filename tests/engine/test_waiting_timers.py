@@ -219,7 +219,7 @@ async def test_the_waiting_task_is_woken_for_an_earlier_timer_and_for_no_other()
         await settled()
         assert place.clock.looked == 2
         await place.clock.forward(0.9)
-        assert place.clock.looked == 2, "nobody looks at the date more than once a second"
+        assert place.clock.looked == 2, "the date is read at most once a second"
 
 
 async def test_the_date_is_looked_at_the_more_seldom_the_longer_there_is_to_wait() -> None:
@@ -269,7 +269,7 @@ async def test_a_date_that_jumps_back_holds_a_wake_for_its_tier_and_then_until_i
 
 
 async def test_a_timer_in_a_tier_longer_than_its_delay_stays_in_memory_until_it_is_due() -> None:
-    """Whoever put it there had another date: its copy, put where it belongs, is finished, so it must not be late."""
+    """A sender with another date put it there: its copy in the right place is handled, so it must not be late."""
     async with a_place() as place:
         place.add(0, 30, tier="1d", saga="order-1")
         place.add(1, 30, tier="now", saga="order-1")
@@ -542,7 +542,7 @@ async def test_a_full_partition_is_left_out_of_polls_and_taken_up_again_when_it_
         place.add(1, 250)
 
         async def look(membership: Polled) -> None:
-            assert membership.asked == [([Q], POLL_S)], "and nobody looks whether it has room by now"
+            assert membership.asked == [([Q], POLL_S)], "and its room is not looked at"
             await place.clock.forward(239)
             assert len(membership.asked) == 1
             await place.clock.forward(1)

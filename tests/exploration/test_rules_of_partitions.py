@@ -26,7 +26,7 @@ class State(NamedTuple):
     noted: bool = False
     owner: int = -1
     died_with: bool = False
-    """True from a death with a message in hand on, until somebody has the partition who guards."""
+    """True from a death with a message in hand on, until a guarding worker has the partition."""
     workers: tuple[Worker, Worker] = (Worker(), Worker())
 
 
@@ -74,7 +74,7 @@ def moves(
                 ),
             )
     if me.stage != "out":
-        # Of what it has in hand when it has lost the partition it may die later: who has it next is told now.
+        # Of what it has in hand when it has lost the partition it may die later: the next owner learns of it now.
         went = s._replace(died_with=s.died_with or (owns and me.in_hand))
         if owns:
             yield "loses it", went._replace(owner=-1)
@@ -82,7 +82,7 @@ def moves(
 
 
 def losses(move: Moves) -> list[str]:
-    """Ways in which a message is taken by somebody who does not guard, after a death with it in hand."""
+    """Ways in which a worker that does not guard takes a message, after a death with it in hand."""
     first = State()
     seen, todo, found = {first}, deque([first]), list[str]()
     while todo:
@@ -90,7 +90,7 @@ def losses(move: Moves) -> list[str]:
         for w in (0, 1):
             for what, after in move(s, w):
                 taken = what == "takes a message" and s.died_with and not s.workers[w].guards
-                # A zombie, which has lost the partition, dies for itself: who has it meanwhile was told before, or not.
+                # A zombie, which has lost the partition, dies for itself: the owner has learnt of it, or not.
                 if taken and s.owner == w and not any(other.in_hand for other in s.workers):
                     found.append(f"w{w} {what} in {s}")
                 if after not in seen:

@@ -47,7 +47,7 @@ after it has taken effect; and as if it had not, taking effect later."""
 
 
 class Hasty(SystemClock):
-    """Whoever waits, waits a fraction of the time: pauses between attempts are not what is tested."""
+    """Shorten all waiting: pauses between attempts are not what is tested."""
 
     async def sleep(self, seconds: float) -> None:
         await super().sleep(seconds / FASTER)
@@ -114,7 +114,7 @@ class FailingStore:
         if self.plan.due(self._kind("get", collection), "before"):
             raise StoreUnavailable("planted: the store cannot be reached")
         document = await self.store.get(collection, key)
-        while self._late:  # right behind a read: whoever decides on what was read decides on what is over
+        while self._late:  # right after a read: its caller decides on what is outdated
             await self._late.pop()()
         return document
 
@@ -146,7 +146,7 @@ class FailingStore:
         return self.store.scan(collection, prefix)
 
     def _kind(self, operation: str, collection: str) -> str:
-        """Kind of a call. What lies beside the sagas is told apart: a service looks there when it begins, too."""
+        """Kind of a call. Documents that are no sagas count apart: a service reads them when it starts, too."""
         return f"{self.service}.{operation}{' beside' if collection == ARCHIVES else ''}"
 
     async def _write(self, kind: str, act: Callable[[], Awaitable[T]]) -> T:
@@ -166,7 +166,7 @@ class FailingStore:
 
 
 async def _landing(act: Callable[[], Awaitable[object]]) -> None:
-    """A write that lands late finds its version gone, or takes effect: nobody is told."""
+    """A write that lands late finds its version gone, or takes effect: its caller never learns of it."""
     await asyncio.gather(act(), return_exceptions=True)
 
 

@@ -64,7 +64,7 @@ def refused(
 
 
 def forbid(tmp_path: Path, pattern: str) -> None:
-    """Nobody may write these."""
+    """Make these files read-only."""
     for path in tmp_path.glob(pattern):
         path.chmod(0o444)
 
@@ -203,7 +203,7 @@ async def goes_on_afterwards(house: House, clock: Ahead, what: str, narrow: str,
     await house.at_rest()
     await house.publish(*orders())
     connection.execute(f"PRAGMA {narrow}")
-    await until(house, lambda: bool(find_outages(house, what)), "people are told")
+    await until(house, lambda: bool(find_outages(house, what)), "the outage is reported")
     waiting = house.behind()
     assert waiting == ["payment"]
     for _ in range(50):  # each of these is time for some more attempts
@@ -211,7 +211,7 @@ async def goes_on_afterwards(house: House, clock: Ahead, what: str, narrow: str,
     assert len(find_outages(house, what)) == 1, "once a minute"
     assert file in find_outages(house, what)[0].error
     clock.ahead_s += 61
-    await until(house, lambda: len(find_outages(house, what)) == 2, "people are told again after a minute")
+    await until(house, lambda: len(find_outages(house, what)) == 2, "the outage is reported again after a minute")
     connection.execute(f"PRAGMA {wide}")
     await house.at_rest()
     handled = [moment for moment in house.moments if isinstance(moment, Handled)]
@@ -249,7 +249,7 @@ async def test_lanes_wait_while_the_log_is_full_and_go_on(tmp_path: Path) -> Non
         assert "nothing was written: make room on its disk" in find_outages(house, "broker")[0].error
         reserved = [record async for record in house.broker.scan("payments")]
     ids = {envelope.to_message(record, type_="PaymentReserved", schema="", contract=None).id for record in reserved}
-    assert len(ids) == ORDERS, "each said, however often it was published"
+    assert len(ids) == ORDERS, "each emitted, however often it was published"
     assert len(ledger.read(tmp_path / "bank.db")) == ORDERS, "each charged once"
 
 

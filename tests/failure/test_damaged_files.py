@@ -69,7 +69,7 @@ WAYS: tuple[Callable[[bytearray, random.Random], None], ...] = (flipped, flipped
 
 
 def damage(file: Path, chance: random.Random) -> str:
-    """In place: whoever has it open has what is damaged."""
+    """Damage a file in place: a process that has it open reads the damage."""
     content, way = bytearray(file.read_bytes()), chance.choice(WAYS)
     way(content, chance)
     with file.open("r+b") as out:
@@ -81,7 +81,7 @@ def damage(file: Path, chance: random.Random) -> str:
 def check_error_names_file(why: SagaError, path: Path, what: str) -> str:
     """Check that the error names the file."""
     assert str(path) in str(why), f"{what}: {why}"
-    return "told"
+    return "reported"
 
 
 def crashed(folder: Path, to: Path) -> None:
@@ -208,7 +208,7 @@ class TheBroker:
 
 
 async def damaged(victim: Victim, folder: Path, chance: random.Random) -> str:
-    """Fate of one file: `whole`, or what was told of it."""
+    """Fate of one file: `whole`, or what was reported about it."""
     path = folder / "live" / victim.name
     first = victim.open(path)
     opened = await first.__aenter__()
@@ -259,4 +259,4 @@ async def test_damage_of_any_file_loses_no_acknowledged_record_silently(victim: 
             except BaseException as why:
                 why.add_note(f"seed {seed}")
                 raise
-    assert set(became) == {"told", "whole"}, "the damage shows, and not always"
+    assert set(became) == {"reported", "whole"}, "the damage shows, and not always"

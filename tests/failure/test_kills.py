@@ -1,4 +1,4 @@
-"""Effects once, for real: four processes, orders of which a tenth comes twice, and somebody with `kill -9`."""
+"""Effects once, for real: four processes, orders of which a tenth comes twice, and `kill -9` in between."""
 
 from pathlib import Path
 from random import Random  # noqa: TID251 - seeded

@@ -195,7 +195,7 @@ def _framed(random: Random, saga: str) -> Written:
 
 
 def _schemas() -> Iterator[object]:
-    """Schemas that somebody has registered: ours, one that fits, and some that do not."""
+    """Registered schemas: ours, one that fits, and some that do not."""
     ours = to_registered_schema(contract_of(OrderPlaced).newest.schema)
     yield ours
     yield {**ours, "fields": [field for field in ours["fields"] if field["name"] != "address"]}

@@ -63,9 +63,9 @@ class Figures:
     stops: list[str] = field(default_factory=list)
     """Workers that ended, partitions that stand."""
     losses: list[str] = field(default_factory=list)
-    """Records of which nobody knows what became of them."""
+    """Records that are in no progress and no dead letter."""
     unclear: list[str] = field(default_factory=list)
-    """Dead letters that do not fit, do not give back what was there, or whose reason nobody understands."""
+    """Dead letters that do not fit, do not give back what was there, or whose reason is unclear."""
     ends: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
 

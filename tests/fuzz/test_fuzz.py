@@ -72,7 +72,7 @@ async def test_every_record_among_timers_is_a_timer_or_a_dead_letter_with_a_reas
     assert (figures.stops, figures.losses, figures.unclear) == ([], [], [])
     positions = [texts_of(record.headers).get("dead_position", "") for log in ground.logs[DEAD] for record in log]
     assert sum(position.startswith(WAKES) for position in positions) == found["BadRecord"], (
-        "each said once, no wake said"
+        "each emitted once, no timer emitted"
     )
 
 

@@ -52,7 +52,7 @@ def read_output_lines(command: Sequence[str]) -> list[str]:
 
 
 def _built(command: Sequence[str], folder: Path) -> None:
-    """Build, with whatever has to be fetched. Raises `ServersMissing` with what the compiler said."""
+    """Build, with whatever has to be fetched. Raises `ServersMissing` with the output of the compiler."""
     try:
         subprocess.run(command, cwd=folder, check=True, timeout=FETCH_S, capture_output=True, text=True)
     except subprocess.CalledProcessError as why:

@@ -45,7 +45,7 @@ def sales(tmp_path_factory: pytest.TempPathFactory, kafka_address: str, schema_r
 
 
 def as_expected(line: Mapping[str, Any], topic: str) -> None:
-    """The attributes of one of our events, as somebody else has read them."""
+    """Check the attributes of one of our events, as a foreign program has read them."""
     assert line["key"] == line["subject"]
     assert line["topic"] == topic
     assert (line["type"], line["source"], line["datacontenttype"]) == ("org.example.Sold", "client", "application/avro")

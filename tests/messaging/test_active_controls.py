@@ -216,7 +216,7 @@ def test_an_unused_flag_is_refused_with_the_names_of_used_ones() -> None:
     why = why_refused("payment", typed, names, read_controls(book_of()))
     assert why is not None
     assert why.startswith("no code here reads the flag 'new_prcing'; there are gold, new_pricing: a flag is off until")
-    assert why_refused("payment", typed, NAMES, read_controls(book_of())) is None, "it cannot be told what is asked for"
+    assert why_refused("payment", typed, NAMES, read_controls(book_of())) is None, "what is asked for cannot be known"
     for there in (typed, Switch(flag="new_prcing", percent=100, saga="order-1")):
         assert why_refused("payment", typed, names, read_controls(book_of(there))) is None, (
             "it is set, and can be ended"

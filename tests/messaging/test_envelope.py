@@ -379,7 +379,7 @@ def test_the_principal_of_other_senders_is_read_from_the_header_named_in_the_con
     theirs = with_headers(order, **{"x-user": b"ada"})
     assert signed(theirs).principal == "ada"
     assert signed(theirs).foreign == (("x-user", b"ada"),), "it stays as it came"
-    assert read(theirs).principal is None, "a contract that names none takes nobody's word"
+    assert read(theirs).principal is None, "a contract without a principal trusts no sender's"
     assert signed(order).principal is None
     assert signed(with_headers(theirs, ce_sagaprincipal=b"bea")).principal == "bea", "what we say ourselves comes first"
     twice = theirs._replace(headers=(*theirs.headers, ("x-user", b"eve")))

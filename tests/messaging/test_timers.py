@@ -40,7 +40,7 @@ def test_a_timer_is_decoded_as_it_was_encoded() -> None:
 
 
 def test_a_timer_beyond_the_latest_time_is_set_to_the_latest_time() -> None:
-    """Else whoever takes it would make a dead letter of it, and its saga would have none."""
+    """Check that a worker can read it: else it would be a dead letter, and its saga would have no timer."""
     out = timer_to_record("payment", "order-1", "wake-7", LATEST_MS + 1, NOW_MS)
     assert parse_timer(Record(out.topic, 0, 0, out.key, out.value, out.headers, NOW_MS)).due_ms == LATEST_MS
 

@@ -90,7 +90,7 @@ def test_what_is_folded_is_the_same_in_any_order_and_twice_as_once(
     history: list[TransitionEvent], data: st.DataObject
 ) -> None:
     again = [each for each in history if data.draw(st.booleans())]
-    unseen = [replace(each, handler_ms=None, queued_ms=None) for each in again]  # told by one who did not see it
+    unseen = [replace(each, handler_ms=None, queued_ms=None) for each in again]  # by a worker that did not see it
     once, often = Monitor().take(*history), Monitor().take(*data.draw(st.permutations([*history, *again, *unseen])))
     assert once.folds.taken == often.folds.taken == len(history)
     assert everything(once) == everything(often)
@@ -102,7 +102,7 @@ def test_what_is_folded_is_the_same_in_any_order_and_twice_as_once(
 def test_of_two_words_by_one_number_the_same_counts_in_any_order(
     history: list[TransitionEvent], data: st.DataObject
 ) -> None:
-    later = [replace(each, open=not each.open, due=None) for each in history]  # as it was when it was told again
+    later = [replace(each, open=not each.open, due=None) for each in history]  # as it was when it was published again
     both = [*history, *later]
     assert everything(Monitor().take(*both)) == everything(Monitor().take(*data.draw(st.permutations(both))))
 

@@ -1,4 +1,4 @@
-"""Whoever reaches the port of the monitor's page can neither lock others out, nor fill its log."""
+"""Clients of the monitor's page can neither lock others out, nor fill its log."""
 
 import asyncio
 import logging

@@ -1,5 +1,5 @@
 """Shared monitor on Kafka: two workers answer as one monitor that reads everything, also when one is killed, and when
-all have begun anew and the topic was deleted and created again, with other records at its offsets."""
+all have been restarted and the topic was deleted and created again, with other records at its offsets."""
 
 import asyncio
 import os
@@ -44,7 +44,7 @@ class Ground:
     """Topic on Kafka, and a shared monitor of its own."""
 
     def __init__(self, address: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.topic, self.name, self.address = f"told-{name}", f"monitor-{name}", address
+        self.topic, self.name, self.address = f"transitions-{name}", f"monitor-{name}", address
         self.settings = Settings(
             broker=f"kafka://{address}", options=(KafkaOptions(kafka_replication=1, kafka_min_insync=1),)
         )

@@ -65,7 +65,7 @@ class HandClock(SystemClock):
 
 def working(clock: SystemClock | None = None) -> tuple[MonitorWorker, Log]:
     log = Log()
-    worker = MonitorWorker("told", "127.0.0.1:1", 1, 1000, clock or HandClock(), log.log_ids)
+    worker = MonitorWorker("shared", "127.0.0.1:1", 1, 1000, clock or HandClock(), log.log_ids)
     worker._app, worker._windows = log, {}  # type: ignore[assignment] # what it uses of one
     worker.parts, worker.ready = {0: PartitionModel(0)}, True
     return worker, log
@@ -129,7 +129,7 @@ def test_a_partition_that_moves_while_it_is_asked_for_again_is_left_to_its_new_w
     fold(worker, 0, 2, 3)
     log.moves = False
     fold(worker, 2, 3)
-    assert log.sought == [(0, 1)], "asked at once: nobody has asked before"
+    assert log.sought == [(0, 1)], "asked at once: it is the first question"
     fold(worker, 1, 2, 3)
     assert len(worker.parts[0].read_model.sagas) == 4
 
@@ -143,7 +143,7 @@ def test_a_topic_that_is_created_again_is_read_from_its_beginning() -> None:
     asyncio.run(worker._restart_recreated())
     log.log_id = "two"
     fold(worker, 0)
-    assert len(worker.parts[0].read_model.sagas) == 3, "nobody has looked: it seems to be here again"
+    assert len(worker.parts[0].read_model.sagas) == 3, "it was not looked at: it seems to be here again"
     asyncio.run(worker._restart_recreated())
     assert log.sought == [(0, 0)]
     fold(worker, 0)
@@ -169,8 +169,8 @@ def test_a_position_of_another_log_does_not_count_after_a_restart() -> None:
 def test_a_worker_ends_whose_table_was_created_again_for_its_memory_is_not_written_there() -> None:
     worker, log = working()
     asyncio.run(worker._restart_recreated())
-    log.others = {changelog_topic("told"): "two"}
-    with pytest.raises(SagaError, match=r"told-transitions-changelog was deleted and created again; start all"):
+    log.others = {changelog_topic("shared"): "two"}
+    with pytest.raises(SagaError, match=r"shared-transitions-changelog was deleted and created again; start all"):
         asyncio.run(worker._restart_recreated())
 
 
@@ -186,8 +186,8 @@ def test_positions_that_are_kept_say_of_which_log_they_are(kept: bytes | None, p
 
 
 def test_tables_with_another_number_of_partitions_are_refused_by_name() -> None:
-    rates = changelog_topic("told", RATES)
-    counts = {TRANSITIONS: 4, changelog_topic("told"): 4, rates: 4}
-    assert server._check_partitions("told", counts) == server._check_partitions("told", {TRANSITIONS: 4}) == 4
+    rates = changelog_topic("shared", RATES)
+    counts = {TRANSITIONS: 4, changelog_topic("shared"): 4, rates: 4}
+    assert server._check_partitions("shared", counts) == server._check_partitions("shared", {TRANSITIONS: 4}) == 4
     with pytest.raises(ConfigurationError, match=rf"has 4 partitions, and {rates} .* has 3: choose another name"):
-        server._check_partitions("told", {**counts, rates: 3})
+        server._check_partitions("shared", {**counts, rates: 3})

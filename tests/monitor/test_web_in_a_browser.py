@@ -159,12 +159,12 @@ async def test_what_is_live_is_renewed_unless_a_person_is_using_it(shop: Path, s
         await tab.until("document.querySelector('main').textContent.includes('after-1')")
         await tab.value("window.held = new Promise(done => { window.go = done; }); window.answers = 0;")
         views.text = "once-more-"
-        await tab.until("window.answers === 1")  # it is under way when somebody gets at the page
+        await tab.until("window.answers === 1")  # it is under way when the page is used
         await tab.value("document.querySelector('[data-live] a').focus(); window.go();")
         asked = len(tab.asked)
         await tab.value("new Promise(done => setTimeout(done, 30000))")  # 600 ms: six rounds
         assert "after-1" in await tab.value("document.querySelector('main').textContent")
-        assert len(tab.asked) == asked, "nobody is disturbed"
+        assert len(tab.asked) == asked, "the page stays as it is"
 
 
 LONG = ("x" * 400, "\N{GRINNING FACE}" * 150, "order-17")

@@ -187,7 +187,7 @@ async def test_needs_a_person_is_filtered_and_each_dead_letter_shows_everything(
             "ce_subject",
         ):
             assert text in letter.text, text
-        assert not [form for form in letter.forms if form.action == "/dead/act"], "nobody has signed in"
+        assert not [form for form in letter.forms if form.action == "/dead/act"], "no user has signed in"
 
 
 async def test_empty_and_missing_and_broken_parts_are_shown_as_such(folder: Path) -> None:
@@ -196,7 +196,7 @@ async def test_empty_and_missing_and_broken_parts_are_shown_as_such(folder: Path
         assert "No service has a store here yet." in (await browser.get("/audit")).text
         empty = await browser.get("/dead/list")
         assert "A part could not be read" in empty.text, "there is no store"
-        assert "Nothing needs a person." not in empty.text, "nobody knows"
+        assert "Nothing needs a person." not in empty.text, "it is not known"
         assert "there is no such page" in (await browser.get("/no-such-page", 404)).text
         assert (await browser.client.post("/dead", headers={"origin": "http://127.0.0.1:8090"})).status_code == 405
         first = await browser.client.get("/")
@@ -368,7 +368,7 @@ async def test_what_is_asked_wrongly_is_refused_with_what_to_do(shop: Path, sign
         gone = await act(browser, letter, why, ("wanted", "replay"), status=303)
         assert gone == ""
         assert "payment: x no longer blocks a saga" in (await browser.get("/dead/list")).text
-        assert "no longer blocks a saga" not in (await browser.get("/dead/list")).text, "it is told once"
+        assert "no longer blocks a saga" not in (await browser.get("/dead/list")).text, "it is shown once"
         controls = await browser.get("/controls")
         form = next(form for form in controls.forms if form.action == "/controls/switch")
         for text, *fields in (

@@ -131,7 +131,7 @@ async def test_a_session_ends_by_time_by_another_password_and_with_its_user(file
     assert sessions.get(third) is None, "its time is over"
     fourth = await sessions.begin("ada", f"{PASSWORD} 2")
     _write(file, "damaged")
-    assert sessions.get(fourth) is None, "nobody can tell"
+    assert sessions.get(fourth) is None, "it is not known"
 
 
 async def test_a_wrong_password_costs_time_and_a_crowd_is_sent_away(file: Path) -> None:
@@ -179,7 +179,7 @@ async def test_of_a_crowd_the_newest_is_let_in_and_the_oldest_sent_away(file: Pa
     crowd = [asyncio.create_task(sessions.begin("ada", "wrong")) for _ in range(users.WAITING_MAX)]  # noqa: TID251
     await asyncio.sleep(0)  # noqa: TID251 - until they are in line
     mine = asyncio.create_task(sessions.begin("ada", PASSWORD))  # noqa: TID251
-    crowd[-1].cancel()  # whoever goes away gives up the place in the line
+    crowd[-1].cancel()  # who goes away gives up the place in the line
     clock.may_go_on.set()
     assert await mine is not None
     ended = await asyncio.gather(*crowd, return_exceptions=True)

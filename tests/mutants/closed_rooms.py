@@ -1,4 +1,4 @@
-"""Rooms that are closed for a while, as an outside that is down: whoever calls fails, and has to call again."""
+"""Rooms that are closed for a while, as an external system that is down: each call fails, and is made again."""
 
 from collections.abc import Callable
 

@@ -46,7 +46,7 @@ def a_pause_ends_when_its_timer_fires(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_route_drops_open_intents(patch: pytest.MonkeyPatch) -> None:
-    """An open intent goes with its message: nobody knows any more what stands."""
+    """Drop an open intent with its message: what was begun is no longer known."""
     divert = FailureHandler.divert
 
     def dropped(handler: FailureHandler, state: ProcessingState, request: RunRequest, why: Divert) -> Write:

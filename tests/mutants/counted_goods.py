@@ -23,7 +23,7 @@ from services.simulate import an_order
 
 ORDERS, LEFT, EACH = 6, 100, 2
 APPLIED = "update set_aside on stock/{} was applied"
-"""What people are told of goods that were set aside by a run that came to no end."""
+"""Report about goods that were set aside by a run that came to no end."""
 BEGUN_S = 0.5
 """Longest time after which the goods are counted: the orders are just being handled."""
 
@@ -60,9 +60,9 @@ inventory.compensation(set_aside)(put_back)
 
 
 def goods_that_are_counted(world: SimulatedWorld) -> Callable[[], None]:
-    """A worker stands still while it sets goods aside, and whoever goes on there finds them being counted: a dead
+    """A worker stands still while it sets goods aside, and the worker that continues finds them being counted: a dead
     letter, which goes when the order is cancelled, as most are. In the end nothing is set aside for any of these, but
-    for what people were told of."""
+    for what was reported."""
     bank, place, chance = Bank(), Warehouse(), Chance(world.seed)
     goods = [f"tea {number}" for number in range(ORDERS)]
     shelved = {sku: Stock(left=LEFT) for sku in goods}
@@ -82,6 +82,6 @@ def goods_that_are_counted(world: SimulatedWorld) -> Callable[[], None]:
             end, stock = world.outcome(f"order-{number}"), world.read(inventory, Stock, sku)
             sent, aside = EACH if end is OrderConfirmed else 0, EACH if APPLIED.format(sku).encode() in reported else 0
             assert end in (OrderConfirmed, OrderCancelled), f"order-{number}: {end}"
-            assert stock == Stock(left=LEFT - sent - aside, aside=aside), f"{stock} of {sku}, {reported} were told"
+            assert stock == Stock(left=LEFT - sent - aside, aside=aside), f"{stock} of {sku}, {reported} were reported"
 
     return judge

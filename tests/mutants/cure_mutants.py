@@ -42,7 +42,7 @@ def a_compensation_may_be_discarded(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_command_overwrites_concurrent_writes(patch: pytest.MonkeyPatch) -> None:
-    """A worker that has lost the partition heeds it all the same, by what it remembers of the saga."""
+    """Let a worker that has lost the partition execute it all the same, by its cached progress."""
     save = ProgressRepository.checkpoint
 
     async def saved(repository: ProgressRepository, turn: ProcessingState, written: Commit) -> ProcessingState:
@@ -56,7 +56,7 @@ def a_command_overwrites_concurrent_writes(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_resolution_is_ignored(patch: pytest.MonkeyPatch) -> None:
-    """The call is made again, whatever was said of it."""
+    """Make the call again, whatever an operator entered."""
     init = SagaContext.__init__
 
     def forgetful(self: SagaContext, *given: Any) -> None:
@@ -67,7 +67,7 @@ def a_resolution_is_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_flag_changes_under_a_rerun(patch: pytest.MonkeyPatch) -> None:
-    """It is asked for anew each time, and nothing of it is recorded."""
+    """Ask for it again each time, and record nothing."""
 
     async def asked(self: SagaContext, name: str) -> bool:
         return await control_log.is_on(self.service, self.processing.position, name, self.processing.message.saga)

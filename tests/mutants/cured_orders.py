@@ -1,4 +1,4 @@
-"""Orders that only a person can bring to their end: nobody hears the bank's answer, and what it is told is damaged."""
+"""Orders that only a person can complete: the bank's answer is lost, and the record of the call is damaged."""
 
 from collections.abc import AsyncIterator, Callable
 from decimal import Decimal
@@ -18,15 +18,15 @@ from services.shipping.carrier import Carrier
 from tests.services.waiting_order import order
 
 ADDRESSES = ("Kiel", "Atlantis", "Kiel")
-"""Nobody delivers to one of them."""
+"""Places, of which one has no delivery."""
 ROUNDS_MAX = 12
 
 deaf = Service("payment")
-"""The example's service, with a bank that nobody hears."""
+"""The example's service, with a bank whose answers are lost."""
 
 
 class DeafBank(Bank):
-    """Bank that reserves, and whose answer nobody hears; what is to be released it takes when it is mended."""
+    """Bank that reserves, and whose answer is lost; what is to be released it takes when it is mended."""
 
     def __init__(self) -> None:
         super().__init__()

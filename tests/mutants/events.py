@@ -8,7 +8,7 @@ from saga import Event
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartyPlanned(Event):
-    """Somebody plans a party."""
+    """A party is planned."""
 
     __contract__: ClassVar[str] = "parties/PartyPlanned.v1"
     party_id: str
@@ -21,7 +21,7 @@ class PartyPlanned(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartyWithdrawn(Event):
-    """Whoever planned it does not want it any more."""
+    """The party is called off."""
 
     __contract__: ClassVar[str] = "parties/PartyWithdrawn.v1"
     party_id: str
@@ -74,7 +74,7 @@ class HallRented(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HallTaken(Event):
-    """Somebody else has the hall."""
+    """The hall is taken."""
 
     __contract__: ClassVar[str] = "halls/HallTaken.v1"
     party_id: str
@@ -108,7 +108,7 @@ class Unseated(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DoorsOpened(Event):
-    """The doors are open: said for each guest, always in the same words."""
+    """The doors are open: emitted for each guest, always with the same content."""
 
     __contract__: ClassVar[str] = "halls/DoorsOpened.v1"
     party_id: str
@@ -167,7 +167,7 @@ class Sliced(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tasted(Event):
-    """Somebody has tasted the dough."""
+    """The dough was tasted."""
 
     __contract__: ClassVar[str] = "kitchens/Tasted.v1"
     party_id: str
@@ -185,7 +185,7 @@ class MealReady(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Poured(Event):
-    """A drink for whoever comes first."""
+    """A drink for the first guest."""
 
     __contract__: ClassVar[str] = "kitchens/Poured.v1"
     party_id: str

@@ -17,7 +17,7 @@ from services.simulate import an_order
 
 ORDERS = 4
 APART = timedelta(minutes=4)
-"""Time between two orders: whoever waits for one may die of another."""
+"""Time between two orders: a run that waits for one may die of another."""
 SILENT = "silent"
 
 

@@ -5,11 +5,11 @@ from itertools import count
 
 
 class Taken(Exception):
-    """The hall is somebody else's: an answer."""
+    """The hall is taken: an answer."""
 
 
 class Rooms:
-    """Halls and chairs to be rented. A price is another one each time somebody asks."""
+    """Halls and chairs to be rented. A price is different on each call."""
 
     def __init__(self) -> None:
         self.held: dict[str, str] = {}

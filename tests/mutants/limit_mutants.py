@@ -1,4 +1,4 @@
-"""Bugs planted in the limits of resources, one each: attempts that are burnt, calls that nobody holds back, places that
+"""Bugs planted in the limits of resources, one each: attempts that are burnt, calls without a limit, places that
 are lost."""
 
 import pytest

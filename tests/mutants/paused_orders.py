@@ -32,7 +32,7 @@ class WatchedBank(SlowBank):
 
 
 def paused_orders(world: SimulatedWorld) -> Callable[[], None]:
-    """An order that nobody can deliver is routed while its money is being reserved; two others come during a pause."""
+    """An order that cannot be delivered is routed while its money is being reserved; two others come during a pause."""
     bank = WatchedBank(lambda: world.now_s)
     world.start(order, payment, inventory, shipping, use=[bank, Carrier()], documents={"tea": Stock(left=100)})
     world.publish(_order(0, TOO_MANY))

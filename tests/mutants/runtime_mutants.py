@@ -307,7 +307,7 @@ def documents_are_written_without_compare_and_swap(patch: pytest.MonkeyPatch) ->
 
 
 def a_revoked_partition_is_kept(patch: pytest.MonkeyPatch) -> None:
-    """Survives: a rebalance waits for nobody. Whoever goes on with what it no longer has is refused by the
+    """Survives: a rebalance waits for no run. A worker that continues with what it no longer has is refused by the
     compare-and-swap, and its commits by the group; letting go at once only saves work that others do, too.
     """
 
@@ -330,7 +330,7 @@ def decisions_without_a_write_trust_the_cache(patch: pytest.MonkeyPatch) -> None
 
 def the_cache_outlives_a_rebalance(patch: pytest.MonkeyPatch) -> None:
     """Survives: what is in a cache may be old at any time, as another worker may have another topic of the same saga.
-    A write on it is refused, and what ends without a write is decided anew. Clearing it only saves refused writes.
+    A write on it is refused, and what ends without a write is decided again. Clearing it only saves refused writes.
     """
     for way in ("on_revoked", "on_lost"):
         rewrite_source(patch, PartitionListener, way, "self.cache.clear()", "pass")
@@ -348,7 +348,7 @@ def both_trust_an_old_cache(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_second_replay_counts_as_a_duplicate(patch: pytest.MonkeyPatch) -> None:
-    """What is wanted of one saga is heeded once."""
+    """Execute a command to one saga once."""
     decide = operator_commands.decide_command
 
     def once(p: SagaProgress, roles: HandlerRoles, command: OperatorCommand) -> Any:

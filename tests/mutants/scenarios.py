@@ -253,7 +253,7 @@ def mortal_parties(world: SimulatedWorld) -> Callable[[], None]:
 
 
 def cured_parties(world: SimulatedWorld) -> Callable[[], None]:
-    """Chairs can hardly be had, and each time that somebody dies of it a person has it tried again, now and then twice:
+    """Chairs can hardly be had, and each time that a run dies of it a person has it tried again, now and then twice:
     in the end every party has all its chairs."""
     places = open_rooms(world)
     guests = {"held": 3, "no-hall": 4}
@@ -277,7 +277,7 @@ def cured_parties(world: SimulatedWorld) -> Callable[[], None]:
         assert ends.keys() == guests.keys(), ends
         held = [saga for saga, end in ends.items() if end == PartyHeld.__name__]
         due, reported = sum(guests[saga] + 1 for saga in held), len(reported_calls(world))
-        assert due <= len(places.held) <= due + reported, f"{places.held} stand, {reported} calls were told, {ends}"
+        assert due <= len(places.held) <= due + reported, f"{places.held} stand, {reported} calls were reported, {ends}"
 
     return judge
 
@@ -301,7 +301,7 @@ def parties_at_closed_doors(world: SimulatedWorld) -> Callable[[], None]:
 
     def judge() -> None:
         assert not places.contradictions, places.contradictions
-        dead = set(dead_letters_of(world))  # each may be said twice
+        dead = set(dead_letters_of(world))  # each may be published twice
         if any(fault.planned.kind == "clock" for fault in world.trace.faults):
             # A clock that is ahead of the retention takes a message for one of a forgotten saga
             # (docs/concepts/protocol.md).
@@ -338,7 +338,7 @@ def _patient(world: SimulatedWorld, places: ClosedRooms) -> None:
 
 
 def reported_calls(world: SimulatedWorld) -> list[str]:
-    """Calls that people were told to put right."""
+    """Calls that were reported for a person to correct."""
     headers = [header for record in world.cluster.log if record.topic.endswith(".dead") for header in record.headers]
     return [(value or b"").decode() for name, value in headers if name == "dead_call"]
 

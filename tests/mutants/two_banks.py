@@ -24,7 +24,7 @@ OTHER = "other:"
 
 
 class FirstBank(Bank):
-    """Bank that does what it is asked, and whose answers nobody hears for a time."""
+    """Bank that does what it is asked, and whose answers are lost for a time."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ BASKETS, CENTS = 4, 980
 
 
 def versioned_baskets(world: SimulatedWorld) -> Callable[[], None]:
-    """Every basket is handed over for its sum, whichever version said it; a till of before says the old one."""
+    """Every basket is handed over for its sum, whichever version emitted it; an older till emits the old one."""
     drawer = Drawer(fails=3)
     world.start(shop(3), till(2), use=[drawer])
     for number in range(0, BASKETS, 2):

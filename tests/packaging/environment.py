@@ -1,7 +1,7 @@
 """Makes an empty environment, builds the wheel as a release does, and installs it there with what it asks for.
 
 Nothing is fetched: what the wheel requires is linked, one distribution at a time, from the environment that runs the
-tests. So a package that nobody declared is not there, and neither is the source tree.
+tests. So an undeclared package is not there, and neither is the source tree.
 """
 
 import shutil

@@ -85,7 +85,7 @@ def test_the_one_that_succeeds_closes_it_and_one_that_fails_opens_it_for_as_long
     assert calls.made(True, 20) == "open"
     assert (calls.begins(39), left_s(calls.circuit, 39)) == (None, 1)
     assert calls.made(False, 40) == "closed"
-    assert [calls.made(True, 41) for _ in range(3)] == ["closed", "closed", "open"], "it begins to count anew"
+    assert [calls.made(True, 41) for _ in range(3)] == ["closed", "closed", "open"], "it begins to count again"
 
 
 def test_the_one_that_is_given_up_makes_room_for_another() -> None:

@@ -18,7 +18,7 @@ NORMAL_S, SLOW_S = 0.02, 2.0
 
 
 class Windows:
-    """Fills windows with writes that each take as long as is said."""
+    """Fills windows with writes that each take the given time."""
 
     def __init__(self, least: int = INFLIGHT_MIN) -> None:
         self.limit = InFlight(least, MOST)

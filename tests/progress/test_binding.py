@@ -300,7 +300,7 @@ def test_a_history_partly_written_by_an_older_version_is_checked_where_possible(
         assert not integrity.has_digests(entries)
         assert verify_history(p.transitions, p) is None
         assert (verify_history(p.transitions, replace(p, saga="t")) is None) == (p is begun)
-        assert verify_history(p.transitions, replace(p, closed=("reserve",))) is None, "nobody can tell"
+        assert verify_history(p.transitions, replace(p, closed=("reserve",))) is None, "it cannot be seen"
         assert verify_history(p.transitions, replace(p, state={"x": 1})) is not None
         assert verify_history(p.transitions, replace(p, first=1)) is not None
 

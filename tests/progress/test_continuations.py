@@ -379,7 +379,7 @@ def test_registered_abort_actions_replace_the_calls_that_they_cover() -> None:
     p = replace(blank(), intents=(begun,), queue=(kept("both", A, dead="d"),))
     sealed = compensation.make_abort_intent(p, BOTH)
     assert (sealed.kind, sealed.calls, sealed.begins, sealed.undo_with) == ("lieu", (), None, (BACK,))
-    assert [call.name for call in sealed.not_undone] == ["more"], "what was done before it was said is covered"
+    assert [call.name for call in sealed.not_undone] == ["more"], "what was done before it was recorded is covered"
     assert sealed.unanswered_call == begun.begins
     answered = replace(begun, begins=more)
     assert compensation.make_abort_intent(replace(p, intents=(answered,)), BOTH).unanswered_call is None

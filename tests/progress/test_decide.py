@@ -89,7 +89,7 @@ def test_line_2_the_open_intent_of_the_message_is_resumed() -> None:
 def test_line_2_the_abort_of_a_dead_original_is_not_resumed_by_its_message() -> None:
     p = replace(blank(), intents=(replace(an_intent("alone", A), kind="lieu"),))
     assert isinstance(decide(p, ALONE, A, now=NOW), AlreadyPending)
-    assert isinstance(decide(p, ALONE, A_AGAIN, now=NOW), Enqueue), "a message that nobody has kept yet is not lost"
+    assert isinstance(decide(p, ALONE, A_AGAIN, now=NOW), Enqueue), "a message that is not kept yet is not lost"
 
 
 def test_line_3_a_closed_handler_ignores() -> None:
@@ -196,7 +196,7 @@ def test_line_5_nothing_runs_before_the_start_of_the_saga_is_known() -> None:
     waits = KeepPending(ALONE, unknown, "no message with the start of this saga has come yet")
     assert decide(blank(started=None), ALONE, unknown, now=NOW) == waits
     assert isinstance(decide(blank(started=None), ALONE, A, now=NOW), RunHandler), "it tells itself"
-    assert isinstance(decide(blank(), ALONE, unknown, now=NOW), RunHandler), "another one has told"
+    assert isinstance(decide(blank(), ALONE, unknown, now=NOW), RunHandler), "another transition has it"
 
 
 def test_line_5_a_self_consumed_event_is_a_part() -> None:

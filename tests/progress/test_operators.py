@@ -423,7 +423,7 @@ def test_a_message_of_a_forgotten_saga_is_queued_as_if_it_came_now() -> None:
     assert (end.id, end.reason) == ("dead-1-replayed", "it is handled as a new one: ada wants it: because")
     assert isinstance(decisions.find_next_ready(after, roles, NOW_MS), RunHandler)
     assert history.verify_history(after.transitions, after) is None
-    assert after.principal is None, "nobody said who began it"
+    assert after.principal is None, "the principal is not stated"
     later = replace(renewing(), id="operator|later")
     assert "no dead letter dead-1" in reason(after, later, roles)
 
@@ -492,7 +492,7 @@ def test_a_message_too_old_for_a_removed_handler_is_refused() -> None:
 def test_a_message_with_other_content_than_the_handled_one_is_not_handled() -> None:
     p = refused(f"{decisions.OTHER_CONTENT}: on_a has taken another A")
     assert "what on_a has handled first counts" in reason(p, renewing(letter_id(p), original=None))
-    other = refused("of a kind that nobody knows")
+    other = refused("of an unknown kind")
     assert "no dead letter" in reason(other, renewing(letter_id(other), original=None))
 
 
@@ -522,6 +522,6 @@ def test_the_end_of_a_replay_is_reported_once() -> None:
     assert came(handled) == "succeeded"
     assert came(replace(handled, replays=0)) is None
     assert came(then(p, "dead")) == "died"
-    assert came(then(handled, "handled")) is None, "it was told with the one before"
+    assert came(then(handled, "handled")) is None, "it was reported with the one before"
     assert came(then(p, "handled", "on_b")) is None, "another handler was never replayed"
     assert came(then(then(then(p, "queued", "on_b"), "ignored", "on_b"), "ignored")) == "ignored"

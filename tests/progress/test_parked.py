@@ -76,7 +76,7 @@ def test_a_released_run_is_ready_in_its_place_with_its_attempts() -> None:
     assert entry is not None
     assert (entry.outcome, entry.handler, entry.cause, entry.attempt) == ("released", "on_a", A.id, 2)
     assert entry.reason == "ada wants it: because"
-    assert entry.timer is not None, "this clock may be ahead of that of whoever goes on"
+    assert entry.timer is not None, "this clock may be ahead of that of the next worker"
 
 
 def test_a_compensation_is_released_under_its_own_name_and_nothing_else_with_it() -> None:

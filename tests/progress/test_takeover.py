@@ -59,7 +59,7 @@ def test_a_part_that_exists_already_keeps_its_place() -> None:
 def test_an_undone_result_is_not_found_and_the_others_of_its_run_are() -> None:
     p, history = undone(a_run(blank(), 1, "R", "T"), "R1")
     assert take_over(p, NEW, history, NOW).self_consumed == (), (
-        "with the last result all that the run said is withdrawn"
+        "with the last result all that the run emitted is withdrawn"
     )
     p, history = undone(a_run(blank(), 1, "R", "T"), "R1")
     p = replace(

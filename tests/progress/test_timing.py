@@ -112,7 +112,7 @@ def test_the_current_timer_serves_runs_parked_when_it_was_set() -> None:
         (waiting_for(SOON, timer=CURRENT), waiting_for(SOON), "it comes too late"),
         (waiting_for(NOW_MS, timer=CURRENT), waiting_for(NOW_MS), "what is overdue is looked at earlier"),
         (waiting_for(LATER, LATEST, timer=CURRENT), waiting_for(LATER), "another worker may have used it up"),
-        (waiting_for(LATER, timer=CURRENT), None, "nobody knows what waited"),
+        (waiting_for(LATER, timer=CURRENT), None, "what waited is unknown"),
     ],
 )
 def test_a_timer_that_is_too_late_is_replaced(p: SagaProgress, before: SagaProgress | None, why: str) -> None:
@@ -325,7 +325,7 @@ def test_a_run_that_is_parked_again_keeps_its_recorded_values() -> None:
     written = park(p, RunHandler(FIRST, A, (A,), begun), replace(begun, calls=(call,)))
     assert written.snapshot.intents == (replace(begun, calls=(call,)), other)
     assert written.entry is not None
-    assert written.entry.calls == (), "they are told by the transition that ends the run"
+    assert written.entry.calls == (), "the transition that ends the run has them"
 
 
 def test_a_compensation_is_parked_in_place_or_behind_the_others() -> None:

@@ -42,7 +42,7 @@ def test_a_run_kept_by_its_intent_alone_is_resumed_when_no_worker_is_executing_i
     p = replace(blank(), n=1, intents=(begun(an_intent("on_a", A)),))
     there = found(p)
     assert ([i.handler for i in there.begun], there.triggers, there.is_wake_alone) == (["on_a"], (A,), False)
-    assert not found(replace(p, intents=(replace(p.intents[0], time=iso(NOW_MS - 1)),))).is_any, "somebody is"
+    assert not found(replace(p, intents=(replace(p.intents[0], time=iso(NOW_MS - 1)),))).is_any, "a worker is at it"
 
 
 def test_an_intent_that_something_else_resumes_is_not_unattended() -> None:

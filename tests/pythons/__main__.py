@@ -41,7 +41,7 @@ def say(line: str) -> None:
 
 
 def environment(python: Path, version: str) -> Path:
-    """The Python of an environment that has what the lock files name. Made anew when they are newer than it is."""
+    """The Python of an environment that has what the lock files name. Created again when they are newer than it is."""
     folder = FOLDER / version
     made = folder / "made"
     own = folder / "bin" / "python"

@@ -92,12 +92,12 @@ class TestBehindRegistry(BrokerConformance):
 
     @pytest.fixture
     def remove(self) -> Remove:
-        pytest.skip("what was removed is told by the broker behind it, which has this test itself")
+        pytest.skip("what was removed is reported by the broker behind it, which has this test itself")
 
     async def test_the_largest_record_is_published_and_a_larger_one_refused_with_its_whole_batch(
         self, broker: Broker, topic: str
     ) -> None:
-        pytest.skip("here values get longer on their way; how large one may be is said by the broker behind it")
+        pytest.skip("here values get longer on their way; the broker behind it decides how large one may be")
 
     async def test_each_record_of_other_producers_gets_its_verdict(
         self, broker: Broker, topic: str, tmp_path: Path

@@ -109,7 +109,7 @@ async def test_the_books_balance_after_the_registry_was_away(tmp_path: Path, tro
                 await publish(*range(2 * EACH, 3 * EACH))
                 await place.until(lambda: len(place.reported(StandsStill)) > 0)
                 assert f"the schema registry at {trouble.url} cannot be used: " in place.reported(StandsStill)[0].error
-                assert len(await as_they_lie(place, money)) == 2 * EACH, "one that begins anew knows no id yet"
+                assert len(await as_they_lie(place, money)) == 2 * EACH, "a restarted one knows no id yet"
                 await asyncio.to_thread(trouble.end)
                 await place.at_rest(shop.service)
                 assert place.reported(GoesOn)

@@ -173,7 +173,7 @@ class Place:
         waiting.until(is_there, SHOWS_WITHIN_S, lambda: seen + self.log(), pause_s=LOOK_S)
 
     def log(self) -> str:
-        """End of what the service has said."""
+        """Return the end of the service's output."""
         log = self.folder / "payment.log"
         return log.read_text("utf-8", "replace")[-4000:] if log.exists() else "it has not run"
 

@@ -157,7 +157,7 @@ def test_expired(place: Place, guarded: Guarded) -> None:
         place,
         {
             "the service did not run for so long that the log has removed an order": gone,
-            "the order is said again": lambda: place.publish("order-1"),
+            "the order is published again": lambda: place.publish("order-1"),
         },
     )
 
@@ -277,7 +277,7 @@ def test_damaged_partition(place: Place, guarded: Guarded) -> None:
         place,
         {
             "the record of order-1 is damaged": damage,
-            "nobody has a copy, and the service is stopped": place.stop,
+            "there is no copy, and the service is stopped": place.stop,
             "the service is started": place.start,
         },
     )

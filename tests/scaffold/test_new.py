@@ -49,7 +49,7 @@ def saga(*args: str) -> Result:
 
 
 def called(folder: Path, *command: str) -> None:
-    """Run a command in a folder, with the toolkit as it is here. Fails with what it said when it does."""
+    """Run a command in a folder, with the toolkit as it is here. Fails with its output if the command fails."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SAGA_", "COV_", "PYTEST_"))}
     environment = {**kept, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(

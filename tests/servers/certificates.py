@@ -11,7 +11,7 @@ KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Certificate of somebody, and the key that shows it; both PEM."""
+    """A certificate and its private key; both PEM."""
 
     cert_file: Path
     key_file: Path

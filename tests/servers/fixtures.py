@@ -23,12 +23,12 @@ from tests.servers.shared_servers import shared_couchbase, shared_kafka, shared_
 
 @pytest.fixture(scope="session")
 def server_jars() -> Path:
-    """The folder with the servers' jars; whoever takes it is left out where there are none."""
+    """The folder with the servers' jars; a test that takes it is skipped where there are none."""
     return or_left_out(jars)
 
 
 def or_left_out(fetched: Callable[[], Path]) -> Path:
-    """The folder that `fetched` gives; whoever asks is left out where it cannot be had."""
+    """The folder that `fetched` gives; a test that asks is skipped where it cannot be had."""
     try:
         return fetched()
     except ServersMissing as why:
@@ -90,7 +90,7 @@ class ByModule(LoadScopeScheduling):  # type: ignore[misc]  # xdist says no type
     Such fixtures are servers, and each worker would start its own.
 
     The first workers begin with the tests that wait, for servers or for processes, all others with those that compute:
-    so no core is idle. What takes long comes first, so that at the end nobody waits for it.
+    so no core is idle. What takes long comes first, so that at the end no core waits for it.
     """
 
     workqueue: OrderedDict[str, dict[str, bool]]

@@ -1,4 +1,4 @@
-"""A server of ours in a test: when its block ends, every connection is closed, and nobody is left who serves one."""
+"""A server of ours in a test: when its block ends, every connection is closed, and no task is left that serves one."""
 
 import asyncio
 import ssl

@@ -47,7 +47,7 @@ class RegistryServer:
 
     @property
     def _own(self) -> Server:
-        assert self._server is not None, "the registry that all tests share is nobody's to stop: start one of your own"
+        assert self._server is not None, "no test may stop the registry that all share: start one of your own"
         return self._server
 
     def kill(self) -> None:

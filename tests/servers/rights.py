@@ -156,7 +156,7 @@ async def a_client(address: str, **options: str) -> AsyncIterator[AIOKafkaAdminC
 
 
 class Guarded(NamedTuple):
-    """A broker with a port for whoever may everything, and one for a user who may what was allowed."""
+    """Run a broker with a port for an administrator, and one for a user with the granted rights."""
 
     kafka: KafkaServer
     plain: int
@@ -189,7 +189,7 @@ class Guarded(NamedTuple):
             assert [code for code, _, _ in answer.results] == [0]
 
     async def _there(self, rights: Sequence[Right], admin: AIOKafkaAdminClient) -> Sequence[Right]:
-        """Rights on topics that are there: of the others nobody is told what he may."""
+        """Return the rights on existing topics: a user does not learn about those on others."""
         answer = await admin._send_request(Topics())
         names = {name for _, name, *_ in answer.topics}
         return [right for right in rights if right.kind == TOPIC and right.name in names]

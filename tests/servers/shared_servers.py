@@ -1,7 +1,7 @@
 """One Kafka, one CouchbaseMock and one schema registry for all processes of a test run: the first that wants it starts
 it, and it ends with the last.
 
-Whoever uses a server holds a shared lock on its file, which the system takes back however the process ends; the
+Each user of a server holds a shared lock on its file, which the system takes back however the process ends; the
 server's leash waits for the lock to be free. So nothing is left over when a run is killed.
 """
 

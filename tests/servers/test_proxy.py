@@ -91,7 +91,7 @@ async def test_slowed_bytes_arrive_later(proxy: Proxy) -> None:
 
 
 async def until_it_ends(talking: Talk) -> None:
-    """Return when nobody answers any more; the test's own limit bounds it."""
+    """Return when no server answers any more; the test's own limit bounds it."""
     while await talking.ask(b"still there?"):
         pass
 

@@ -52,7 +52,7 @@ def line(of: subprocess.Popen[str]) -> str:
 
 
 def wait_until_gone(http: str) -> None:
-    """Return once nobody listens there; the test's own limit bounds it."""
+    """Return once no server listens there; the test's own limit bounds it."""
     port = int(http.rpartition(":")[2])
     while True:
         try:

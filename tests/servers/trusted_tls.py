@@ -14,7 +14,7 @@ from tests.servers.listening import listening
 
 @dataclass(slots=True)
 class Impostor:
-    """Somebody whom the system trusts, in the place of a server."""
+    """An authority that the system trusts, in the place of a server."""
 
     port: int
     ours: Path

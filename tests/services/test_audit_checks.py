@@ -110,12 +110,12 @@ PLANTED: dict[str, tuple[Callable[[Books], Books], str, str]] = {
         MONEY,
         "order-1: charge c-1 was captured 1 times and released 1 times",
     ),
-    "another amount than payment said": (
+    "another amount than payment published": (
         changed(replace(CONFIRMED, charges=(Charge(id="c-1", amount=Decimal(98), captured=(AFTER,)),))),
         MONEY,
         "order-1: payment says 9.80 was set aside, the bank says 98",
     ),
-    "a charge that payment said and the bank does not know": (
+    "a charge that payment published and the bank does not know": (
         changed(replace(CANCELLED, charges=())),
         MONEY,
         "order-2: payment says 9.80 was set aside, the bank says 0",
@@ -198,7 +198,7 @@ PLANTED: dict[str, tuple[Callable[[Books], Books], str, str]] = {
         ONCE,
         "order-2: unbooked 2 times",
     ),
-    "a charge of nobody": (
+    "a charge of no order": (
         lambda good: replace(good, strays=("charge c-9: no order knows it",)),
         ONCE,
         "charge c-9: no order knows it",

@@ -1,4 +1,4 @@
-"""Order service of the example without its deadline: an order that nobody answers waits for ever.
+"""Order service of the example without its deadline: an order without an answer waits for ever.
 
 For tests of what stands still, and of runs whose every operation they know.
 """

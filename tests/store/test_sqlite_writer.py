@@ -185,7 +185,7 @@ async def test_a_full_transaction_waits_for_no_further_write(there: Open, monkey
 
     def time_s() -> float:
         nonlocal passed_s
-        passed_s += 2 * BUSY_S  # somebody has always had something to do
+        passed_s += 2 * BUSY_S  # there was always something to do
         return passed_s
 
     monkeypatch.setattr(loop, "time", time_s)
@@ -253,7 +253,7 @@ async def test_damage_is_reported_with_the_files_name_and_what_to_do(there: Open
     with pytest.raises(Broken, match=r"state.db is damaged .*: stop all its services.*restore the file") as raised:
         await there.writer.do(lambda: there.add(1))
     assert type(raised.value) is there.file.purpose.errors.broken
-    assert [type(why) for why in there.broken] == [type(raised.value)], "and whoever only reads is told, too"
+    assert [type(why) for why in there.broken] == [type(raised.value)], "and readers learn of it, too"
 
 
 async def test_while_another_process_has_the_lock_all_wait_and_fail_in_time_and_the_next_lands(there: Open) -> None:

@@ -219,7 +219,7 @@ async def test_a_body_without_end_is_not_waited_for() -> None:
         assert CLOCK.monotonic_s() - began_s < http.CONNECTION_S / 2
 
 
-# ---------------------------------------------------------------- what is said
+# ---------------------------------------------------------------- what is logged
 
 
 @pytest.mark.parametrize("rubbish", RUBBISH, ids=lambda rubbish: repr(rubbish[:24]))

@@ -65,7 +65,7 @@ class Clock:
 
 @dataclass
 class Ground:
-    """A hook, whoever it calls, and what it tells."""
+    """An alert hook with a recording receiver: its calls, and the moments that it reports."""
 
     per_minute_max: int = 1000
     secret: bytes = b""
@@ -148,7 +148,7 @@ async def test_undelivered_hook_events_are_dropped_and_counted_in_the_next_call(
 
 @pytest.mark.parametrize("error", [ConnectionError("nobody there"), TimeoutError(), OSError("status 500")])
 async def test_a_call_that_always_fails_holds_up_no_other(error: Exception) -> None:
-    """For five minutes nobody heard of anything else."""
+    """A broken receiver does not hold back other alerts."""
     ground = Ground()
     send, tried = ground.send, list[float]()
 
@@ -219,9 +219,9 @@ async def test_a_process_that_stops_waits_only_a_moment_for_calls_that_are_left(
 
 async def test_a_command_gets_it_on_its_standard_input(tmp_path: Path) -> None:
     code = "import sys, pathlib; pathlib.Path(sys.argv[1]).write_text(sys.stdin.read() + '|'.join(sys.argv[2:]))"
-    send = make_sender(f"command:{sys.executable} -c \"{code}\" '{tmp_path / 'told'}'")
+    send = make_sender(f"command:{sys.executable} -c \"{code}\" '{tmp_path / 'calls'}'")
     await send(b'{"id": 1}', {"x-saga-id": "dead-1", "x-saga-signature": "t=1,v1=2"})
-    assert (tmp_path / "told").read_text() == '{"id": 1}dead-1|t=1,v1=2'
+    assert (tmp_path / "calls").read_text() == '{"id": 1}dead-1|t=1,v1=2'
     failing = make_sender(f"command:{sys.executable} -c \"import sys; sys.exit('no pager')\"")
     with pytest.raises(OSError, match="exit code 1: no pager"):
         await failing(b"{}", {"x-saga-id": "dead-1"})
@@ -322,7 +322,7 @@ async def test_processes_started_by_a_hook_command_end_with_it_and_delay_nothing
 
 
 def _runs(process: int) -> bool:
-    """True for a process that has not ended: nobody may have asked for the end of one that has."""
+    """Return whether a process has not ended; one that has ended may not have been waited for."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text()
     except FileNotFoundError:

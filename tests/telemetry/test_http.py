@@ -224,7 +224,7 @@ async def test_workers_are_made_to_look_whether_all_can_be_reached(monkeypatch: 
     async with serve_http("127.0.0.1:0", ["payment", "order"], asyncio.Event(), CLOCK) as answers:
         with answers.watch(fails), answers.watch(worker):
             await until(lambda: _looked(worker, 3))
-            assert fails.looked >= 2  # what one of them meets keeps nobody from looking
+            assert fails.looked >= 2  # a failed request does not keep others from being served
 
 
 class Failing(WatchedWorker):

@@ -220,7 +220,7 @@ def fails(line: str) -> int:
 
 
 def test_the_stream_lives_as_long_as_the_listener(capfd: pytest.CaptureFixture[str]) -> None:
-    report = EventLog(open(1, "w", closefd=False)).report  # noqa: SIM115 - nobody else holds it: that is the point
+    report = EventLog(open(1, "w", closefd=False)).report  # noqa: SIM115 - the log alone holds it: that is the point
     gc.collect()
     report(Started(service="payment", topics=("orders",)))
     assert json.loads(capfd.readouterr().out)["topics"] == ["orders"]

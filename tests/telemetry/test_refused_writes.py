@@ -1,4 +1,4 @@
-"""Writes that are refused are told, with what they were of and why: nothing is wrong, but many of them would be."""
+"""Refused writes are reported with their saga, operation and reason: a single one is normal, many are a problem."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

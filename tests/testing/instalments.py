@@ -83,7 +83,7 @@ async def reserve(
     if confirmed is not None:
         return await settled(placed, bank, saga)
     if saga.state.charge:
-        return None  # nobody has confirmed it, or corrected the confirmation
+        return None  # it is not confirmed, or the confirmation is not corrected
     for number in range(saga.state.parts, saga.state.parts + A_TURN):
         await saga.step(bank.pay, saga.idempotency_key(f"part-{number % A_TURN}"), placed.order_id, number)
         if placed.address != "slow, for a person":

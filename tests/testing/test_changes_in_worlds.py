@@ -33,7 +33,7 @@ from tests.testing.parcels import GONE, Parcel, Seen, watcher, watching, wrong_w
 
 SEEDS = seeds(4)
 VERSIONS = (1, 2, 3, GONE)
-SOURCES = pytest.mark.parametrize("connector", [False, True], ids=["noted by the store", "told by a connector"])
+SOURCES = pytest.mark.parametrize("connector", [False, True], ids=["noted by the store", "published by a connector"])
 
 
 deaf = Service("watching", state=Seen)
@@ -318,7 +318,7 @@ def test_each_document_is_one_order_whatever_happens(seed: int, connector: bool)
         placed = {r.key for r in world.cluster.log if r.topic == "orders" and envelope.type_of(r) == "OrderPlaced"}
         ended = [world.outcome(saga.decode()) for saga in placed if saga]
         assert b"order-1" in placed
-        assert ended == [OrderConfirmed] * len(placed), "a document that is gone before it is told is no order"
+        assert ended == [OrderConfirmed] * len(placed), "a document that is gone before it is published is no order"
         assert (len(bank.taken), bank.held) == (len(placed), {})
 
 
@@ -371,7 +371,7 @@ def test_a_crash_at_every_point_changes_nothing(connector: bool) -> None:
     assert f"{3 * tally.runs} documents written or removed; a crash at each of" in summary(tally)
 
 
-# -------------------------------------------------------------------- what a test is told
+# -------------------------------------------------------------------- what a test reports
 
 
 def test_a_run_that_fails_is_shrunk_to_the_documents_that_matter() -> None:

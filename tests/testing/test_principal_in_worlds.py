@@ -119,7 +119,7 @@ def test_the_principal_of_a_saga_survives_crashes_parking_suspension_replays_and
         for n, who in ((17, ADA), (18, BEA), (19, None), (20, ADA)):
             assert principals_in(world, f"order-{n}") == {who.encode() if who else None}
             assert known_in(world, f"order-{n}") == {who}
-        assert b"principal" not in kept_of(world, "order-19"), "where nobody is named it costs not a byte"
+        assert b"principal" not in kept_of(world, "order-19"), "without a principal it costs not a byte"
         assert bank.asked == {("order-17", ADA), ("order-18", BEA), ("order-19", None), ("order-20", ADA)}
         assert bank.asked == SEEN
         world.verify(rerun=True)

@@ -188,7 +188,7 @@ def test_runs_have_met_a_release_that_had_not_got_their_version_in_these_worlds(
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_run_that_the_new_release_cannot_resume_is_replayed_under_the_old_one(seed: int) -> None:
-    """Nobody thought of a flag. The run is a dead letter with what it has got, its state is not migrated, and after a
+    """A release without a flag. The run is a dead letter with what it has got, its state is not migrated, and after a
     roll back it goes on."""
     till, payment = Till(fails=4), before()
     with world_of(seed) as world:

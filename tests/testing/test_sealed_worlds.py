@@ -79,7 +79,7 @@ def test_a_customer_who_is_forgotten_on_the_way_blocks_nothing(seed: int) -> Non
         assert bank.shown <= {CARD, "erased"}
         dead = [texts_of(r.headers) for r in world.evidence().log if r.topic.endswith(".dead")]
         reasons = {letter["dead_reason"].partition(":")[0] for letter in dead if letter["dead_what"] == "dead letter"}
-        # A charge whose answer was lost before: nobody can send the same card again, and the bank takes no other one.
+        # A charge whose answer was lost before: the same card cannot be sent again, and the bank takes no other one.
         assert reasons <= {"Contradiction", "ConnectionError"}
         world.verify(rerun=True)
 

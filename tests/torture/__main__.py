@@ -27,7 +27,7 @@ FOLDER = Path(__file__).parents[2] / "build" / "torture"
     type=click.Path(file_okay=False, path_type=Path),
     default=FOLDER,
     show_default=True,
-    help="Where logs, ledgers and the data of Kafka are; made anew.",
+    help="Where logs, ledgers and the data of Kafka are; created again for each run.",
 )
 def main(minutes: float, seed: int, per_second: float, folder: Path) -> None:
     """Torture the order saga on a real Kafka and CouchbaseMock, and compare all books.

@@ -1,4 +1,4 @@
-"""Somebody else at the same topics: aborted transactions, records that nobody expects, another partitioner, a topic
+"""Another producer at the same topics: aborted transactions, unexpected records, another partitioner, a topic
 created again; and a disk that fails."""
 
 import asyncio
@@ -24,18 +24,18 @@ ABORTED, ODD, LARGE_BYTES = 30, 40, 800_000
 DAMAGED_S = (2.0, 6.0)
 PARTITIONS = 12
 UNHEARD_OF = ("ce_type", b"elsewhere.NobodyHandlesThis")
-"""So a record is nobody's; whatever else it has must not matter."""
+"""Makes a record one of no service; whatever else it has must not matter."""
 
 
 class Foreigners:
-    """Somebody else at the same topics, who leaves no trace in any book."""
+    """Another producer at the same topics, which leaves no trace in any book."""
 
     def __init__(self, kafka: KafkaServer, chance: Random, clock: Clock) -> None:
         self._kafka, self._chance, self._clock = kafka, chance, clock
         self._numbers = count()
 
     async def abort(self) -> str:
-        """Orders that were never placed: nobody may charge for them."""
+        """Orders that were never placed: no service may charge for them."""
         async with self._producer() as producer:
             await producer.begin_transaction()
             for placed in islice(orders(), ABORTED):
@@ -65,7 +65,7 @@ class Foreigners:
         return f"{ODD} records with odd headers and keys, some of {LARGE_BYTES} bytes"
 
     async def damage(self) -> str:
-        """A record that nobody can read, nor what is behind it in its partition: spoilt before anybody may read it."""
+        """Damage a record, before any consumer reads it: neither it nor what follows in its partition can be read."""
         way, partition, topic = self._chance.choice(list(WAYS)), self._any_partition(), self._topic()
         async with self._producer() as producer:
             await producer.begin_transaction()

@@ -1,5 +1,5 @@
 """Accidents: workers killed, added and frozen, the broker killed, the store frozen and failing, the bank silent,
-slow or contradicting itself, transactions aborted, records that nobody expects, partitions damaged, orders where
+slow or contradicting itself, transactions aborted, unexpected records, partitions damaged, orders where
 another partitioner puts them, a topic created again. Drawn by a seed.
 
 The store is frozen and never killed: CouchbaseMock keeps everything in memory and would come back empty.
@@ -48,7 +48,7 @@ GUESTS_AT_SLOW_BANK = 2
 OUTAGE_S, LAG_S = (11.0, 14.0), 12.0
 """Longer than an order waits for an answer."""
 STEPS_S = (0.8, 0.1)
-"""Times that whoever lags behind stands still, and goes on, in turn."""
+"""Times that a worker that lags behind stands still, and continues, in turn."""
 FOREIGN_S = 2.0
 """Time in which customers order with a client of another partitioner."""
 HANDLED_S_MAX = 60.0
@@ -90,7 +90,7 @@ OF_FOREIGNERS = frozenset[AccidentKind](
 """Never beside the broker's death: when it starts again it cuts off a log where it is damaged. Nor beside each other:
 they use one topic, and one transactional id."""
 DECIDES = "order"
-"""The service whose deadline ends what nobody answers: it is down, or behind, for longer than that takes."""
+"""The service whose deadline ends unanswered orders: it is down, or behind, for longer than that takes."""
 MOST_OFTEN = "payment"
 """The service with most workers: half of all faults of workers are there."""
 
@@ -264,7 +264,7 @@ class Accidents:
         worker = self._workers.hire(self._any_service(), guest=True)
         await self._clock.sleep(self._chance.uniform(*GUEST_S))
         await self._workers.dismiss(worker, in_trouble=self.in_trouble)
-        return f"{worker.name} added, and told to leave"
+        return f"{worker.name} added, and asked to leave"
 
     async def _outage(self) -> str:
         workers, down_s = self._all_of(DECIDES), self._chance.uniform(*OUTAGE_S)
@@ -314,15 +314,15 @@ class Accidents:
         return f"{len(self._customers.placed) - before} orders by a client with another partitioner"
 
     async def _recreate(self) -> str:
-        """Nobody orders until all is handled, so the books lose nothing with the topic: whoever goes on in it at an
-        offset of the old one loses what comes next."""
+        """No order is placed until all is handled, so the books lose nothing with the topic: a reader that continues in
+        it at an offset of the old one loses what comes next."""
         customers = self._customers
         async with customers.writing:
             until_s = self._clock.monotonic_s() + HANDLED_S_MAX
             while (open_ := len(customers.placed) - customers.ended) or (unread := await self._unread()):
                 if self._clock.monotonic_s() > until_s:
                     left = f"{open_} orders are open" if open_ else "; ".join(unread)
-                    raise NotRecovered(f"after {HANDLED_S_MAX:.0f} s in which nobody ordered: {left}")
+                    raise NotRecovered(f"after {HANDLED_S_MAX:.0f} s without orders: {left}")
                 await self._clock.sleep(LOOK_S)
             await self._strangers.note()
             await self._foreigners.recreate()
@@ -355,7 +355,7 @@ class Accidents:
             await asyncio.to_thread(self._mock.opfail, count=several)
             await self._clock.sleep(BURST_S)
         await asyncio.to_thread(self._mock.opfail, count=0)
-        return f"the store told to refuse {count} operations, in {BURSTS} bursts"
+        return f"the store made to refuse {count} operations, in {BURSTS} bursts"
 
     # ---------------------------------------------------------------- the bank
 

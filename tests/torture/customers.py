@@ -77,7 +77,7 @@ class Customers:
         self.refused = 0
         """Times that the broker did not acknowledge, and the same orders were sent again."""
         self.writing = asyncio.Lock()
-        """Held while something is written: whoever has it keeps the others from it."""
+        """Lock held while something is written: its holder keeps the others out."""
         self._publish: Publish = broker.publish
         self._broker, self._per_s, self._chance, self._clock = broker, per_s, chance, clock
         self._orders = orders()

@@ -13,13 +13,13 @@ from services.audit.checks import Check
 
 SERVICE = "payment"
 TWICE = 0.2
-"""Share of commands that somebody else sends, too."""
+"""Share of commands that another operator sends, too."""
 AGAIN_S = 0.2
 WHO, WHY = "ada", "the bank has put its books right"
 
 
 class Operators:
-    """They know what they have asked for, and leave alone what nobody can read."""
+    """They know what they have asked for, and leave unreadable records alone."""
 
     def __init__(self, broker: Broker, chance: Random, clock: Clock) -> None:
         self._broker, self._chance, self._clock = broker, chance, clock

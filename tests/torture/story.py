@@ -201,7 +201,7 @@ class Torture:
                 task.cancel()
         self._tell(
             f"all {len(customers.placed)} orders have ended; {customers.repeated} were sent twice, "
-            f"{strangers.written} records that nobody can read were between them, "
+            f"{strangers.written} unreadable records were between them, "
             f"{customers.refused} times the broker did not take some, and {workers.not_started} times a worker "
             f"could not start; {workers.opened()} times a breaker opened"
         )

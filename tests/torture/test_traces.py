@@ -46,7 +46,7 @@ def test_a_long_silence_without_an_expired_order_is_reported() -> None:
 
 
 def test_a_run_without_one_effective_replay_is_reported() -> None:
-    assert differences(histories(payment="handled"), silences=1, cures=CURES_MANY) == ["not one replay was heeded"]
+    assert differences(histories(payment="handled"), silences=1, cures=CURES_MANY) == ["no replay was executed"]
 
 
 def test_a_run_without_these_accidents_owes_no_trace() -> None:

@@ -11,7 +11,7 @@ DECIDES, DEADLINE = "order", "expire"
 """Service that ends orders, and its deadline."""
 CURED = "payment"
 CURES_MANY = 40
-"""Replays asked for of which at least one is heeded: of a few, every order may be cancelled before."""
+"""Requested replays of which at least one is executed: of a few, every order may be cancelled before."""
 
 
 def expired(histories: Histories) -> Iterator[str]:
@@ -33,13 +33,13 @@ def traces(histories: Histories, *, silences: int, cures: int) -> list[Check]:
     ended, again = len(list(expired(histories))), len(list(replayed(histories)))
     return [
         Check(
-            name="deadlines end what nobody answers",
+            name="deadlines end unanswered orders",
             figures=f"{ended} orders expired, {silences} silences were longer than an order waits",
             differences=("not one order expired",) if silences and not ended else (),
         ),
         Check(
             name="what is replayed is handled",
             figures=f"{again} replays, of {cures} dead letters",
-            differences=("not one replay was heeded",) if cures >= CURES_MANY and not again else (),
+            differences=("no replay was executed",) if cures >= CURES_MANY and not again else (),
         ),
     ]

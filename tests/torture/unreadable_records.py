@@ -1,6 +1,6 @@
 """Unreadable records in the topic of the orders: odd headers, keys and values, and large records.
 
-Each of these records is a dead letter of every service that would have to take it, and holds up nobody.
+Each of these records is a dead letter of every service that would have to take it, and blocks no other saga.
 """
 
 import asyncio
@@ -60,10 +60,10 @@ class Strangers:
         for name, expected in self._expected.items():
             headers = [texts_of(letter.headers) async for letter in self._broker.scan(dead_letter_topic(name))]
             places = {each.get("dead_position", "of a saga") for each in headers if "dead_handler" not in each}
-            differences += [f"{name}: {place} was not told" for place in sorted(expected - places)[:5]]
+            differences += [f"{name}: {place} was not reported" for place in sorted(expected - places)[:5]]
             differences += [f"{name}: a dead letter {place}" for place in sorted(places - expected)[:5]]
         return Check(
-            name="what nobody can read is told, and nothing else is",
+            name="unreadable records are reported, and nothing else is",
             figures=f"{sum(map(len, self._expected.values()))} dead letters of all services",
             differences=tuple(differences),
         )

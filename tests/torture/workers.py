@@ -86,7 +86,7 @@ class Workers:
             )
 
     def kill(self, worker: Worker) -> None:
-        """SIGKILL, which nobody can catch."""
+        """Kill it with SIGKILL, which cannot be caught."""
         worker.process.kill()
         worker.process.wait()
 
@@ -124,8 +124,8 @@ class Workers:
         await self.dismiss(*self._workers, in_trouble=False)
 
     def check(self, *, in_trouble: bool) -> None:
-        """Start those again that could not start while a server was `in_trouble`, as whoever runs services does. Raises
-        `Fallen` for one that ended by itself in any other way."""
+        """Start those again that could not start while a server was `in_trouble`, as a supervisor of services does.
+        Raises `Fallen` for one that ended by itself in any other way."""
         for worker in [worker for worker in self._workers if not worker.in_hand]:
             code = worker.process.poll()
             if code is None:

@@ -1,1 +1,1 @@
-"""A store as somebody else might write one: documents in drawers, which last as long as the process."""
+"""A store as a user might write one: documents in drawers, which last as long as the process."""

@@ -22,7 +22,7 @@ class Kept(NamedTuple):
 
 DRAWERS: dict[str, dict[tuple[str, str], Kept]] = defaultdict(dict)
 KEYS: dict[str, str] = {}
-"""Keys of those drawers that somebody has locked."""
+"""Keys of the locked drawers."""
 LAST = [0]
 
 

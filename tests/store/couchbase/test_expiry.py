@@ -60,7 +60,7 @@ async def test_a_document_is_given_the_expiry_that_was_asked_for(
     node: Node, store: CouchbaseStore, clock: SettableClock, expiry_s: float | None
 ) -> None:
     expiry_s = expiry_s or expiry_s_max(clock) - 10
-    for _ in range(2):  # the second one counts from what the first has told of the server's clock
+    for _ in range(2):  # the second one counts from the server's clock as the first has shown it
         cas = await store.insert("saga", "a", b"0", expiry_s=expiry_s)
         assert abs(node.expiries[PLACE] - node.now_s() - expiry_s) < 5
         cas = await store.replace("saga", "a", b"1", cas=cas, expiry_s=expiry_s)

@@ -34,7 +34,7 @@ async def refusal(settings: CouchbaseSettings, clock: SettableClock) -> SagaErro
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    with closing(socket.socket()) as holder:  # bound and not listening: nobody else takes it
+    with closing(socket.socket()) as holder:  # bound and not listening: no other process takes it
         holder.bind(("127.0.0.1", 0))
         yield holder.getsockname()[1]
 

@@ -1,6 +1,6 @@
 """Releases of the shop and of the till, and the drawer that all tills use.
 
-Release 1 knows the first versions. Release 2 reads both, and says the first still: whoever reads it needs no newer one.
+Release 1 knows the first versions. Release 2 reads both, and still emits the first: its readers need no newer one.
 Release 3 reads both, and says the second.
 """
 

@@ -172,7 +172,7 @@ RUNS = (
 async def test_no_violation_is_found_in_the_shipped_runtime(run: Callable[[], object]) -> None:
     evidence = await run()  # type: ignore[misc] # each of them gives evidence, as a coroutine
     assert [str(violation) for violation in find_violations(evidence)] == []
-    if run is not forgotten:  # of that nobody who comes at the end knows that it began anew
+    if run is not forgotten:  # who checks at the end cannot know that it began again
         assert [str(violation) for violation in find_violations(at_the_end(evidence))] == []
     for witnessed in evidence.services.values():
         for contents in witnessed.versions.values():

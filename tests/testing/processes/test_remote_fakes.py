@@ -144,7 +144,7 @@ async def test_calls_are_answered_one_after_another(shop: Shop, fake: FakeShop) 
 async def test_a_call_whose_caller_gives_up_blocks_no_other(shop: Shop, fake: FakeShop) -> None:
     call = asyncio.ensure_future(shop.hang())  # noqa: TID251 - it is to be cancelled
     async with asyncio.timeout(10):
-        while not fake.asked:  # noqa: ASYNC110 - the other thread tells nobody
+        while not fake.asked:  # noqa: ASYNC110 - the other thread gives no signal
             await asyncio.sleep(0)  # noqa: TID251 - until it has come so far
         call.cancel()
         assert await shop.count() == 1

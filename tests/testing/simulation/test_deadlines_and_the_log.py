@@ -113,7 +113,7 @@ def test_a_deadline_waits_for_readers_that_are_behind_as_long_as_its_grace_allow
         behind(world)
         world.publish(an_order(0))
         world.run_for(timedelta(hours=1))
-        assert any(isinstance(m, DeadlineBehindLog) for m in moments(world)), "people are told what it waits for"
+        assert any(isinstance(m, DeadlineBehindLog) for m in moments(world)), "what it waits for is reported"
         assert world.outcome("order-0") is (None if grace is None else OrderCancelled)
         world.run_until_quiet()
         assert world.outcome("order-0") is outcome

@@ -315,7 +315,7 @@ def test_the_guard_is_removed_when_the_world_fails() -> None:
 
 def test_a_profiler_that_is_there_already_stays_and_the_guard_reports_that_it_does_not_watch() -> None:
     def profiler(frame: FrameType, event: str, called: object) -> None:
-        """Somebody else's."""
+        """Code of a library."""
 
     guard = Guard()
     sys.setprofile(profiler)
@@ -330,7 +330,7 @@ def test_a_profiler_that_is_there_already_stays_and_the_guard_reports_that_it_do
 
 def test_a_profiler_that_came_later_stays() -> None:
     def profiler(frame: FrameType, event: str, called: object) -> None:
-        """Somebody else's."""
+        """Code of a library."""
 
     try:
         with Guard():
