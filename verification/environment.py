@@ -115,7 +115,7 @@ def _with_stock(contents: Contents, s: State, fields: dict[str, Any]) -> State:
 
 def _ages(contents: Contents, s: State) -> Iterator[Move]:
     """Move: more than half of the memory passes. No run is in a turn for so long, what was lost on its way is gone, and
-    no outage is so long that what is recorded stays unsaid, or what is ready undone, until the progress is gone."""
+    no outage is so long that recorded events stay unpublished, or ready work undone, until the progress is gone."""
     passed = s.passed + 1
     gone = bool(s.expires) and passed >= s.expires
     if gone and not contents.is_settled(s):

@@ -60,7 +60,7 @@ def main() -> None:
     """Run the order saga: four services as four processes, 640 orders, a kill -9 in the middle, an order that nobody
     answers, and an audit; with a page on which all of it can be watched.
 
-    Everything is kept in .saga/demo, which is made anew. Exits with 1 if the books differ or an order did not end.
+    Everything is kept in .saga/demo, which a run empties first. Exits with 1 if the books differ or an order is open.
     """
     clock = SystemClock()
     shutil.rmtree(FOLDER, ignore_errors=True)

@@ -206,14 +206,14 @@ async def test_two_processes_with_one_id_are_reported_and_lose_nothing(
 
 
 @pytest.mark.parametrize(
-    ("instance", "every_s", "is_said"), [("one-0", 0.5, True), ("one-0", 10, False), ("", 0.5, False)]
+    ("instance", "every_s", "is_logged"), [("one-0", 0.5, True), ("one-0", 10, False), ("", 0.5, False)]
 )
 async def test_only_what_silence_does_not_explain_is_taken_for_another_process(
-    caplog: pytest.LogCaptureFixture, instance: str, every_s: float, is_said: bool
+    caplog: pytest.LogCaptureFixture, instance: str, every_s: float, is_logged: bool
 ) -> None:
     clock = TrialClock()
     duplicate_instance = DuplicateInstance("payment", instance, 10, clock)
     for _ in range(9):
         duplicate_instance.record_forgotten()
         await clock.sleep(every_s)
-    assert len(caplog.records) == is_said  # once
+    assert len(caplog.records) == is_logged  # once

@@ -531,8 +531,8 @@ def test_the_clock_of_a_couchbase_is_in_the_version_of_a_document() -> None:
     now_ms = 1_795_270_000_123
 
     def store_clock_severities(cas: int) -> list[str]:
-        told_ms = COUCHBASE.version_time_ms(cas)
-        return [each.severity for each in findings.check_store_clock("store", told_ms, now_ms - 5, now_ms + 5)]
+        server_ms = COUCHBASE.version_time_ms(cas)
+        return [each.severity for each in findings.check_store_clock("store", server_ms, now_ms - 5, now_ms + 5)]
 
     assert store_clock_severities(now_ms * 1_000_000 + 999_999) == ["ok"]
     assert store_clock_severities((now_ms + 10_000) * 1_000_000) == ["warning"]

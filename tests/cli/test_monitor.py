@@ -105,8 +105,8 @@ def test_a_killed_monitor_restarts_and_the_service_continues(embedded_pottery: P
 
 def test_the_monitor_reads_from_a_given_time_on(saga: Call, folder: Path) -> None:
     tell(dead_letter("before"))
-    told_ms = CLOCK.now_ms()
-    until(lambda: CLOCK.now_ms() > told_ms + 5)
+    published_ms = CLOCK.now_ms()
+    until(lambda: CLOCK.now_ms() > published_ms + 5)
     since = iso(CLOCK.now_ms())
     tell(dead_letter("after"))
     with monitoring("--since", since) as (_, address):

@@ -302,8 +302,8 @@ def test_a_service_with_exactly_the_printed_rights_runs_dead_letters_wakes_and_c
             use_all_rights(guarded, monkeypatch)
             ordered = "CupOrdered --principal user:4711"
             for event, cup in ((ordered, "cup-1"), ("CupSold", "cup-1"), (ordered, "broken")):
-                said_of = A_CUP.replace("cup-1", cup)
-                published = await asyncio.to_thread(saga, "publish", *event.split(), stdin=said_of)
+                line = A_CUP.replace("cup-1", cup)
+                published = await asyncio.to_thread(saga, "publish", *event.split(), stdin=line)
                 assert published.exit_code == 0
             await CLOCK.within(WITHIN_S, until_done(("make", "handled"), ("make", "dead"), ("wrap", "handled")))
             await asyncio.to_thread(Path("mended").touch)

@@ -166,7 +166,7 @@ def test_each_rule_can_be_silenced_at_the_record_for_all_in_it(rule: str, schema
     assert problems(schema | {"lint": [rule]}) == []
 
 
-def test_a_rule_is_silenced_where_it_is_said_and_nowhere_else() -> None:
+def test_a_rule_is_silenced_where_the_schema_names_it_and_nowhere_else() -> None:
     fields = [field("weight", "int", doc="It.", lint=["unit"]), field("length", "int", doc="It.")]
     assert [found.at for found in problems(event_schema(fields=fields))] == ["length"]
     inside = part(*(dict(one) for one in fields))

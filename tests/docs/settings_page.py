@@ -35,7 +35,7 @@ and without `SAGA_`: `drain_s = 30`; or, where a flag is named, by that flag of 
 and a variable over the file. **What is empty or blank is not given**, in each of them: an unset variable of a compose
 file overrides nothing.
 
-All settings are read and checked when a command starts, and all problems are told at once, with exit code 2. A name
+All settings are read and checked when a command starts, and all problems are reported at once, with exit code 2. A name
 that begins with `SAGA_` and is no setting is a problem too; only what Kubernetes
 [gives to pods](../guides/deploying/kubernetes.md#on-kubernetes) for a Service called `saga` or `saga-...` is passed
 over. What holds a password, a key or a token is never shown, nor an address with a user or a password in it, which is

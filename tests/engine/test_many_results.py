@@ -269,7 +269,7 @@ async def test_a_version_that_handles_more_self_consumed_events_withdraws_those_
         @payment.handler(repeats=OrderPlaced)
         async def reserve(order: OrderPlaced) -> tuple[PaymentReserved, PaymentDeclined]:
             reserved = PaymentReserved(order_id=order.order_id, charge_id=f"c-{order.quantity}", amount=order.total)
-            return reserved, PaymentDeclined(order_id=order.order_id, reason="said beside it")
+            return reserved, PaymentDeclined(order_id=order.order_id, reason="emitted beside it")
 
         @payment.compensation(reserve)
         async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...

@@ -175,7 +175,7 @@ async def test_a_message_rejected_as_too_old_by_a_clock_far_ahead_runs_when_publ
 ) -> None:
     ran: list[str] = []
     async with place(tmp_path) as at:
-        worker, said_at = await at.worker(undoable(ran)), at.clock
+        worker, clock_before = await at.worker(undoable(ran)), at.clock
         at.clock = TrialClock()
         await at.clock.sleep(400 * 86_400)
         ahead = await at.worker(undoable(ran))
@@ -189,7 +189,7 @@ async def test_a_message_rejected_as_too_old_by_a_clock_far_ahead_runs_when_publ
         ]
         assert all("whether this worker's clock is ahead" in letter["dead_remedy"] for letter in ahead.dead)
         assert (await worker.progress()).n == 0, "nothing is kept of it"
-        at.clock = said_at
+        at.clock = clock_before
         await worker.takes(CANCELLED)
         await worker.takes(an_order())
         assert await worker.outcomes() == [("release", "compensated"), ("reserve", "ignored")]

@@ -66,7 +66,7 @@ def test_a_person_who_answers_after_the_first_reminder_decides(world: World) -> 
     assert budget(world) == Budget(free=BUDGET_FREE - 1000)
 
 
-def test_nobody_who_answers_is_reminded_three_times_and_then_the_loan_is_declined(world: World) -> None:
+def test_an_approver_without_an_answer_is_reminded_three_times_and_then_the_loan_is_declined(world: World) -> None:
     printer = Printer()
     start(world, printer)
     apply(world, "loan-1", income=1000)

@@ -136,7 +136,7 @@ def test_each_problem_is_found_and_what_needs_a_person_comes_first() -> None:
     ]
 
 
-def test_what_only_should_be_watched_needs_nobody() -> None:
+def test_what_only_should_be_watched_needs_no_person() -> None:
     waiting = busy("order", stuck={"waiting": 1}, oldest=(a_stuck("order", "waiting"),))
     overview = build_overview(ServiceFacts(activity=all_of(waiting), offsets=RUNNING))
     assert (overview.verdict, overview.sentence) == ("warn", "Nothing needs a person, but 1 thing should be watched")

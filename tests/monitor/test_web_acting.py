@@ -114,8 +114,8 @@ async def test_dead_letters_are_replayed_resolved_and_discarded_and_controls_swi
         await browser.send(flag, ("service", service), ("flag", "blue"), ("percent", "12.5"), ("why", "a part"))
         book = await shown(browser, f"/audit?service={service}", "It has 4 entries")
         assert "The control log is intact" in book.text
-        for told_of in ("flag blue for 12.5 % of the sagas a part", "ada no pause any more of handler forget seen"):
-            assert told_of in book.text, told_of
+        for line in ("flag blue for 12.5 % of the sagas a part", "ada no pause any more of handler forget seen"):
+            assert line in book.text, line
     await asyncio.to_thread(_recorded, saga)  # commands have an event loop of their own
 
 

@@ -321,7 +321,7 @@ def decisions_without_a_write_trust_the_cache(patch: pytest.MonkeyPatch) -> None
     """Survives, as it does the exploration. An old cache can make a turn end only with "it is in the inbox" or "it is
     kept already". Inbox entries do not go away. And what is kept is made ready by a write alone, whose message is not
     committed before whatever it made ready is done: if its worker dies, that message comes back, and is either new to
-    the cache of whoever gets it, so that a write is refused, or leads to somebody who looks. The rule stands guard over
+    the cache of its next worker, so that a write is refused, or leads to one that reads. The rule stands guard over
     two others, line 1a and settling, and costs a read.
     """
     rewrite_source(patch, next_action, "choose_next_action", "if certain or only_had else RELOAD", "")

@@ -111,7 +111,7 @@ async def test_an_unknown_service_is_reported_with_the_known_ones(
         async with EmbeddedAdministration(tmp_path / "broker.db", clock=CLOCK) as broker:
             await broker.ensure_topics([Topic("shipping.commands", 1), Topic("orders", 1)])
     async with open_stores([address], CLOCK, ["shipping"]) as sources:
-        assert [source.service for source in sources] == [], "it has said nothing yet"
+        assert [source.service for source in sources] == [], "it has published nothing yet"
 
 
 async def test_without_a_known_broker_missing_services_are_accepted(

@@ -93,8 +93,8 @@ def test_events_in_the_log_before_the_due_time_are_handled_before_the_deadline()
     behind = Now(DUE + 9, 1000, DUE - 1)
     assert choose_next_action(p, ALONE, Trigger(message=wake), behind, True) == AwaitLog(DUE, None)
     assert choose_next_action(p, ALONE, Trigger(message=C), behind, True) == Complete()
-    nobodys = replace(C, type="")
-    assert choose_next_action(p, ALONE, Trigger(message=nobodys), behind, True) == ForwardTimer(DUE + 9 + 1000)
+    unhandled = replace(C, type="")
+    assert choose_next_action(p, ALONE, Trigger(message=unhandled), behind, True) == ForwardTimer(DUE + 9 + 1000)
 
 
 def test_the_timer_of_a_deadline_is_checked_again_at_the_next_due_time_or_after_its_grace() -> None:

@@ -93,7 +93,7 @@ async def compared(evidence: Evidence, now_ms: int) -> tuple[int, list[str], lis
             else:
                 different = {k: (once[k], now[k]) for k in once if once[k] != now[k]}
                 others.append(
-                    f"{name} {saga}: {different}; unsaid {rebuilt.unpublished}; left {rebuilt.left_to_service}"
+                    f"{name} {saga}: {different}; unpublished {rebuilt.unpublished}; left {rebuilt.left_to_service}"
                 )
     return same, others, refused
 
