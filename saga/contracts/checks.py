@@ -102,11 +102,11 @@ class ContractProblem:
     line: int = 1
     """Line on which the field is defined; 1 for the whole file."""
     says: str
-    """What is wrong, worded so that it can be understood without `at`."""
+    """What is wrong. The sentence can be understood without `at`."""
     remedy: str = ""
     """How to fix the problem."""
     lines: tuple[str, ...] = ()
-    """Lines that show the problem, such as those of a diff."""
+    """Lines that show the problem, such as the lines of a diff."""
 
     def __str__(self) -> str:
         remedy = f"; {self.remedy}" if self.remedy else ""

@@ -1,4 +1,4 @@
-"""Make the schema of a new contract from the short texts that `saga contracts new` takes as options."""
+"""Make the schema of a new contract from the short texts that are passed as options to `saga contracts new`."""
 
 import json
 import re
@@ -12,22 +12,25 @@ _RECORD = re.compile(r"(?P<name>\w+):(?P<doc>.+)", re.DOTALL)
 _ENUM = re.compile(r"(?P<name>\w+)=(?P<symbols>\w+(?:,\w+)*):(?P<doc>.+)", re.DOTALL)
 _DEFAULT = re.compile(r"(?P<path>\w+(?:\.\w+)?)=(?P<value>.*)", re.DOTALL)
 _WORDS: Final = ("string", "bytes")
-"""Primitive types whose defaults are written as they are. All others are JSON."""
+"""Primitive types whose defaults are taken from the option as plain text. The defaults of all other types are parsed as
+JSON."""
 
 
 class FieldTexts(NamedTuple):
-    """The texts that describe the fields of a new contract besides its key."""
+    """Texts that describe the fields of a new contract, without its key."""
 
     fields: Sequence[str]
-    """`NAME:TYPE:DESCRIPTION` of fields of the event, `RECORD.NAME:TYPE:DESCRIPTION` of those of a nested record."""
+    """Fields: `NAME:TYPE:DESCRIPTION` for a field of the event, `RECORD.NAME:TYPE:DESCRIPTION` for a field of a nested
+    record."""
     records: Sequence[str] = ()
-    """`NAME:DESCRIPTION` of nested records."""
+    """Nested records: `NAME:DESCRIPTION`."""
     enums: Sequence[str] = ()
-    """`NAME=SYMBOL,SYMBOL:DESCRIPTION` of enums."""
+    """Enums: `NAME=SYMBOL,SYMBOL:DESCRIPTION`."""
     sensitive: Sequence[str] = ()
-    """Sensitive fields: `NAME`, or `RECORD.NAME`; `NAME=false` for one that only sounds so."""
+    """Sensitive fields: `NAME` or `RECORD.NAME`. `NAME=false` marks a field that is not sensitive although its name
+    suggests it."""
     defaults: Sequence[str] = ()
-    """`NAME=VALUE` or `RECORD.NAME=VALUE` of fields, `ENUM=SYMBOL` of enums."""
+    """Defaults: `NAME=VALUE` or `RECORD.NAME=VALUE` for a field, `ENUM=SYMBOL` for an enum."""
 
 
 def make_first_version(name: str, terms: Mapping[str, Any], fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -43,12 +46,12 @@ def make_first_version(name: str, terms: Mapping[str, Any], fields: Sequence[Map
 
 
 def draft_fields(texts: FieldTexts) -> list[dict[str, Any]]:
-    """Make the JSON of the fields that these texts describe. Raises `ValueError` with the first problem."""
+    """Make the JSON of the fields that these texts describe. Raises `ValueError` for the first problem."""
     return _Draft(texts).fields()
 
 
 class _Draft:
-    """The fields of the event, and the named types that they use."""
+    """The fields of an event that is being drafted, and the named types that they use."""
 
     def __init__(self, texts: FieldTexts) -> None:
         self.types: dict[str, dict[str, Any]] = {}
@@ -69,7 +72,7 @@ class _Draft:
             self.add_default(_match(_DEFAULT, text, "NAME=VALUE, as quantity=1"))
 
     def fields(self) -> list[dict[str, Any]]:
-        """Return the fields of the event, with each named type where it is used first."""
+        """Return the fields of the event. The first field that uses a named type contains its definition."""
         unused = dict(self.types)
         made = [{**field, "type": _define(field["type"], unused)} for field in self.event]
         if unused:
@@ -138,7 +141,7 @@ class _Draft:
         field |= {"default": value, "doc": doc}
 
     def is_text(self, type_: Any) -> bool:
-        """Return whether a default of a type is written as it is."""
+        """Return whether a default of this type is plain text, not JSON."""
         if isinstance(type_, dict):
             return type_["type"] in _WORDS
         return type_ in _WORDS or self.types.get(type_, {}).get("type") == "enum"
@@ -159,7 +162,7 @@ def _read_json(path: str, text: str) -> Any:
 
 
 def _define(type_: Any, unused: dict[str, dict[str, Any]]) -> Any:
-    """Replace the name of a type by its definition where it is used first, and take it from `unused`."""
+    """Replace the first use of a named type by its definition, and remove the definition from `unused`."""
     if isinstance(type_, list):
         return [_define(branch, unused) for branch in type_]
     if isinstance(type_, dict):

@@ -60,8 +60,8 @@ if TYPE_CHECKING:
 Change: TypeAlias = Callable[[str, bytes], bytes]
 """Function from the path and the bytes of a value to the bytes that replace the value."""
 WHOLE = "*"
-"""Path to which a ciphertext is bound if a value is encrypted as a whole, because the value is no event, or its schema
-is not known here."""
+"""Path to which a ciphertext is bound if a value is encrypted as a whole, because the value is not an event, or its
+schema is not known here."""
 _PREFIX = ENCRYPTED_PREFIX.encode()
 NO_KEYS = (
     "it holds encrypted values, and this process has no keys: set SAGA_KEYS to the folder of keys that all services "
@@ -109,8 +109,8 @@ def decrypt_fields(value: bytes, library: Library, saga: str, keys: "Callable[[s
         value: the encoded event.
         library: the library that knows its version.
         saga: the saga id, to which the ciphertexts are bound.
-        keys: function that returns the key of a name, or `None` if the key was erased, whose values become `erased`; it
-            raises `KeyMissing` if the key is missing.
+        keys: function that returns the key with a name. It returns `None` if the key was erased; the values encrypted
+            with that key are replaced by `erased`. It raises `KeyMissing` if the key is missing.
 
     Raises:
         KeyMissing: `keys` raised it, or a value was encrypted with another secret of the same subject.

@@ -1,9 +1,10 @@
 """Declare a contract as a Python class: `@event` above an event, `@record` and `@enum_type` above its nested types.
 
-The class is the source, and the `.avsc` file in `contracts/` is made from it: `saga contracts write` writes the file,
-`saga contracts check` compares the two. The decorator makes the same frozen dataclass that `saga contracts generate`
-would write, so the rest of the toolkit does not know which of the two it works with. Declaring a class reads no file:
-its schema is made from its annotations, and all problems of it are reported while its module is imported.
+The class is the source, and the `.avsc` file in `contracts/` is generated from it. `saga contracts write` writes the
+file; `saga contracts check` compares the two. The decorator makes the same frozen dataclass that `saga contracts
+generate` would write, so the rest of the toolkit does not distinguish the two kinds of classes. Declaring a class reads
+no file: the schema is made from the annotations of the class, and all problems are reported while its module is
+imported.
 """
 
 import dataclasses
@@ -60,12 +61,12 @@ _AVRO_TYPES: Final[Mapping[type, str]] = {
     date: "date",
     datetime: "timestamp-micros",
 }
-"""Avro type of each Python type whose annotation names no other one with `Avro`. Of several it is the one that loses
-nothing."""
+"""Avro type of each Python type, unless `Avro` in the annotation names another. If several Avro types fit, it is the
+one that loses no information."""
 
 
 class EventAttributes(TypedDict, total=False):
-    """The attributes of a contract, as `docs/reference/contracts.md` explains them; and `version`, for a class only."""
+    """Attributes of a contract: see `docs/reference/contracts.md`. Only `version` does not occur in contract files."""
 
     topic: Required[str]
     """Topic of the event, and folder of its contract."""
@@ -74,29 +75,29 @@ class EventAttributes(TypedDict, total=False):
     owner: Required[str]
     """Name of the only service that may emit the event."""
     version: int
-    """Number of the version that the class is; 1 if it is left out."""
+    """Number of the contract version that this class declares; 1 if it is left out."""
     starts: bool
     """True if the event starts a saga."""
     outcome: Literal["success", "failure"]
     """Outcome with which the event ends a saga."""
     produced_by: Literal["external"]
-    """Given if clients, and services that do not own the event, may publish it."""
+    """`"external"` if Clients, and services other than the owner, may publish the event."""
     consumed_by: Literal["external"]
-    """Given if unknown consumers take the event."""
+    """`"external"` if services outside of the known ones consume the event."""
     principal: str
-    """Header in which a foreign sender says who starts the saga."""
+    """Header in which an external sender names the principal who starts the saga."""
     id_header: str
-    """Header that holds the id of a message of a sender that writes no `ce_id`."""
+    """Header that holds the message id if a sender writes no `ce_id`."""
     id_field: str
-    """Field that holds that id."""
+    """Field that holds the message id if a sender writes no `ce_id`."""
     subject: str
-    """Field that says whom the event is about, for the key of its encryption."""
+    """Field that identifies the subject of the event, whose key encrypts the event's sensitive fields."""
     trusted_time: bool
-    """True if deadlines count from the event's own time, whichever producer published it."""
+    """True if a deadline counts from the event's own time even if its publisher is external."""
     compatible: Mode
-    """What this version promises to the others."""
+    """Compatibility mode in which this version is checked against the versions before it."""
     upcasts: Sequence[int]
-    """Numbers of the older versions that an upcaster reads."""
+    """Numbers of the older versions whose events an upcaster converts to this version."""
     lint: Sequence[str]
     """Rules of `saga contracts lint` that do not apply to the event."""
     aliases: Sequence[str]
@@ -106,23 +107,23 @@ class EventAttributes(TypedDict, total=False):
 
 
 class TypeAttributes(TypedDict, total=False):
-    """What a nested record or an enum can say beside its fields or symbols."""
+    """Attributes of a nested record or an enum, besides its fields or symbols."""
 
     aliases: Sequence[str]
     """Names that the type had in earlier versions."""
     namespace: str
-    """Namespace of the type; that of the event if it is left out."""
+    """Namespace of the type; if it is left out, the namespace of the event."""
     lint: Sequence[str]
     """Rules of `saga contracts lint` that do not apply to the type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Avro:
-    """What an annotation cannot say of a field: `Annotated[Decimal, Avro("decimal(12,2)")]`."""
+    """Details of a field that its Python type does not express, as in `Annotated[Decimal, Avro("decimal(12,2)")]`."""
 
     type: str = ""
-    """Avro type of the values, if it is not that of the Python type: `int` or `float` for 32 bits, `timestamp-millis`,
-    `decimal(PRECISION,SCALE)`."""
+    """Avro type of the values, if it is not the default for the Python type: `int` or `float` for 32 bits,
+    `timestamp-millis`, `decimal(PRECISION,SCALE)`."""
     aliases: Sequence[str] = dataclasses.field(default=(), kw_only=True)
     """Names that the field had in earlier versions."""
     lint: Sequence[str] = dataclasses.field(default=(), kw_only=True)
@@ -131,16 +132,16 @@ class Avro:
 
 _contracts: dict[type[Event], Contract] = {}
 _named_types: dict[type, Mapping[str, Any]] = {}
-"""Attributes of the nested records and enums that were given any."""
+"""Attributes passed to `@record` and `@enum_type`, by the class of the nested type."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field,))
 def event(**attributes: Unpack[EventAttributes]) -> Callable[[type[E]], type[E]]:
     """Declare the contract of an event as a class.
 
-    The annotations are the schema: `str`, `int`, `Decimal`, `tuple[T, ...]`, `Mapping[str, T]`, `T | None`, enums, and
-    classes below `@record`. `Annotated` adds the rest: a text that describes the field, `sensitive`, `Avro`. The
-    docstring describes the event.
+    The annotations define the schema: `str`, `int`, `Decimal`, `tuple[T, ...]`, `Mapping[str, T]`, `T | None`, enums,
+    and classes below `@record`. `Annotated` adds what a type cannot express: a text that describes the field,
+    `sensitive`, `Avro`. The docstring describes the event.
 
         @event(topic="payments", key="order_id", owner="payment")
         class PaymentReserved(Event):
@@ -149,8 +150,11 @@ def event(**attributes: Unpack[EventAttributes]) -> Callable[[type[E]], type[E]]
             amount: Annotated[Decimal, Avro("decimal(12,2)"), "What was set aside, in euros."]
             card: Annotated[str, sensitive]
 
-    Promises: returns a frozen dataclass with keyword arguments and slots, as `saga contracts generate` would write it.
-    No file is read. Where a service starts, the class is compared with the file in `contracts/`.
+    Guarantees:
+
+    - The class becomes a frozen dataclass with slots and keyword-only arguments, as `saga contracts generate` would
+      write it.
+    - Declaring the class reads no file. When a service starts, the class is compared with its file in `contracts/`.
 
     Raises `DeclarationError` with all problems of the class.
     """
@@ -187,7 +191,7 @@ def record(cls: type[T], /) -> type[T]: ...
 def record(**attributes: Unpack[TypeAttributes]) -> Callable[[type[T]], type[T]]: ...
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field,))
 def record(cls: type[T] | None = None, /, **attributes: Unpack[TypeAttributes]) -> Any:
-    """Declare a nested record of an event as a class. Its fields are written as those of an event.
+    """Declare a nested record of an event as a class. Its fields are declared in the same way as those of an event.
 
         @record
         class Address:
@@ -210,7 +214,7 @@ def record(cls: type[T] | None = None, /, **attributes: Unpack[TypeAttributes]) 
 
 
 def enum_type(*, default: str | None = None, **attributes: Unpack[TypeAttributes]) -> Callable[[type[S]], type[S]]:
-    """Say of an enum what its members cannot say. An enum without it needs no decorator.
+    """Declare the default and other attributes of an enum. An enum that has none needs no decorator.
 
         @enum_type(default="UNKNOWN")
         class Carrier(StrEnum):
@@ -219,7 +223,7 @@ def enum_type(*, default: str | None = None, **attributes: Unpack[TypeAttributes
             UNKNOWN = "UNKNOWN"
 
     Args:
-        default: the symbol that readers use for one that they do not know.
+        default: the symbol that replaces an unknown symbol in a message.
         attributes: aliases, namespace and lint rules.
     """
 
@@ -232,7 +236,8 @@ def enum_type(*, default: str | None = None, **attributes: Unpack[TypeAttributes
 
 
 def declared_contract(cls: type[Event]) -> Contract | None:
-    """Return the contract that `@event` made from a class, with that one version; `None` for any other class."""
+    """Return the contract that `@event` made from a class; it has only the declared version. Return `None` for other
+    classes."""
     return _contracts.get(cls)
 
 
@@ -240,7 +245,7 @@ def declared_contract(cls: type[Event]) -> Contract | None:
 
 
 def _check_attributes(given: Mapping[str, Any], known: Any, where: str) -> None:
-    """Check the names of attributes, and the types of those that no schema has."""
+    """Check the names of the attributes, and the types of those that are used before the schema is parsed."""
     problems = [f"{name}= is missing" for name in sorted(known.__required_keys__ - given.keys())]
     for name in sorted(given.keys() - known.__annotations__.keys()):
         close = get_close_matches(name, known.__annotations__, n=1)
@@ -261,7 +266,7 @@ def _check_attributes(given: Mapping[str, Any], known: Any, where: str) -> None:
 
 
 def _make_dataclass(cls: type[T], where: str) -> type[T]:
-    """Make the dataclass. `repr` does not show its sensitive fields."""
+    """Turn the class into a frozen dataclass whose `repr` does not show sensitive fields."""
     hints = _read_hints(cls, where)
     for name, hint in hints.items():
         if _split(hint).sensitive:
@@ -279,7 +284,7 @@ def _make_dataclass(cls: type[T], where: str) -> type[T]:
 
 
 def _read_hints(cls: type, where: str) -> dict[str, Any]:
-    """Return the annotations of the fields of a class, in order."""
+    """Return the annotations of a class's fields, in the order of the fields."""
     try:
         hints = get_type_hints(cls, include_extras=True)
     except (NameError, TypeError, AttributeError, SyntaxError) as why:
@@ -293,7 +298,8 @@ def _read_hints(cls: type, where: str) -> dict[str, Any]:
 
 
 def _read_doc(cls: type) -> str:
-    """Return the docstring of a class, each paragraph in one line. That which `dataclass` makes is none."""
+    """Return the docstring of a class, with each paragraph on one line; empty if there is none, or if `dataclass` made
+    it."""
     doc = cls.__dict__.get("__doc__")
     if not isinstance(doc, str) or doc.startswith(f"{cls.__name__}("):
         return ""
@@ -303,7 +309,7 @@ def _read_doc(cls: type) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Hint:
-    """An annotation without its `Annotated`, and what that says."""
+    """A field's annotation, split into the type and what `Annotated` adds to it."""
 
     inner: Any
     doc: str
@@ -312,7 +318,7 @@ class _Hint:
 
 
 def _split(hint: Any) -> _Hint:
-    """Take an annotation apart. `sensitive` may stand inside or outside of `... | None`."""
+    """Split an annotation. `sensitive` may stand inside or outside of `... | None`."""
     while isinstance(hint, TypeAliasType):
         hint = hint.__value__
     said: list[Any] = []
@@ -332,7 +338,7 @@ def _split(hint: Any) -> _Hint:
 
 
 def _optional(hint: Any) -> Any:
-    """Return `T` of an annotation `T | None`; `None` for any other one."""
+    """Return `T` if the annotation is `T | None`; otherwise `None`."""
     arguments = get_args(hint)
     if get_origin(hint) not in (Union, types.UnionType) or types.NoneType not in arguments or len(arguments) != 2:
         return None
@@ -343,8 +349,8 @@ def _optional(hint: Any) -> Any:
 
 
 class _SchemaBuilder:
-    """Builder of the schema of one event. It collects the problems that only the class shows; all others are found
-    where the schema is parsed."""
+    """Builder of the schema of one event. It collects only the problems that parsing the schema afterwards would not
+    find."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -352,9 +358,9 @@ class _SchemaBuilder:
         self.classes: dict[str, type] = {}
         """Classes of the nested types, by name."""
         self.named: dict[type, tuple[str, schema.Type]] = {}
-        """Nested types that are defined already: full name and type."""
+        """Full name and type of each nested type that is already defined."""
         self.open: list[type] = []
-        """The records that contain the current field."""
+        """Records that enclose the current field, from the outermost to the innermost."""
 
     def event(self, cls: type[Event], head: Mapping[str, Any]) -> dict[str, Any]:
         """Build the schema of an event from its class and its attributes."""
@@ -362,7 +368,7 @@ class _SchemaBuilder:
         return {"type": "record", "name": cls.__name__, **head, "fields": fields}
 
     def fields(self, cls: type, namespace: str, at: str) -> tuple[list[dict[str, Any]], list[schema.Field]]:
-        """Build the fields of a record, as JSON and as parsed fields."""
+        """Build the fields of a record. Return them as JSON and as parsed fields."""
         self.open.append(cls)
         hints = _read_hints(cls, self.where)
         built = []
@@ -400,13 +406,13 @@ class _SchemaBuilder:
         return whole, schema.Field(field.name, type_, default, tuple(given.avro.aliases), given.sensitive)
 
     def type_(self, hint: Any, avro: str, namespace: str, at: str) -> tuple[Any, schema.Type]:
-        """Build a type, as JSON and as parsed type.
+        """Build the type for an annotation. Return it as JSON and as a parsed type.
 
         Args:
             hint: the annotation.
-            avro: Avro type that an annotation around it names; empty if there is none.
-            namespace: namespace around it.
-            at: path of its field.
+            avro: the Avro type that an enclosing annotation names; empty if there is none.
+            namespace: the enclosing namespace.
+            at: path of the field.
         """
         split = _split(hint)
         inner, avro = split.inner, split.avro.type or avro
@@ -455,7 +461,7 @@ class _SchemaBuilder:
     def named_type(
         self, cls: type, around: str, build: Callable[[Any, str], tuple[dict[str, Any], schema.Type]]
     ) -> tuple[Any, schema.Type]:
-        """Build a record or an enum where it is used first, and name it where it is used again."""
+        """Build a record or an enum. Its first use contains the definition; later uses only refer to it by name."""
         if cls in self.named:
             full, type_ = self.named[cls]
             space, _, short = full.rpartition(".")
@@ -487,7 +493,7 @@ class _SchemaBuilder:
         return body, schema.EnumType(cls.__name__, tuple(symbols), "")
 
     def default(self, type_: schema.Type, value: object) -> object:
-        """Return the raw form of a default."""
+        """Convert a default to its raw form."""
         try:
             raw = to_raw(type_, self.classes)(value)
             stored = schema.raw_default(type_, _default_to_json(type_, raw))
@@ -500,12 +506,12 @@ class _SchemaBuilder:
 
 
 class _UnsupportedAnnotation(Exception):
-    """Error for an annotation that says no type of a contract. Without a text the problem has been reported already,
-    for a field inside."""
+    """Error for an annotation that is not the type of a contract. Its text is empty if the problem has already been
+    reported for a nested field."""
 
 
 def _default_to_json(type_: schema.Type, raw: Any) -> Any:
-    """Convert a raw default to the JSON in which a schema has it."""
+    """Convert a raw default to JSON, as it is written in a schema."""
     match type_:
         case schema.OptionalType(inner):
             return None if raw is None else _default_to_json(inner, raw)
@@ -539,12 +545,13 @@ def _plain(value: Any) -> Any:
 
 
 def _is_given(value: Any) -> bool:
-    """Return whether an attribute says something. False, and an empty list, say the same as its absence."""
+    """Return whether an attribute has an effect. False and an empty list are equivalent to leaving the attribute
+    out."""
     return value not in (None, False, "", (), [])
 
 
 def iterate_declared(module: types.ModuleType) -> Iterator[type[Event]]:
-    """Yield the event classes that a module declares itself, in order."""
+    """Yield the event classes that this module itself declares, in order. Imported classes are left out."""
     for value in vars(module).values():
         if isinstance(value, type) and value.__module__ == module.__name__ and value in _contracts:
             yield value

@@ -1,7 +1,7 @@
 """Find the modules that declare events with `@event`, and compare their classes with the files in `contracts/`.
 
-`saga contracts write` writes what differs, `saga contracts check` reports it. A released version is never changed: the
-comparison says which number the next one has.
+`saga contracts write` writes the files that differ; `saga contracts check` reports them. A released version is never
+changed. If its class differs from the released file, the comparison names the number for the next version.
 """
 
 import ast
@@ -21,26 +21,27 @@ from saga.errors import ContractError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClassDrift:
-    """A class that says something else than its file in `contracts/`."""
+    """A class that differs from its file in `contracts/`."""
 
     file: Path
     text: str
-    """Text of the file as the class says it."""
+    """Text that the file would have if it were written from the class."""
     differences: tuple[str, ...]
-    """Differences by which programs are concerned; none if only descriptions or the layout differ."""
+    """Differences that affect programs; empty if only descriptions or the layout differ."""
     refusal: str = ""
-    """Why the file must not be written, with what to do; empty if it may be."""
+    """Reason why the file must not be written, and what to do instead; empty if it may be written."""
 
 
 def find_event_modules(folder: Path) -> dict[Path, dict[str, int]]:
-    """Find the modules in a folder that declare events. Return the lines of their classes, by name, for each module."""
+    """Find the modules in a folder that declare events. Return, for each module, the line of each event class by
+    name."""
     found = {path: lines for path in find_modules(folder) if (lines := find_event_lines(path))}
     return dict(sorted(found.items()))
 
 
 def find_event_lines(module: Path) -> dict[str, int]:
-    """Return the line of each class in a module that is below `@event`, by its name. A module that is no Python has
-    none."""
+    """Return the line of each class below `@event` in a module, by the name of the class. A file that is not valid
+    Python has no such classes."""
     source = module.read_text("utf-8", "replace")
     if "event" not in source or "saga" not in source:  # most modules need not be parsed
         return {}
@@ -66,8 +67,8 @@ def find_event_lines(module: Path) -> dict[str, int]:
 
 
 def dotted_name(module: Path) -> str:
-    """Return the name by which Python imports a module: relative to the current folder, or to a longer folder of
-    `sys.path`."""
+    """Return the dotted name under which Python imports a module. It is relative to the innermost of the current folder
+    and the folders in `sys.path` that contain the module."""
     path = module.resolve()
     roots = [Path(each).resolve() for each in (".", *sys.path)]
     above = max((root for root in roots if path.is_relative_to(root)), key=lambda root: len(root.parts), default=None)
@@ -76,12 +77,12 @@ def dotted_name(module: Path) -> str:
 
 
 def compare_with_file(declared: Contract, folder: Path, released: Mapping[str, str] | None) -> ClassDrift | None:
-    """Compare what a class declares with its file. Return `None` if the file says the same.
+    """Compare a class with its file. Return `None` if they agree.
 
     Args:
         declared: the contract of the class.
         folder: the contracts folder.
-        released: the digests of released versions, by path; `None` if the folder has no file of releases.
+        released: the digests of released versions, by path; `None` if the folder has no file of released versions.
     """
     version = declared.newest
     file, text = folder / f"{version.path}.avsc", format_schema(version.schema)
@@ -112,7 +113,7 @@ def compare_with_file(declared: Contract, folder: Path, released: Mapping[str, s
 
 
 def _newest_number(declared: Contract, folder: Path) -> int:
-    """Return the number of the newest version for which there is a file; 0 if there is none."""
+    """Return the number of the newest version that has a file; 0 if none has one."""
     numbers = [path.stem.rpartition(".v")[2] for path in (folder / declared.topic).glob(f"{declared.name}.v*.avsc")]
     return max((int(number) for number in numbers if number.isdecimal()), default=0)
 

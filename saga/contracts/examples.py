@@ -1,4 +1,4 @@
-"""Make an example of an event, in the JSON form that people read and write. Pure."""
+"""Make an example of an event, in the JSON form that people read and write. Pure functions."""
 
 from decimal import Decimal
 from typing import Final, TypeAlias
@@ -24,7 +24,7 @@ _SCALARS: Final[dict[schema.ScalarKind, Json]] = {
 def make_example(contract: Contract) -> dict[str, Json]:
     """Return the fields of an event of the newest version, with made-up values. Fields with a default are left out.
 
-    The saga id is made of the name of its field: `order-1` for `order_id`.
+    The saga id is derived from the name of its field: `order-1` for `order_id`.
     """
     example = _make_record(contract.newest.record)
     example[contract.key] = example_saga_id(contract)

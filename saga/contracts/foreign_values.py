@@ -54,7 +54,7 @@ _ELSEWHERE = {
         "have its sender write it before the value (Apicurio: apicurio.registry.as-confluent set to true)",
     ),
 }
-"""Headers in which some serializers write the schema id, in lower case. Each has a hint what its sender should
+"""Headers in which some serializers write the schema id, in lower case, each with a hint about what the sender should
 change."""
 UNWRITTEN = "default-changed"
 """Name of the rule of `saga.contracts.compatibility` about fields whose defaults differ."""
@@ -199,7 +199,8 @@ def _inline_field(field: Any, around: str, types: Mapping[str, Any], defined: se
 
 
 def is_version(schema: str, fingerprint: bytes, version: Version | None) -> bool:
-    """Return whether a registered schema has this fingerprint and means the same as `version`, unless that is `None`.
+    """Return whether a registered schema has this fingerprint and, unless `version` is `None`, means the same as
+    `version`.
 
     The fingerprint alone is not enough, because it does not cover logical types.
     """
@@ -226,7 +227,7 @@ def contract_name_in(value: bytes | None, writer: Writer | None, library: Librar
 
 
 def record_name_of(writer: Writer) -> str:
-    """Return the full record name in a writer's schema, for messages to people. Raises `BadInput` for an invalid
+    """Return the full name of the record in a writer's schema, for use in texts. Raises `BadInput` for an invalid
     schema."""
     return quote_text(_parse_foreign(writer.schema).full_name)
 

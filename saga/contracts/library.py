@@ -145,23 +145,26 @@ def contract_of(event: type[Event]) -> Contract:
 
 
 def contract_at_import(event: type[Event]) -> Contract:
-    """Return the contract by which declarations are checked while a service is imported.
+    """Return the contract against which declarations are checked while a service is imported.
 
-    For a class below `@event` it is what the class says, so that a service can be imported before its contracts are
-    written. What is written is compared where the service starts. Raises `DeclarationError` as `contract_of` does.
+    For a class below `@event` it is the contract that the class declares, so a service can be imported before the files
+    of its contracts are written. When the service starts, the class is compared with these files. Raises
+    `DeclarationError` as `contract_of` does.
     """
     return declared_contract(event) or binding_of(event).contract
 
 
 def version_at_import(event: type[Event]) -> Version:
-    """Return the version by which declarations are checked while a service is imported: see `contract_at_import`."""
+    """Return the version against which declarations are checked while a service is imported: see
+    `contract_at_import`."""
     declared = declared_contract(event)
     return binding_of(event).version if declared is None else declared.newest
 
 
 def library_at_import(event: type[Event]) -> Library:
-    """Return the contracts beside an event while a service is imported. For a class below `@event` they may not have
-    been written yet. Raises `DeclarationError` as `contract_of` does."""
+    """Return the library of contracts to which an event belongs, while a service is imported. For a class below
+    `@event` the library is empty if the contracts folder has not been written yet. Raises `DeclarationError` as
+    `contract_of` does."""
     if declared_contract(event) is None:
         return binding_of(event).library
     try:
@@ -185,7 +188,7 @@ def binding_of(event: type[Event]) -> Binding:
 
 
 def bind(event: type[Event], binding: Binding) -> None:
-    """Register the binding of a class that the toolkit itself has made in memory, for which there is no schema file."""
+    """Register the binding of a class that the toolkit made in memory and for which there is no schema file."""
     _bindings[event] = binding
 
 

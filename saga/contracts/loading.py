@@ -464,9 +464,9 @@ def _describe_range(number: int) -> str:
 def check_upcast_steps(versions: Sequence[Version]) -> Iterator[tuple[int, str]]:
     """Check `"upcasts"` across all versions of one contract. Yield each problem with the number of its version.
 
-    If one version reads another without an upcaster, both give their fields the same meaning. So a step between two
-    versions that needs an upcaster in one pair needs it in the other pairs, too. If `"upcasts"` left a version out
-    there, messages of that version would silently be misread.
+    If one version reads another without an upcaster, the fields of both have the same meaning. So if version 3 needs an
+    upcaster for version 2, and version 2 reads version 1 without one, then version 3 needs an upcaster for version 1,
+    too. If `"upcasts"` did not list it, messages of version 1 would silently be misread.
 
     Args:
         versions: the existing versions, oldest first.
@@ -501,7 +501,7 @@ def check_upcast_steps(versions: Sequence[Version]) -> Iterator[tuple[int, str]]
 
 
 def merge_marks(record: RecordType, others: Iterable[RecordType]) -> RecordType:
-    """Return a record in which each field is marked as sensitive that is so in this record or in one of the others.
+    """Return the record with every field marked as sensitive that is marked in this record or in one of the others.
 
     A nested record that is used in several places gets the same marks in all places.
 
@@ -539,7 +539,7 @@ def find_missing_marks(written: Type, merged: Type, at: str = "") -> Iterator[st
 
 
 def _collect(type_: Type, named: dict[str, set[str]]) -> None:
-    """Add the names of the sensitive fields in each record of a type to `named`, by the name of the record."""
+    """Collect the names of the sensitive fields in each record of a type in `named`, by the name of the record."""
     match type_:
         case RecordType(name=name, fields=fields):
             for field in fields:

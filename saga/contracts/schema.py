@@ -89,7 +89,7 @@ class ForeignType(ScalarType):
     """
 
     words: str
-    """Description of the type, for messages to people."""
+    """Description of the type, as readable text."""
     is_plain: bool = False
     """True if the type is the primitive `kind` without a logical type known to Avro; its values are then read as that
     primitive. If false, only text is read."""
@@ -112,7 +112,7 @@ class EnumType:
     symbols: tuple[str, ...]
     doc: str
     default: str | None = None
-    """Symbol as which an unknown symbol in a message is read. Without a default, such a message cannot be read."""
+    """Symbol that replaces an unknown symbol in a message. Without a default, such a message cannot be read."""
     aliases: tuple[str, ...] = ()
     namespace: str = ""
 
@@ -147,7 +147,7 @@ class Field:
     default: object
     aliases: tuple[str, ...]
     sensitive: bool = False
-    """True if people see `***` instead of its value."""
+    """True if the value of the field is replaced by `***` where people see it."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def raw_default(type_: Type, default: object) -> object:
 
 
 def describe_type(type_: Type) -> str:
-    """Describe a type, for messages to people."""
+    """Describe a type as readable text."""
     match type_:
         case ForeignType(words=words):
             return words

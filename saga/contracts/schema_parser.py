@@ -355,7 +355,7 @@ def _make_foreign(schema: Any) -> ForeignType:
 
 
 def _describe_foreign(schema: Any) -> str:
-    """Describe a type of a foreign schema, for messages to people."""
+    """Describe a type of a foreign schema as readable text."""
     if not isinstance(schema, dict):
         return "a union" if isinstance(schema, list) else quote_text(str(schema))
     kind, logical = schema.get("type"), schema.get("logicalType")
@@ -427,7 +427,7 @@ def parse_type(kind: str) -> tuple[Any, Type]:
 
 
 def type_to_json(kind: str) -> Any:
-    """Return the JSON of the short form of a type. Raises `ValueError` for one that there is not."""
+    """Return the JSON for the short form of a type. Raises `ValueError` if there is no such type."""
     if kind in PRIMITIVES:
         return kind
     if kind in LOGICAL:

@@ -85,7 +85,7 @@ def upcaster_of(event: type[Event], version: int) -> Upcaster | None:
 
 
 def find_missing_upcasters(event: type[Event]) -> Iterator[str]:
-    """Report each older version for which a consumed event class needs an upcaster but none is registered."""
+    """Report each older version of a consumed event class for which an upcaster is needed and none is registered."""
     version = binding_of(event).version
     for number in sorted(version.upcasts):
         if upcaster_of(event, number) is None:
