@@ -55,7 +55,7 @@ then hide the name.
 if not TYPE_CHECKING:  # type checkers assume that a module with `__getattr__` has every name
 
     def __getattr__(name: str) -> object:
-        """Load the name from its module."""
+        """Import a public name from its module on first use."""
         if name not in _HOMES:
             raise AttributeError(f"module 'saga.testing' has no attribute {name!r}")
         return getattr(import_module(_HOMES[name]), name)

@@ -1,5 +1,5 @@
-"""Decorators for tests: `simulate` runs a test under many seeds with faults, `crash_everywhere` with a crash at every
-point, `replay` from a recorded schedule.
+"""Decorators for tests: `simulate` runs a test under many seeds with faults, `crash_everywhere` runs it with a crash at
+every point, and `replay` runs it from a recorded schedule.
 """
 
 from collections.abc import Callable, Sequence
@@ -61,8 +61,8 @@ def crash_everywhere(
     """Run the test once for each crash point. There is one before and one after each operation on the store, the broker
     or an external system. The report says how many there were.
 
-    `pairs`: also try pairs of crashes, in which the second one happens after the first; by default only if a run is
-    short.
+    `pairs`: True to also try pairs of crashes, in which the second crash happens after the first. By default pairs are
+    tried only if a run is short.
     """
     if scenario is not None:
         return _mark(scenario, Crashes(None))

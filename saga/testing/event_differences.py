@@ -1,4 +1,4 @@
-"""Explanations of failed assertions on events: which event of a list differs, and in which field."""
+"""Explain failed assertions on events: which event of a list differs, and in which field."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields

@@ -59,11 +59,11 @@ EVERYTHING_RATES: dict[FaultKind, float] = {
     "backlog": 0.0005,
     "other partitioner": 0.050,
 }
-"""Rates of `faults.everything()`.
+"""Probability of each kind of fault for each operation, as used by `faults.everything()`.
 
-Poison messages and newer schemas are left out, because a saga that gets one waits until an operator replays its dead
-letter. Deployments are left out because most services have one release. Gaps are left out because after a gap nobody
-can know which documents were removed.
+Some kinds are left out. After a poison message or a newer schema, the saga waits until an operator replays its dead
+letter. A deployment needs several releases, and most services have one. After a gap nothing can tell which documents
+were removed.
 """
 
 
@@ -92,7 +92,7 @@ class Faults:
 
 
 class faults:
-    """Constructors of `Faults`; `|` joins them: `faults.of("crash", rate=0.05) | faults.of("duplicate",
+    """Constructors of `Faults`. Join several with `|`: `faults.of("crash", rate=0.05) | faults.of("duplicate",
     target="payment")`.
 
     - crash: the process dies before or after any operation on the store, the broker or an external system, and another
@@ -104,29 +104,32 @@ class faults:
     - partition: a worker, or all workers of a service, cannot reach the store or the broker for a while.
     - freeze: a process is suspended, perhaps until it is considered dead, and then continues without noticing.
     - rebalance: partitions move among the workers, once or several times, or a worker is restarted gracefully.
-    - clock: a process's clock is wrong from then on, nearly always by up to ten minutes, seldom by days or years.
+    - clock: a process's clock is wrong from then on. The error is nearly always at most ten minutes, seldom days or
+      years.
     - full disk: the store or the broker rejects writes for a while.
     - slow store: every operation of a service's store takes seconds, for a while.
     - throttle: the store rejects an operation once.
     - expiry: a published record is delivered a second time after the services have forgotten its saga.
-    - recreated topic: a topic is deleted and created again. Records that not every service has finished with are
-      published again, at other offsets; timers are lost.
+    - recreated topic: a topic is deleted and created again. Records that some service has not finished are published
+      again, at other offsets; timers are lost.
     - newer schema: a message arrives whose schema no service here knows yet.
     - poison: a message arrives that cannot be decoded.
-    - deploy: a worker is restarted as another release of its service, and after a while as the newest; only where
-      `world.deploy` has deployed another one.
-    - gap: a connector was away for so long that it starts from scratch: existing documents are delivered again, as they
-      are now, and removals are never delivered; only in a world with `world.use_connector()`.
+    - deploy: a worker is restarted with another release of its service, and after a while with the newest. This happens
+      only if `world.deploy` has deployed another release.
+    - gap: a connector was away for so long that it starts from scratch. It delivers existing documents again, in their
+      current state, and never delivers removals. This happens only in a world with `world.use_connector()`.
     - slow handler: a step is answered only after seconds, while partitions move among the workers.
-    - outage: all workers of a service die, and others start minutes or hours later: longer than most deadlines.
+    - outage: all workers of a service die, and others start minutes or hours later, which is longer than most
+      deadlines.
     - lag: a published record, and all later ones in its partition, become visible minutes to an hour late.
     - backlog: a service gets one record after another, seconds apart, for up to an hour.
-    - other partitioner: a record that the application publishes is in another partition than its key says.
+    - other partitioner: a record that the application publishes is not in the partition that the toolkit's partitioner
+      chooses for its key.
     """
 
     @staticmethod
     def everything() -> Faults:
-        """Return all kinds of faults, for all targets and all the time, at rates that let most sagas end. Newer
+        """Return nearly all kinds of faults, for all targets and all the time, at rates that let most sagas end. Newer
         schemas, poison messages, deployments and gaps are left out.
         """
         return Faults(tuple(FaultRule(kind=k, rate=r, target="*", window_s=None) for k, r in EVERYTHING_RATES.items()))
@@ -142,7 +145,8 @@ class faults:
             target: a service, a topic, or `service.handler` for the steps of a handler; `*` means everything.
             window: beginning and end in virtual time since the start; `None` means always.
 
-        Raises `SagaError` for an unknown kind, a rate that is no probability, or a window that ends before it begins.
+        Raises `SagaError` for an unknown kind, a rate that is not a probability, or a window that ends before it
+        begins.
         """
         unknown = [kind for kind in kinds if kind not in KINDS]
         if unknown or not kinds:
@@ -159,8 +163,8 @@ class faults:
 
 
 class Chance:
-    """The random numbers of one run. Each is derived from the seed and a text, so it does not depend on the order in
-    which numbers are drawn.
+    """The random numbers of one run. Each number is derived from the seed and a text, so it does not depend on which
+    numbers were drawn before it.
     """
 
     __slots__ = ("_key", "seed")
@@ -222,7 +226,9 @@ VARIANTS: Mapping[FaultKind, tuple[str, str]] = {
     "crash": (" before", " after"),
     "partition": (" of the service", " of the process"),
 }
-"""Kinds of faults with two variants, and the suffixes that tell the variants apart in a schedule."""
+"""The two variants of a kind of fault, as the suffixes that distinguish them in a schedule. Kinds without variants are
+not listed.
+"""
 APPLICATION = "application"
 """Name of the process outside the services that publishes events. It never crashes."""
 APPLICATION_KINDS: frozenset[FaultKind] = frozenset(
@@ -239,23 +245,23 @@ class Operation(NamedTuple):
     process: str
     service: str
     number: int
-    """Number of the operation among all operations of this process, including its earlier lives."""
+    """Number of the operation among all operations of this process, including those before a restart."""
     what: OperationKind
     where: str
-    """What the operation is about, as shown in reports."""
+    """Target of the operation, such as a document or a topic, as shown in reports."""
     names: tuple[str, ...]
-    """Names that a fault rule's target can match: the topics of a publish, `service.handler` of a step."""
+    """Names that a fault rule's target can match: the topics of a publish, or `service.handler` for a step."""
 
 
 class PlannedFault(NamedTuple):
-    """A fault and the operation that it hits. Its duration and extent follow from the seed."""
+    """A fault and the operation that it hits. How long it lasts and what it affects are derived from the seed."""
 
     process: str
     number: int
     kind: FaultKind
     after: bool = False
-    """Selects the second variant of the kind: a crash after the operation has taken effect, or a partition that affects
-    only this process.
+    """True for the second variant of the kind: a crash after the operation has taken effect, or a partition that
+    affects only this process.
     """
 
     def __str__(self) -> str:
@@ -263,7 +269,7 @@ class PlannedFault(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "PlannedFault":
-        """Parse a text that `str` made. Raises `SagaError`.
+        """Parse the text form of a planned fault, as made by `str`. Raises `SagaError` for any other text.
 
         >>> PlannedFault.parse("payment-1#12 crash after")
         PlannedFault(process='payment-1', number=12, kind='crash', after=True)
@@ -286,7 +292,7 @@ class FaultPlan(Protocol):
 
 @dataclass(slots=True)
 class RandomPlan:
-    """A plan that draws at random whether a fault hits an operation, at most one for each."""
+    """A plan that draws at random which fault hits an operation. An operation is hit by at most one fault."""
 
     faults: Faults
     chance: Chance
@@ -336,16 +342,16 @@ class ScheduledPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The schedule of one run, which can be used to repeat that run. If `drawn` is `None`, exactly the planted faults
-    happen.
+    """The schedule of one run, from which the run can be repeated. If `drawn` is `None`, exactly the faults in
+    `planted` happen.
     """
 
     seed: int
     drawn: Faults | None = None
-    """Rules by which faults are drawn from the seed; planted faults are then ignored."""
+    """Rules by which faults are drawn from the seed. If they are given, `planted` is ignored."""
     planted: tuple[PlannedFault, ...] = ()
     without: frozenset[int] = frozenset()
-    """Numbers of the test's events that are left out."""
+    """Numbers (from 0) of the events published by the test that are left out."""
 
     @classmethod
     def parse(cls, seed: int, faults: Iterable[str], without: Iterable[int]) -> Self:

@@ -1,4 +1,4 @@
-"""The function `check_idempotent`: check that the handlers of a service give the same result when they are rerun."""
+"""Check that the handlers of a service give the same result when they run again: `check_idempotent`."""
 
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -78,17 +78,17 @@ _SIMPLE: Final[Mapping[ScalarKind, object]] = {
 
 
 class DueDeadline(NamedTuple):
-    """The time of a deadline handler has come, and it runs."""
+    """Marks the point in a script at which a deadline becomes due and its handler runs."""
 
     handler: str
 
 
 Arrivals: TypeAlias = tuple[Event | DueDeadline, ...]
-"""Events that arrive and deadlines that are due, in this order."""
+"""Events that arrive and deadlines that become due, in this order."""
 
 
 class Script(NamedTuple):
-    """A handler, and what must arrive, in this order, for it to run."""
+    """The arrivals after which a handler runs, in order."""
 
     handler: Reaction
     arrivals: Arrivals
@@ -97,10 +97,11 @@ class Script(NamedTuple):
 def find_scripts(declared: Declared, given: Sequence[Event]) -> list[Script]:
     """Return scripts for each handler and compensation. Together they contain every event that the handler can take.
 
-    A script contains only events that come from outside the service. Instead of a self-consumed event it contains what
-    makes the service emit it: events, and the deadline whose handler emits it. A script is empty if the handler waits
-    for an event that no other handler of the service emits. Raises `SagaError` if the given events belong to several
-    sagas, or if the service does not consume one of them.
+    A script contains only events from outside the service. A self-consumed event is replaced by the events and
+    deadlines that make the service emit it. A script is empty if its handler waits for an event that no other handler
+    of the service emits.
+
+    Raises `SagaError` if the given events belong to several sagas, or if the service does not consume one of them.
     """
     planner = _Planner(declared, given)
     return [Script(each, found) for each in declared.reactions for found in planner.handler(each, frozenset()) or [()]]
@@ -108,7 +109,7 @@ def find_scripts(declared: Declared, given: Sequence[Event]) -> list[Script]:
 
 def make_example(event: type[Event], saga: str) -> Event:
     """Return a simple event of this class: every number is 1, every text is named after its field, and optional fields
-    are filled in.
+    have a value.
     """
     binding = binding_of(event)
     record, classes = binding.version.record, binding.classes
@@ -139,7 +140,9 @@ def _make_simple(type_: Type, name: str, classes: Classes) -> Any:
 
 
 class _Planner:
-    """Search for the scripts of handlers. Each method that returns a list of arrivals returns alternatives."""
+    """Searches for the arrivals after which each handler runs. Every method that returns a list of arrivals returns
+    alternatives.
+    """
 
     def __init__(self, declared: Declared, given: Sequence[Event]) -> None:
         self._handlers = declared.reactions
@@ -160,9 +163,9 @@ class _Planner:
         self._saga = next(iter(sagas), str(UUID(int=1)))
 
     def handler(self, handler: Reaction, above: frozenset[str]) -> list[Arrivals]:
-        """Return arrivals after which the handler runs; none if it waits for an event that only it emits.
+        """Return arrivals after which the handler runs; an empty list if it waits for an event that only it emits.
 
-        `above`: handlers for which the search is already looking for arrivals, to end a recursion.
+        `above`: handlers for which the search is already looking for arrivals, so that the recursion ends.
         """
         if handler.name in above:
             return []
@@ -181,8 +184,9 @@ class _Planner:
         return [_join([*(need[n % len(need)] for need in needs), *due]) for n in range(max(map(len, needs)))]
 
     def _is_needed(self, handler: Reaction, parameter: Parameter) -> bool:
-        """Return True if an event must arrive for this parameter. The event that a compensation takes as the result of
-        its original handler need not, because the script of the original already makes the service emit it.
+        """Return True if an event must arrive for this parameter. A compensation's parameter for the result of its
+        original handler needs no arrival, because the script of the original already makes the service emit that
+        result.
         """
         if parameter.role != "event":
             return False
@@ -199,13 +203,13 @@ class _Planner:
         return [found for sayer in sayers for found in self.handler(sayer, above)]
 
     def _examples(self, event: type[Event]) -> list[Event]:
-        """Return an example of an event, and of each older version that an upcaster reads."""
+        """Return an example of an event, and one of each older version that has an upcaster."""
         older = [upcaster_of(event, number) for number in sorted(binding_of(event).version.upcasts)]
         return [make_example(each, self._saga) for each in (event, *(one.takes for one in older if one is not None))]
 
 
 def _join(needs: Iterable[Arrivals]) -> Arrivals:
-    """Return all these arrivals in order, with only the first event of each type."""
+    """Join these arrivals in order, with only the first event of each type."""
     first: dict[str | DueDeadline, Event | DueDeadline] = {}
     for need in needs:
         for each in need:
@@ -214,7 +218,7 @@ def _join(needs: Iterable[Arrivals]) -> Arrivals:
 
 
 Difference: TypeAlias = tuple[str, str, str]
-"""Where two writes differ, the value in the first run, and the value in the rerun."""
+"""What differs between two writes: where, the value in the first run, and the value in the rerun."""
 NOTHING = "nothing"
 _PLAIN = (str, bytes, int, float, complex, Decimal, date, time, timedelta, UUID, Enum)
 
@@ -229,20 +233,20 @@ class CallIdentity(NamedTuple):
 
 
 BEGUN = "begun"
-"""Outcome of a run that has written an intent but no transition yet."""
+"""Outcome that stands for a write of an intent, after which the run has no transition yet."""
 _RAN = (BEGUN, "handled", "compensated")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparableWrite:
-    """Content of one write to the store, split into parts that can be compared. The write is an intent, a transition,
-    or a document.
+    """The content of one write to the store, split into parts that can be compared. It is an intent, a transition or a
+    business document.
     """
 
     handler: str
     """Handler whose run made the write."""
     outcome: str
-    """Outcome of the transition; for a document, its collection and key."""
+    """Outcome of the transition, or `begun` for an intent; for a document, its collection and key."""
     reason: str | None = None
     calls: tuple[StepRecord, ...] = ()
     delta: Mapping[str, object] = field(default_factory=dict)
@@ -253,12 +257,12 @@ class ComparableWrite:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Comparison of the writes of a first run with those of a rerun."""
+    """Compares a write of the first run with the same write of a rerun."""
 
     arguments: Mapping[CallIdentity, Mapping[str, object]]
-    """Arguments, by name, of each step call so far."""
+    """Arguments of each step call so far, by argument name."""
     event_of: Callable[[str, bytes], Event]
-    """Function that decodes an emitted event from its type and bytes."""
+    """Decodes an emitted event from its type and bytes."""
 
     def of(self, one: ComparableWrite | None, other: ComparableWrite | None) -> Iterator[Difference]:
         """Return all differences between the two writes."""
@@ -300,8 +304,8 @@ class Comparison:
 
 
 def copy_for_comparison(value: object, seen: set[int] | None = None) -> object:
-    """Return a copy of a value and all its parts, to compare it with a later copy of the same value. An object of the
-    standard library is represented by its type alone.
+    """Return a copy of a value and all its parts that can be compared with a later copy of the same value. An object of
+    a class of the standard library is represented only by the name of its class.
     """
     seen = set() if seen is None else seen
     kind = type(value).__name__
@@ -357,10 +361,10 @@ def _describe_answer(call: StepRecord) -> str:
 
 _RUN = ("handled", "compensated")
 _TURNS_MAX = 5
-"""Maximum number of turns of a suspended run that are executed."""
+"""Maximum number of turns after each arrival of a script, because a suspended run may never end."""
 APART_S = 0.002
-"""Pause in seconds before each rerun, so that a handler that reads the clock itself gets another time than in the first
-run, even with a resolution of milliseconds.
+"""Pause in seconds before each rerun. A handler that reads the clock itself then gets another time than in the first
+run, even if it reads only milliseconds.
 """
 REMEDY = (
     "A handler that runs again on the same events has to make the same steps, updates and events. Make ids with "
@@ -376,27 +380,37 @@ async def check_idempotent(
     real: Sequence[type] = (),
     documents: "Mapping[str, DataclassInstance]" = NO_DOCUMENTS,
 ) -> None:
-    """Run each handler and compensation again, as after a crash and with outdated progress: `await
-    check_idempotent(pay)`.
+    """Check that every handler and compensation gives the same result when it runs again, after a crash or with
+    outdated progress: `await check_idempotent(pay)`.
 
-    `events`: events of one saga that arrive. Several events of one type are alternatives, tried one after the other.
-    For every other event that the handlers take, simple examples are made: one from the contract, and one from each
-    older version that an upcaster reads. An event that only handlers of the service emit is brought about by what makes
-    them run. For a deadline handler its time passes, also where a compensation or another handler takes what it emits.
-    `use`, `real`, `documents`: as in `trial`.
+    Each handler first runs once on the real runtime. Then the check repeats parts of that run:
 
-    First each handler runs once on the real runtime. Then each of its writes is repeated on the state before it, as
-    after a crash at that point; this includes crashes right after each step. Then the run is repeated with cached
-    progress from before earlier events. Finally the last event is delivered again, and nothing may be written. Steps,
-    their arguments, updates, emitted events, state and documents must be the same each time. A step that is called
-    again gets its first answer, as from an external system that honours idempotency keys; its fake is not called.
+    - each write of the run, on the state before it, as after a crash at that point (including crashes right after each
+      step);
+    - the run with cached progress from before earlier events;
+    - the delivery of the last event, after which nothing may be written.
 
-    Not detected: an external system, or a fake, on which one key has two effects; a dependence on the order of a set of
-    texts, which differs only in another process; a date that a handler reads from the clock itself; effects that only
-    other events would cause.
+    Steps, their arguments, updates, emitted events, state and documents must be the same each time. A step that is
+    called again gets its first answer, as from an external system that honours idempotency keys. Its fake is not called
+    again.
+
+    Args:
+        events: events of one saga that arrive. Several events of one type are alternatives, tried one after the other.
+            For every other event that the handlers take, the check makes simple examples: one from the contract, and
+            one from each older version that has an upcaster. An event that only this service emits is not made: the
+            check runs the handlers that emit it. If that is a deadline handler, its deadline becomes due.
+        use: fakes, as in `trial`.
+        real: types of resources that are opened for real, as in `trial`.
+        documents: documents by key that exist from the beginning, as in `trial`.
+
+    Not detected:
+    - an external system, or a fake, on which one key has two effects;
+    - a dependence on the order of a set of texts, which differs only in another process;
+    - a date that a handler reads from the clock itself;
+    - effects that only other events would cause.
 
     Raises `AssertionError` that names the handler and shows the differences; `SagaError` for handlers that did not run
-    on these events, each with the reason; otherwise as `trial`.
+    on these events, each with the reason; otherwise the same errors as `trial`.
     """
     declared, clock, prepared = service.declared, TrialClock(), prepare(service.declared)
     check_fakes([declared], use, real)
@@ -420,7 +434,7 @@ async def check_idempotent(
 
 
 async def _check_script(runs: "_ScriptRuns", script: Script) -> str | None:
-    """Run the script and its reruns, and return `None`; return the reason if the handler did not run in the script.
+    """Run the script and then its reruns. Return the reason if the handler did not run in the script, else `None`.
     Raises `AssertionError` if a rerun differs.
     """
     name = script.handler.name
@@ -446,8 +460,8 @@ def _has_run(entry: Transition) -> bool:
 
 
 def _explain_no_run(script: Script, seen: Sequence[Transition]) -> str:
-    """Return why the handler did not run: the dead letter that prevented it, or else the last transition of this
-    handler.
+    """Explain why the handler did not run, by the dead letter that prevented it or else by the handler's last
+    transition.
     """
     dead = [entry for entry in seen if entry.outcome == "dead"]
     entries = dead or [entry for entry in seen if entry.handler == script.handler.name]
@@ -465,7 +479,7 @@ def _describe_arrival(arrival: Event | DueDeadline) -> str:
 
 
 def _copy_fakes(resources: Mapping[type, object], use: Sequence[object]) -> Mapping[type, object]:
-    """Return the resources with copies of the fakes, so that each script begins with fakes in their original state.
+    """Copy the fakes among the resources, so that each script begins with fakes in their original state.
 
     If a fake cannot be copied, for example because it holds a lock, the originals are used.
     """
@@ -477,7 +491,7 @@ def _copy_fakes(resources: Mapping[type, object], use: Sequence[object]) -> Mapp
 
 
 class _Write(NamedTuple):
-    """One write to the store during the first run."""
+    """One write to the store during the first run of a script."""
 
     at: tuple[str, str]
     """Collection and key of the written document."""
@@ -491,9 +505,10 @@ _SEEDED = ComparableWrite(handler="", outcome="there from the beginning")
 
 
 class _Store(RerunStore):
-    """A store that begins with the results of the given writes and with separately stored content such as archives.
+    """A store whose content is the result of the given writes, with the archives and other separate content of all
+    runs.
 
-    `ends`: whether a rerun ends at its first write.
+    `ends`: True to end a rerun at its first write.
     """
 
     def __init__(
@@ -505,14 +520,14 @@ class _Store(RerunStore):
             self._put(at, content)
         self.writes, self.ends, self.arrival = list(writes), ends, 0
         self.made: ComparableWrite | None = None
-        """The first write of a rerun."""
+        """The first write of a rerun; `None` before it."""
         self._compensations = {c.undoes: c.name for c in declared.compensations}
         for write in writes:
             self._put(write.at, write.content)
 
     def accept_write(self, at: tuple[str, str], content: bytes) -> int:
-        """Store the write; end a rerun by raising `RerunComplete`. After an intent a rerun continues until its call, so
-        that the arguments of the call are known.
+        """Store the write. End a rerun by raising `RerunComplete`, but after an intent only once the call has been
+        made, so that the arguments of the call are known.
         """
         if at[0] == ARCHIVES:  # not compared separately: its content is identified by the document that refers to it
             self._apart[at] = content
@@ -531,10 +546,10 @@ class _Store(RerunStore):
         return cas
 
     def _make_write(self, at: tuple[str, str], content: bytes) -> ComparableWrite:
-        """Return the content of a write, split into comparable parts.
+        """Split the content of a write into comparable parts.
 
-        A progress with the same number of transitions as before is the write of an intent. A write with a new
-        transition is never that, even if intents of other runs are still open.
+        A progress with as many transitions as before is the write of an intent. A progress with a new transition is
+        not, even if it contains open intents of other runs.
         """
         if at[0] != PROGRESS:
             return ComparableWrite(
@@ -555,7 +570,7 @@ class _Store(RerunStore):
 
 @dataclass
 class _Outside:
-    """Record of the arguments and answers of all step calls, over all runs."""
+    """The arguments and answers of all step calls in all runs."""
 
     arguments: dict[CallIdentity, Mapping[str, object]] = field(default_factory=dict)
     answers: dict[CallIdentity, object] = field(default_factory=dict)
@@ -565,7 +580,7 @@ class _Outside:
     async def answer(
         self, asked: CallIdentity, call: Callable[[], Awaitable[object]], declared: tuple[type[Exception], ...]
     ) -> object:
-        """Return or raise what the first such call answered. Make the call if it has no answer yet."""
+        """Return or raise the answer to the first call with this identity. Make the call if it has no answer yet."""
         if asked in self.refusals:
             raise self.refusals[asked]
         if asked not in self.answers:
@@ -579,7 +594,7 @@ class _Outside:
 
 
 class _ScriptRuns:
-    """One run of a script, and reruns of each of its writes with the same fakes and the same answers of steps."""
+    """The first run of a script and the reruns of its writes, with the same fakes and the same answers to steps."""
 
     def __init__(
         self,
@@ -600,13 +615,14 @@ class _ScriptRuns:
         ]
         """All writes of the first run, in order."""
         self._apart: dict[tuple[str, str], bytes] = {}
-        """Claim checks, archives and overflow segments, by collection and key. All runs share them."""
+        """Claim checks, archives and overflow segments, by collection and key. The first run and all reruns share them.
+        """
         self._arrivals: list[tuple[Message, Position, int]] = []
-        """Messages that arrived, in order, each with the time of its arrival. They are events, and timers of suspended
-        runs and deadlines.
+        """Messages that arrived, in order, each with its position and the time of its arrival. They are events, and
+        timers of suspended runs and deadlines.
         """
         self.mistakes: dict[str, None] = {}
-        """Descriptions of the exceptions with which fakes made handlers fail, see `describe_mistake`."""
+        """Descriptions of the exceptions that fakes raised by mistake; see `describe_mistake`."""
         self._starts: list[int] = []
         """For each arrival of the script, the index of its first message in `_arrivals`."""
 
@@ -631,8 +647,11 @@ class _ScriptRuns:
 
     @staticmethod
     def _due_ms(store: "_Store", deadline: str | None, *, is_last: bool) -> int | None:
-        """Return the earliest time at which a suspended run continues or the deadline runs; `None` if nothing is due.
-        Until the last arrival, suspended runs that wait for an event do not count. Other deadlines never do.
+        """Return the earliest time at which a suspended run continues or the deadline `deadline` runs; `None` if
+        nothing is due.
+
+        Before the last arrival, suspended runs that wait for an event do not count, because the event may still arrive.
+        Deadlines of other handlers never count.
         """
         found = [write.content for write in store.writes if write.at[0] == PROGRESS]
         if not found:
@@ -655,14 +674,15 @@ class _ScriptRuns:
         return list(map(decode_transition, decode_progress(progresses[-1]).transitions)) if progresses else []
 
     def first_write(self, arrival: int) -> int:
-        """Return the index of the first write that was made at this arrival of the script, or later."""
+        """Return the index of the first write that was made at or after this arrival of the script."""
         first = self._starts[arrival]
         return next((n for n, write in enumerate(self.writes) if write.arrival >= first), len(self.writes))
 
     async def rerun(
         self, script: Script, number: int, when: str, cached: tuple[SagaProgress, int] | None = None
     ) -> None:
-        """Repeat a write on the state before it. If `number` is one past the last write, check that nothing is written.
+        """Repeat the write with this number, on the state before it. If `number` is one past the last write, check that
+        nothing is written.
 
         `cached`: the progress in the worker's cache, with its CAS. Raises `AssertionError` if the rerun writes
         something else.
@@ -680,8 +700,8 @@ class _ScriptRuns:
         self._compare(script, once and once.made, store.made, touched, when)
 
     async def rerun_on_old(self, script: Script, number: int, old: int, when: str) -> None:
-        """Repeat a write with a cached progress from before an older event. Then repeat all later writes; they show
-        whether the first rerun left something behind in variables.
+        """Repeat a write with the cached progress from before the older arrival `old`. Then repeat all later writes,
+        which show whether the first rerun left something behind in variables.
         """
         contents = [w.content for w in self.writes[: self.first_write(old)] if w.at[0] == PROGRESS]
         known = (
@@ -699,7 +719,7 @@ class _ScriptRuns:
         return make_service_runtime(self._prepared, self._resources, ports)
 
     def _call(self, store: _Store, step: ExternalCall) -> Awaitable[object]:
-        """Return the answer of the first such call; if the rerun has already made a write, end the rerun instead."""
+        """Return the answer to the first such call. If the rerun has already made a write, end the rerun instead."""
         key = CallIdentity(step.handler, step.record.name, step.record.number, step.record.input)
         arguments = {f"argument {n}": value for n, value in enumerate(step.args, 1)}
         self._outside.arguments[key] = arguments | dict(step.kwargs)
@@ -745,6 +765,6 @@ class _ScriptRuns:
 
 
 def _remove_markers(content: bytes) -> Mapping[str, object]:
-    """Return the fields of a document without the toolkit's markers."""
+    """Decode a document without the toolkit's markers."""
     document: dict[str, object] = msgspec.json.decode(content)
     return {name: value for name, value in document.items() if name != MARKERS}

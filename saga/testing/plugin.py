@@ -1,8 +1,7 @@
 """The pytest plugin: the fixtures `world`, `choreography` and `saga_servers`, and runs of tests in many worlds.
 
-pytest loads it wherever the package is installed.
-
-The plugin loads other modules of the toolkit only in a test run that uses a world, so that coverage can measure them.
+pytest loads it wherever the package is installed. The plugin imports other modules of the toolkit only in a test run
+that uses a world, because coverage cannot measure modules that are imported before it starts.
 
 A test with a world is a plain function `def test_...(world: World)`. Without a decorator it runs once, in one world
 without faults; the decorators `simulate`, `crash_everywhere` and `replay` of `saga.testing` change that. After each run
@@ -22,7 +21,9 @@ if TYPE_CHECKING:
 
 
 MISSING = "servers are missing"
-"""Beginning of the reason of tests that are skipped: the value of `saga.testing.servers.missing.MISSING`."""
+"""How the reason of a test begins that is skipped because servers are missing. It equals
+`saga.testing.servers.missing.MISSING`, which is not imported here, for the reason given in the module docstring.
+"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Add the marker, and check the options.
+    """Register the marker, and check the options.
 
     Raises `UsageError` for a number of seeds with which nothing would run.
     """
@@ -59,7 +60,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest) -> "Iterator[World]":
-    """Provide a world for a choreography: see `saga.testing.World`. A decorated test runs in many worlds."""
+    """Provide a world for a choreography: see `saga.testing.World`. A decorated test runs in many worlds, one after
+    another.
+    """
     from saga.testing.pytest_runs import first_world
 
     with first_world(request) as made:
@@ -82,7 +85,8 @@ def saga_servers(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> "Iterator[ServerAddresses]":
     """Provide a Kafka and a Couchbase for all tests of this process: `saga_servers.kafka`, `.couchbase`, `.bucket`, and
-    `.settings` with the variables that the commands read. Tests are skipped where there are no servers.
+    `.settings` with the environment variables for the commands. Tests are skipped if no servers can be found or
+    started.
     """
     from saga.testing.pytest_runs import run_servers
 
@@ -98,7 +102,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _takes_our_world(item: pytest.Function) -> bool:
-    """Return True if the test uses the fixture of this plugin, and not another fixture of the same name."""
+    """Return True if the fixture `world` of the test is the one of this plugin, and not another fixture of the same
+    name.
+    """
     definitions = item._fixtureinfo.name2fixturedefs.get("world", ())
     return bool(definitions) and definitions[-1].func.__module__ == __name__
 
@@ -123,7 +129,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print one line for each test that used a world: how often it ran, and with which faults.
+    """Print one line for each test that used a world: how many times it ran, and with which faults.
 
     Also print how many tests were skipped because servers are missing, and what to install.
     """

@@ -1,4 +1,4 @@
-"""Runs of a test with worlds under pytest: in which worlds, how often, and how a failure is reported.
+"""Run tests with worlds under pytest: choose the worlds and the number of runs, and report failures.
 
 Simulated runs use all seeds, and a failing run is shrunk. Worlds of real processes are loaded only on request. They run
 few seeds, because a run takes seconds, and only with the faults that can happen to real processes.
@@ -29,7 +29,9 @@ OPTIONS = RunOptions(failures=(*FAILURES, pytest.fail.Exception))
 PROVIDER = "saga.testing.servers.provider:servers"
 """Provider of servers unless `--saga-servers` names another one."""
 REPORTED = "saga"
-"""Name of the pytest user property with the line about the runs of a test that `plugin` prints to the terminal."""
+"""Name of the pytest user property that holds the line about a test's runs. The plugin prints this line to the
+terminal.
+"""
 SEEDS_MAX = 2
 """Maximum number of seeds with real processes, because a run takes seconds."""
 SERVER_SEEDS_MAX = 1
@@ -38,7 +40,7 @@ SERVER_SEEDS_MAX = 1
 
 @contextmanager
 def first_world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """Provide the world of the fixture `world`. A test that runs only once runs in it.
+    """Provide the world of the fixture `world`. A test that runs only once uses this world.
 
     Raises `SagaError` for an `async` test.
     """
@@ -64,7 +66,7 @@ def first_world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 @contextmanager
 def run_servers(config: pytest.Config, folder: Path) -> "Iterator[ServerAddresses]":
-    """Run the servers of the configured provider, for tests that use them without a world."""
+    """Run the servers of the configured provider, for tests that use servers without a world."""
     from saga.testing.processes.servers import load_provider
 
     with _skipping(), load_provider(config.getoption("--saga-servers") or PROVIDER)(folder) as servers:
@@ -152,8 +154,8 @@ def _run_once(item: pytest.Function, given: dict[str, Any], world: World) -> boo
 
 
 def _check_fixtures(item: pytest.Function, given: Container[str]) -> None:
-    """Raise `SagaError` if another fixture of the test uses `world`. In a test that runs in many worlds it would get a
-    world in which nothing runs.
+    """Raise `SagaError` if another fixture of the test uses `world`. A test that runs in many worlds would not run in
+    the world that this fixture gets.
     """
     for name, definitions in item._fixtureinfo.name2fixturedefs.items():
         if name != "world" and "world" in definitions[-1].argnames:
@@ -169,8 +171,8 @@ def _check_fixtures(item: pytest.Function, given: Container[str]) -> None:
 
 
 def _run_processes(item: pytest.Function, scenario: Callable[[World], None], mode: Mode) -> bool:
-    """Run the test with real processes, following its decorator as far as they allow: replayed schedules are skipped,
-    and faults that real processes cannot produce are left out and reported. Errors of a run propagate.
+    """Run the test with real processes, following its decorator as far as they allow. Replayed schedules are skipped.
+    Faults that real processes cannot produce are left out and reported. Errors of a run propagate.
     """
     from saga.testing.processes.process_world import ProcessWorld
 
@@ -201,8 +203,8 @@ def _run_processes(item: pytest.Function, scenario: Callable[[World], None], mod
 
 
 def _report_processes(item: pytest.Function, world: World | None, runs: int = 1, missing: Iterable[str] = ()) -> None:
-    """Add a line for the terminal: the number of runs, the faults that were left out, and the checks that were not
-    possible.
+    """Add a line for the terminal: the number of runs, the faults that were left out, and the checks that were
+    impossible.
     """
     from saga.testing.processes.process_world import ProcessWorld
 

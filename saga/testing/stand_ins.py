@@ -1,8 +1,8 @@
-"""Stand-ins: services with the declarations of manifests, to run a choreography whose code is elsewhere.
+"""Stand-ins for services: run a choreography from its manifests when the code of the services is elsewhere.
 
-A stand-in takes, emits, waits and compensates as its manifest says, and does nothing else: its handlers return one of
-the alternatives that the manifest lists, which a `Chooser` picks, and its effects are entries in an `EffectBook`. It
-runs on the real runtime: in a `World`, or message by message with `replay_events`.
+A stand-in takes, emits, waits and compensates as its manifest says, and does nothing else. Its handlers return one of
+the alternatives that the manifest lists; a `Chooser` picks it. Its effects are entries in an `EffectBook`. Stand-ins
+run on the real runtime: in a `World`, or message by message with `RuntimeReplay`.
 """
 
 import json
@@ -29,25 +29,27 @@ from saga.service import Service
 from saga.view import Later, Saga
 
 WAIT = timedelta(seconds=1)
-"""Time after which a suspended run of a stand-in continues."""
+"""Time after which a suspended run of a stand-in continues, or stops waiting for an event."""
 RETENTION = timedelta(days=30)
 _numbers = count(1)
 
 
 class Chooser(Protocol):
-    """Decision of a stand-in about what a run returns."""
+    """Function that decides what a run of a stand-in returns."""
 
     def __call__(self, reaction: ReactionModel, run: str, /) -> tuple[tuple[str, ...], bool]:
-        """Return the events that a run emits, and whether it is suspended. `run` identifies the run: the answer for one
-        run is always the same."""
+        """Return the events that a run emits, and whether it is suspended.
+
+        `run` identifies the run. The answer for one run must always be the same.
+        """
 
 
 @dataclass(slots=True)
 class EffectBook:
-    """The effects of all stand-ins that stand. It is the external system on which they make their steps."""
+    """The effects of all stand-ins that have not been undone. It plays the external system that their steps call."""
 
     standing: set[tuple[str, str]] = field(default_factory=set)
-    """Label of each reaction, as in `payment.reserve`, and the saga for which it acted."""
+    """For each effect, the label of its reaction, such as `payment.reserve`, and its saga."""
 
     async def do(self, label: str, saga: str) -> None:
         self.standing.add((label, saga))
@@ -56,13 +58,13 @@ class EffectBook:
         self.standing.discard((label, saga))
 
     def list_standing(self, saga: str) -> frozenset[str]:
-        """Return the labels of the reactions whose effects stand in a saga."""
+        """Return the labels of the reactions whose effects in this saga have not been undone."""
         return frozenset(label for label, each in self.standing if each == saga)
 
 
 @dataclass(frozen=True, slots=True)
 class StandIns:
-    """Services that stand for those of some manifests, with their events."""
+    """Stand-ins for the services of some manifests, with the classes of their events."""
 
     choreography: ChoreographyModel
     services: Mapping[str, Service[None]]
@@ -70,12 +72,12 @@ class StandIns:
     book: EffectBook
 
     def make_event(self, name: str, saga: str) -> Event:
-        """Return an event of a contract."""
+        """Create an event of a contract."""
         return self.events[name](**{self.choreography.kind: saga})
 
 
 def choose_by_digest(seed: int) -> Chooser:
-    """Return a chooser whose answers depend on the seed, the reaction and the run only."""
+    """Return a chooser whose answers depend only on the seed, the reaction and the run."""
 
     def choose(reaction: ReactionModel, run: str, /) -> tuple[tuple[str, ...], bool]:
         digest = int.from_bytes(blake2b(f"{seed}|{reaction.label}|{run}".encode(), digest_size=8).digest())
@@ -86,9 +88,9 @@ def choose_by_digest(seed: int) -> Chooser:
 
 
 def make_stand_ins(manifests: Iterable[Manifest], folder: Path, choose: Chooser) -> StandIns:
-    """Return stand-ins for services with one kind of saga. Their contracts and events are written into `folder`.
+    """Make a stand-in for each service. Contracts and event classes are written into `folder`.
 
-    Raises `SagaError` for services with several kinds of saga.
+    Raises `SagaError` for manifests with several kinds of saga.
     """
     given = sorted(manifests, key=lambda each: each.service)
     kinds = {each.kind for each in given}
@@ -154,7 +156,7 @@ def _make_schema(kind: str, contract: EmittedContract, owner: str) -> dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class _Builder:
-    """Builder of one service."""
+    """Builds the stand-in for one service."""
 
     choreography: ChoreographyModel
     manifest: Manifest
@@ -201,7 +203,7 @@ class _Builder:
             service.handler(irreversible=declared.irreversible)(function)
 
     def _make_function(self, declared: DeclaredReaction) -> Callable[..., Awaitable[Any]]:
-        """Return a function with the signature of a reaction, which returns what is chosen."""
+        """Return a function with the signature of a reaction. It returns what the chooser picks."""
         reaction = self.choreography.services[self.manifest.service].reactions[declared.name]
         hints: dict[str, object] = {
             f"event_{number}": _join_types([self.events[name] for name in names])
@@ -231,7 +233,9 @@ class _Builder:
         return stand_in
 
     def _has_effect(self, reaction: ReactionModel, emitted: Sequence[str]) -> bool:
-        """Return whether a run with this result has effects: with a compensation, only one whose result is undone."""
+        """Return True if a run that emits these events has an effect. If the reaction has a compensation, this is so
+        only for results that the compensation undoes.
+        """
         compensation = self.choreography.compensation_of(reaction)
         return compensation is None or bool(self.choreography.results_of(compensation) & {*emitted})
 
@@ -247,7 +251,7 @@ class _Builder:
         return _join_types(found)
 
     def _make_result(self, declared: DeclaredReaction, emitted: Sequence[str], later: bool, key: str) -> object:
-        """Return what a handler returns to emit these events: a value that fits one of its alternatives."""
+        """Return the value with which a handler emits these events. It fits one of the handler's alternatives."""
         reaction = self.choreography.services[self.manifest.service].reactions[declared.name]
         each = _find_alternative(reaction, emitted, later)
         kind = self.choreography.kind
@@ -267,5 +271,5 @@ def _find_alternative(reaction: ReactionModel, emitted: Sequence[str], later: bo
 
 
 def _join_types(types: Sequence[Any]) -> Any:
-    """Return the union of these types; `None` is one of them."""
+    """Return the union of these types, which may include `None`."""
     return reduce(or_, dict.fromkeys(types))

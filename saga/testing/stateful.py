@@ -1,5 +1,5 @@
-"""Choreographies under Hypothesis. It chooses which events are published and when, and which faults happen where, and
-it shrinks a failure.
+"""Test choreographies with Hypothesis. It chooses which events are published and when, and which faults happen and
+where. It also shrinks a failure.
 
 Needs hypothesis: `pip install saga-choreography[testing]`.
 """
@@ -43,14 +43,16 @@ SETTINGS: Final = settings(
     report_multiple_bugs=False,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
-"""Default settings of a choreography.
+"""Default settings of a `Choreography`.
 
 An example is one world, which takes a tenth of a second or less. There are few steps, because an example with fewer
 steps shrinks better. Only one failure is reported, because one bug usually breaks several invariants. The explain phase
-is off: it takes long, and would name lines of the kit.
+is off because it takes long and would only name lines of the kit.
 """
 OPERATION_MAX = 12
-"""Maximum number of operations ahead at which a fault is planned. A single order makes a worker perform about ten."""
+"""How many operations ahead a fault can be planned, at most. A single order makes a worker perform about ten
+operations.
+"""
 FAULTS_MAX = 4
 """Maximum number of faults planned at the beginning."""
 SECONDS = st.integers(1, 200).map(lambda ms: ms / 1000) | st.sampled_from((1.0, 5.0, 30.0, 600.0, 86_400.0))
@@ -60,12 +62,14 @@ long pauses.
 MANNERS: Final[Mapping[str, tuple[FaultKind, bool]]] = {
     f"{kind}{way}": (kind, bool(after)) for kind in KINDS for after, way in enumerate(VARIANTS.get(kind, ("",)))
 }
-"""For each name of a fault in a schedule, its kind, and whether it is the second variant (see `PlannedFault.after`)."""
+"""The names of faults in schedules, each with its kind, and True if it is the second variant (see
+`PlannedFault.after`).
+"""
 ACCIDENTS: Final[tuple[Accident, ...]] = get_args(Accident)
 
 
 class Choreography(RuleBasedStateMachine):
-    """A state machine that tests a choreography in a new world for each example: Hypothesis writes the test, you say
+    """A state machine that tests a choreography, in a new world for each example: Hypothesis writes the test, you say
     what must hold.
 
     ```python
@@ -86,27 +90,31 @@ class Choreography(RuleBasedStateMachine):
     TestShop = Shop.TestCase
     ```
 
-    Its steps: publish an event of `published`, let time pass, plan a fault for a later operation of a service, disturb
-    a worker at once. At the end the world runs until it is quiet; then the invariants of the kit and `check` are
-    checked.
+    The steps of an example are: publish an event of `published`, let time pass, plan a fault for a later operation of a
+    service, or disturb a worker at once. At the end the world runs until it is quiet. Then the invariants of the kit
+    and `check` are checked.
 
     Add rules and invariants of your own as usual in Hypothesis, with `@rule` and `@invariant()`; they can use
-    `self.world`. Do not use `@initialize`: the world begins in such a rule, and Hypothesis runs them in any order.
+    `self.world`. Do not use `@initialize`, because the world itself begins in such a rule, and Hypothesis runs them in
+    any order.
 
-    Promises: an example depends on its steps alone, so the printed steps of a failing example fail in the same way when
-    they are run again. The timeline is attached to the exception as a note. The world is always ended.
+    Guarantees:
+    - An example depends only on its steps. If the printed steps of a failing example are run again, they fail in the
+      same way.
+    - The timeline is attached to the exception as a note.
+    - The world is always ended.
 
     The settings are `SETTINGS` unless you replace them: `Shop.TestCase.settings = settings(SETTINGS,
     max_examples=500)`. `--hypothesis-show-statistics` shows which faults, outcomes and dead letters there were.
     """
 
     services: "ClassVar[Sequence[Service[DataclassInstance | None]]]" = ()
-    """Services that are started, with two workers each."""
+    """Services of the world. Two workers are started for each."""
     published: ClassVar[Sequence[st.SearchStrategy[Event]]] = ()
     """Strategies for the events that applications may publish, one for each kind of event."""
     faults: ClassVar[Faults] = faults.everything()
     """Faults that may happen, with their targets and time windows. Hypothesis decides when and how often they happen,
-    so of a rate it matters only whether it is 0. `Faults()` injects nothing.
+    so only a rate of 0 makes a difference: it switches a fault off. `Faults()` injects nothing.
     """
     guarded: ClassVar[bool] = False
     """True to detect accidental use of real time, randomness, threads and the network. This doubles the time of a
@@ -127,13 +135,13 @@ class Choreography(RuleBasedStateMachine):
     # ---------------------------------------------------------------- declared by a choreography
 
     def resources(self) -> Sequence[object]:
-        """Return the fakes. Called for each example; see `World.start`. Invariants can be added here too, with
+        """Return the fakes. It is called for each example; see `World.start`. You can also add invariants here, with
         `self.world.always`.
         """
         return ()
 
     def documents(self) -> "Mapping[str, DataclassInstance]":
-        """Return the documents that exist from the beginning. Called for each example; see `World.start`."""
+        """Return the documents that exist from the beginning. It is called for each example; see `World.start`."""
         return NO_DOCUMENTS
 
     def check(self) -> None:
@@ -143,7 +151,7 @@ class Choreography(RuleBasedStateMachine):
 
     @property
     def world(self) -> SimulatedWorld:
-        """The world of the current example. Raises `SagaError` before it has begun."""
+        """The world of the current example. Raises `SagaError` if the example has not begun it yet."""
         if self._began is None:
             raise SagaError("there is no world before `begin`; what is to be done first, `resources` can do")
         return self._began
@@ -160,7 +168,7 @@ class Choreography(RuleBasedStateMachine):
         ),
     )
     def begin(self, seed: int, event: Event | None = None, faults: Sequence[str] = ()) -> None:
-        """Begin the world: publish an event and plan these faults.
+        """Begin the world, publish an event and plan these faults.
 
         The seed decides everything that the steps do not: which task runs next, and how long operations take.
         """
@@ -172,9 +180,9 @@ class Choreography(RuleBasedStateMachine):
             self.plant(fault)
 
     def _pretty_print(self, value: object) -> str:
-        """Return the text of an argument in a printed example. Hypothesis calls this method.
+        """Format an argument for the printed example. Hypothesis calls this method.
 
-        An event is printed with its sensitive fields, because the example could not be run again without them.
+        An event is printed with its sensitive fields, because without them the example could not be run again.
         """
         of_hypothesis: Any = super()
         return _format_code(value) if isinstance(value, Event) else str(of_hypothesis._pretty_print(value))
@@ -182,7 +190,7 @@ class Choreography(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.published))
     @rule(event=st.runner().flatmap(lambda self: st.one_of(self.published)))
     def publish(self, event: Event) -> None:
-        """Publish an event as an application. The event is sent during the next step in which time passes."""
+        """Publish an event as an application. It is sent during the next step in which time passes."""
         self.world.publish(event)
 
     @rule(seconds=SECONDS)
@@ -200,9 +208,8 @@ class Choreography(RuleBasedStateMachine):
     def plant(self, fault: str) -> None:
         """Plan a fault for a later operation of a service.
 
-        `"payment#3 crash after"` hits the third operation of the service from now on, counting only operations that
-        this kind of fault can hit. `before` and `after` say whether the crash happens before or after the operation
-        takes effect.
+        `"payment#3 crash after"` hits the third operation of `payment` from now on that a crash can hit. `before` and
+        `after` say whether the crash happens before or after the operation takes effect.
         """
         where, _, manner = fault.partition(" ")
         service, _, operation = where.rpartition("#")
@@ -216,7 +223,7 @@ class Choreography(RuleBasedStateMachine):
         self.world.disturb(worker, next(each for each in ACCIDENTS if each == what))
 
     def teardown(self) -> None:
-        """Run the world until it is quiet and check it, unless a step has failed. Then end the world."""
+        """Run the world until it is quiet and check it, unless a step has failed. End the world in either case."""
         world, failing = self._began, sys.exception()
         if world is None:
             return
@@ -234,9 +241,9 @@ class Choreography(RuleBasedStateMachine):
                 raise
 
     def _count(self, world: SimulatedWorld) -> None:
-        """Count for `--hypothesis-show-statistics` in how many examples each fault, outcome and dead letter occurred.
+        """Count in how many examples each fault, outcome and dead letter occurred, for `--hypothesis-show-statistics`.
 
-        The statistics show if every message became a dead letter: such examples break no invariant, but have tested
+        The statistics reveal a test in which every message becomes a dead letter. It breaks no invariant, but tests
         nothing.
         """
         if not currently_in_test_context():
@@ -259,7 +266,7 @@ class Choreography(RuleBasedStateMachine):
 
 
 def possible_faults(machine: Choreography) -> Sequence[str]:
-    """Return the faults that the rules allow for each service, in the form `"payment#3 crash after"`.
+    """List the faults that the rules allow for each service, in the form `"payment#3 crash after"`.
 
     A fault whose target is a topic is possible in any service. Each fault is a single text, because a step with fewer
     draws shrinks better.
@@ -277,7 +284,7 @@ def possible_faults(machine: Choreography) -> Sequence[str]:
 
 
 def possible_accidents(machine: Choreography) -> Sequence[str]:
-    """Return the accidents that may happen to a worker at any time, in the form `"payment-1 freeze"`."""
+    """List the accidents that may happen to a worker at any time, in the form `"payment-1 freeze"`."""
     rules = [rule for rule in machine.faults.rules if rule.rate and rule.window_s is None]
     return [
         f"{service.declared.name}-{number} {accident}"
@@ -296,13 +303,13 @@ class PendingFault:
     kind: FaultKind
     after: bool
     left: int
-    """Number of operations until the fault happens. It includes the operation that is hit, and only operations that
-    this fault can hit are counted.
+    """Number of operations until the fault happens, including the operation that it hits. Only operations that this
+    fault can hit are counted.
     """
 
 
 class GrowingPlan:
-    """A fault plan to which faults can be added while the world runs. Each fault waits for an operation of its
+    """A fault plan to which faults can be added while the world runs. Each fault waits for a later operation of its
     service.
     """
 
@@ -311,15 +318,16 @@ class GrowingPlan:
         self._waiting: list[PendingFault] = []
 
     def plant(self, service: str, manner: str, operation: int) -> None:
-        """Add a fault for the `operation`-th operation from now on, counting only operations that the fault can hit."""
+        """Add a fault for the `operation`-th operation of the service from now on that the fault can hit."""
         kind, after = MANNERS[manner]
         self._waiting.append(PendingFault(service, kind, after, operation))
 
     def fault_at(self, operation: Operation, now_s: float) -> PlannedFault | None:
         """Return the fault that hits this operation, if any.
 
-        If two faults are due at once, the second one never happens. If it hit the next operation instead, two faults
-        would have the same effect as one fault further ahead, and Hypothesis would stop shrinking at such an example.
+        If two faults are due at once, the second one never happens. If it were delayed to the next operation, two
+        faults would have the same effect as one fault planned further ahead, and Hypothesis would stop shrinking at
+        such an example.
         """
         due: list[PendingFault] = []
         for waiting in self._waiting:

@@ -39,7 +39,7 @@ from saga.messages import Event
 E = TypeVar("E", bound=Event)
 
 SIZE_MAX = 5
-"""Maximum size of an array or map. It allows none, one, and several different values."""
+"""Maximum size of an array or map. It allows an empty one, a single value, and several different values."""
 
 
 def events(event: type[E], /, **fixed: object) -> st.SearchStrategy[E]:
@@ -48,9 +48,11 @@ def events(event: type[E], /, **fixed: object) -> st.SearchStrategy[E]:
 
     `fixed`: for a field, a constant value, or a strategy that replaces the one derived from the schema.
 
-    Promises: each event can be published and is decoded to an equal one; it shrinks towards simple values: 0, `""`,
-    `None`, the first symbol of an enum, the default. The field with the saga id is never empty. NaN is not generated,
-    although a contract allows it, because an event with NaN would not be equal to itself.
+    Guarantees:
+    - Each event can be published, and is decoded to an equal one.
+    - Events shrink towards simple values: 0, `""`, `None`, the first symbol of an enum, the default.
+    - The field with the saga id is never empty.
+    - NaN is not generated, although a contract allows it, because an event with NaN would not be equal to itself.
 
     Raises `SagaError` for a field that the contract does not have, and for a fixed value that it does not allow. If a
     given strategy generates a value that the contract does not allow, `BadInput` is raised when the event is drawn.
@@ -98,9 +100,11 @@ def values(type_: Type, classes: Classes) -> st.SearchStrategy[Any]:
 def _records(
     fields: Iterable[Field], classes: Classes, cls: type[Any], instead: Mapping[str, st.SearchStrategy[Any]]
 ) -> st.SearchStrategy[Any]:
-    """Return a strategy for instances of `cls`.
+    """Return a strategy for instances of `cls` with these fields.
 
-    A field with a default may be left out, so that the example shrinks to the default.
+    A field with a default may be left out, so that an example shrinks to the default.
+
+    `instead`: strategies for some of the fields, by name.
     """
     required: dict[str, st.SearchStrategy[Any]] = dict(instead)
     optional: dict[str, st.SearchStrategy[Any]] = {}
@@ -142,7 +146,7 @@ def _saga_ids(record: RecordType, key: str) -> st.SearchStrategy[Any]:
 
 
 def _check_fixed(event: type[Event], binding: Binding, field: Field, given: object) -> object:
-    """Check a fixed value, and return it. Raises `SagaError` if the contract does not allow it."""
+    """Check a fixed value of a field, and return it. Raises `SagaError` if the contract does not allow it."""
     try:
         to_raw(field.type, binding.classes)(given)
     except InvalidValue as why:
@@ -153,6 +157,6 @@ def _check_fixed(event: type[Event], binding: Binding, field: Field, given: obje
 
 
 def _check_event(event: E) -> E:
-    """Check an event against its contract, and return it. Raises `BadInput`."""
+    """Check an event against its contract, and return it. Raises `BadInput` if the contract does not allow it."""
     codec.encode(event)
     return event

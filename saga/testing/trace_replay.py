@@ -1,8 +1,8 @@
 """Replay a trace of `saga check` on the real runtime: message by message, in the order of the trace.
 
-The services are stand-ins for those of the manifests. Each has the real runtime and a store of its own, as in `trial`;
-what one emits is delivered to another when the trace says so. What is left after the trace is delivered in order, and
-deadlines and suspended runs get their time, until nothing is left to happen.
+Stand-ins take the place of the services in the manifests. Each has the real runtime and a store of its own, as in
+`trial`. An event that one of them emits is delivered to another when the trace says so. After the trace, the remaining
+events are delivered in order, and deadlines and suspended runs become due, until nothing is left to happen.
 """
 
 import asyncio
@@ -34,23 +34,23 @@ from saga.testing.stand_ins import Chooser, StandIns, make_stand_ins
 from saga.testing.trials import TrialClock, make_arriving_event, make_timer, retry_at_once, trial_ports
 
 SAGA = "replayed"
-"""Id of the saga of a replay."""
+"""Id of the saga that is replayed."""
 DRAIN_MAX = 5_000
-"""Maximum number of deliveries after a trace."""
+"""Maximum number of deliveries after the moves of a trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedSaga:
-    """What became of the saga of a trace."""
+    """Final state of the replayed saga."""
 
     outcomes: frozenset[str]
     standing: frozenset[str]
-    """Labels of the reactions whose effects stand."""
+    """Labels of the reactions whose effects have not been undone."""
     waiting: frozenset[str]
-    """Labels of the handlers that have some of their events and not all."""
+    """Labels of the handlers that have received some of their events, but not all."""
 
     def breaks(self, violation: PropertyViolation, failures: frozenset[str]) -> bool:
-        """Return whether the violation is true of this saga. `failures`: the failure outcomes."""
+        """Return True if this saga shows the violation. `failures`: the failure outcomes."""
         if violation.code == "two-outcomes":
             return len(self.outcomes) > 1
         if violation.code == "no-outcome":
@@ -61,16 +61,16 @@ class ReplayedSaga:
 
 
 def check_trace(manifests: str | Path, start: str, moves: Sequence[str], finding: str, subject: str) -> None:
-    """Replay a trace, and raise `AssertionError` if it still leads to what was found.
+    """Replay a trace, and raise `AssertionError` if it still shows the finding.
 
-    `saga check` prints tests that call this.
+    `saga check` prints tests that call this function.
 
     Args:
         manifests: folder of the manifests.
         start: the event that starts the saga.
         moves: the moves of the trace, as `saga check` writes them.
         finding: code of the finding, such as `not-undone`.
-        subject: what it is about, such as `payment.reserve`.
+        subject: reaction or event that the finding is about, such as `payment.reserve`.
     """
     found = list(read_manifests(Path(manifests)).values())
     kinds = {each.kind for each in found for use in (*each.consumes, *each.emits) if use.contract == start}
@@ -84,7 +84,7 @@ def check_trace(manifests: str | Path, start: str, moves: Sequence[str], finding
 
 
 def replay_trace(manifests: Iterable[Manifest], trace: EventTrace) -> bool:
-    """Replay a trace on stand-ins. Return whether the violation is true of the saga afterwards."""
+    """Replay a trace on stand-ins. Return True if the saga then shows the violation of the trace."""
     saga, failures = asyncio.run(_replay(manifests, trace.start, [step.move for step in trace.steps], trace.runs))
     return saga.breaks(trace.violation, failures)
 
@@ -93,7 +93,9 @@ def replay_trace(manifests: Iterable[Manifest], trace: EventTrace) -> bool:
 
 
 def parse_move(text: str) -> tuple[Move, list[ReactionRun]]:
-    """Parse a move as `saga.choreography.check.reports.format_moves` writes it. Raises `SagaError`."""
+    """Parse a move and its runs as written by `saga.choreography.check.reports.format_moves`. Raises `SagaError` for a
+    text that is not a move.
+    """
     head, *chosen = text.split("; ")
     service, _, rest = head.rpartition(": ")
     kind, name, *number = rest.split()
@@ -112,7 +114,9 @@ def parse_move(text: str) -> tuple[Move, list[ReactionRun]]:
 
 @dataclass(slots=True)
 class _Script:
-    """Chooser that answers as the runs of a trace did, and afterwards with the first alternative."""
+    """Chooser that answers as the runs of a trace did. After these, it picks the first alternative that does not
+    suspend the run.
+    """
 
     choices: defaultdict[str, list[tuple[tuple[str, ...], bool]]] = field(default_factory=lambda: defaultdict(list))
     answered: dict[tuple[str, str], tuple[tuple[str, ...], bool]] = field(default_factory=dict)
@@ -134,7 +138,7 @@ class _Participant:
     log: RecordingPublisher
     clock: TrialClock
     seen: int = 0
-    """Number of records of its log that were looked at."""
+    """Number of records of `log` that `RuntimeReplay.collect` has already taken over."""
 
     async def process(self, message: Message, number: int) -> None:
         processor = MessageProcessor(self.runtime)
@@ -147,26 +151,29 @@ class _Participant:
 
 @dataclass(slots=True)
 class RuntimeReplay:
-    """One saga in all services, with the events that were published and not yet delivered to everybody."""
+    """One saga in all services, with its published events and what was delivered of them."""
 
     stand_ins: StandIns
     participants: Mapping[str, _Participant]
     published: dict[str, list[tuple[str, Outgoing | None]]] = field(default_factory=lambda: defaultdict(list))
-    """The events of each contract in the order of their publication, each with its service; `None` as the record stands
-    for one from outside."""
+    """The published events of each contract, in order of publication. Each has the service that published it; an event
+    from outside has no service, and `None` as its record.
+    """
     delivered: set[tuple[str, str, int]] = field(default_factory=set)
     count: int = 0
 
     def publish(self, name: str) -> None:
-        """Publish an event from outside."""
+        """Publish an event as an external producer."""
         self.published[name].append(("", None))
 
     def list_published(self) -> frozenset[EventInstance]:
-        """Return the events that were published: the contract of each, and which of its events it is."""
+        """Return the published events: the contract of each, and its number among the events of this contract."""
         return frozenset((name, number) for name, records in self.published.items() for number in range(len(records)))
 
     async def list_moves(self) -> list[Move]:
-        """Return what is left to happen: events, oldest first, then deadlines and suspended runs."""
+        """Return everything that is left to happen: deliveries of events, oldest first, then deadlines and suspended
+        runs.
+        """
         found = [
             Move("deliver", service, name, number)
             for name, records in self.published.items()
@@ -205,7 +212,11 @@ class RuntimeReplay:
         self.collect()
 
     async def wake(self, service: str, name: str) -> bool:
-        """Let the time pass at one service until a deadline or a suspended run is due. Return False if none is open."""
+        """Advance the clock of one service until a deadline or suspended run of the handler `name` is due, and let it
+        run.
+
+        Return False if nothing is open for this handler, or if it could not run because of a dead letter.
+        """
         participant = self.participants[service]
         p = await participant.load()
         due = [] if p is None else [due_ms for handler, due_ms in _list_timed(p) if handler == name]
@@ -222,7 +233,7 @@ class RuntimeReplay:
         return await participant.load() != p  # a dead letter keeps it from running
 
     def collect(self) -> None:
-        """Take over what services have published since the last time, each event once."""
+        """Add the events that services have published since the last call, each event once."""
         for service, participant in self.participants.items():
             for record in participant.log.messages[participant.seen :]:
                 headers = texts_of(record.headers)
@@ -234,7 +245,7 @@ class RuntimeReplay:
             participant.seen = len(participant.log.messages)
 
     async def drain(self) -> None:
-        """Deliver what is left, oldest event first; then let deadlines and suspended runs have their time."""
+        """Deliver what is left, oldest event first. Then let deadlines and suspended runs become due."""
         for _ in range(DRAIN_MAX):
             for move in await self.list_moves():
                 if move.kind == "deliver":
@@ -257,14 +268,14 @@ class RuntimeReplay:
 
 
 def _list_waiting(p: SagaProgress, runtime: ServiceRuntime) -> Iterator[str]:
-    """Yield the handlers that have some of their events and not all. Events of the service itself count, too."""
+    """Yield the handlers that have received some of their events, but not all. Self-consumed events count too."""
     yield from (kept.handler for kept in p.waiting)
     for own in p.self_consumed:
         yield from (role.name for role in find_remaining_consumers(p, runtime.roles, own))
 
 
 def _list_timed(p: SagaProgress) -> list[tuple[str, int]]:
-    """Return the open deadlines and suspended runs: the handler of each, and when it is due."""
+    """Return the handlers of open deadlines and suspended runs, each with the time when it is due."""
     deadlines = [(each.handler, each.due_ms) for each in p.deadlines]
     return deadlines + [(each.handler, each.due_ms) for each in p.suspended_runs]
 
@@ -285,7 +296,7 @@ async def _replay(
 
 @asynccontextmanager
 async def open_replay(manifests: Iterable[Manifest], choose: Chooser) -> AsyncGenerator[RuntimeReplay]:
-    """Start the runtimes of stand-ins for these services, in which nothing has happened yet."""
+    """Start stand-ins for these services on the real runtime, before anything has happened."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="saga-replay-")))
         stand_ins = make_stand_ins(manifests, folder, choose)

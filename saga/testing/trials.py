@@ -1,4 +1,4 @@
-"""The function `trial`: test one service on its real runtime, in memory and in milliseconds."""
+"""Test one service on its real runtime, in memory and in milliseconds: `trial`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -72,23 +72,23 @@ _R = TypeVar("_R", bound=Recordable, default=None)
 
 _NONE: "Mapping[str, DataclassInstance]" = MappingProxyType({})
 FOR_EVER_S = 1e12
-"""Number of seconds that is greater than all delays of a trial together, so a limit of this length is never reached."""
+"""A time limit in seconds that is never reached, because it is longer than all delays of a trial together."""
 DELAY_S_MAX = 30
-"""Maximum delay between two attempts in a trial, so that failed attempts do not advance the clock by hours. Only the
-script does that.
+"""Maximum delay in seconds between two attempts in a trial, so that failed attempts do not advance the clock by hours.
+Only the script advances it that far.
 """
 _NOTHING = timedelta(0)
 TURNS_MAX = 2000
-"""Maximum number of turns that may be due within one time span of a script."""
+"""Maximum number of turns within one time span of a script."""
 PAUSES_MAX = 1000
-"""Maximum number of failed attempts in one trial. A trial with more of them is ended, because it would probably never
-finish.
+"""Maximum number of failed attempts in one trial. A trial with more is ended with an error, because it would probably
+never finish.
 """
 
 
 class TrialClock:
-    """A clock that waits by advancing its time, so waiting takes no real time. Calls of external systems take real
-    time, and so do their timeouts.
+    """A clock whose `sleep` advances the time at once instead of waiting. Calls of external systems take real time, and
+    so do their timeouts.
     """
 
     def __init__(self) -> None:
@@ -107,11 +107,11 @@ class TrialClock:
         self._now_ms += round(seconds * 1000)
 
     def set_to(self, ms: int) -> None:
-        """Set the time, which may be in the past."""
+        """Set the time, even to one in the past."""
         self._now_ms = ms
 
     def pass_until(self, ms: int) -> None:
-        """Advance to this time; do nothing if it is in the past."""
+        """Advance to this time, unless it is in the past."""
         self._now_ms = max(self._now_ms, ms)
 
     async def within(self, seconds: float, what: Awaitable[T]) -> T:
@@ -121,7 +121,7 @@ class TrialClock:
 
 @dataclass
 class _Patience:
-    """Counter of failed attempts that ends a trial once there are too many."""
+    """Counts failed attempts, and ends a trial with an error after too many."""
 
     clock: TrialClock
     moments: list[TelemetryEvent]
@@ -145,7 +145,7 @@ class _Patience:
 def trial_ports(
     service: str, store: Store, clock: TrialClock, log: EventPublisher, moments: list[TelemetryEvent] | None = None
 ) -> Ports:
-    """Return the ports of a trial: the given store and a clock that never really waits.
+    """Return the ports of a trial, with the given store and a clock that never really waits.
 
     `moments`: list to which telemetry events are appended.
     """
@@ -181,7 +181,7 @@ class Trial(Generic[_S_co]):
 
     @property
     def progress(self) -> Progress[_S_co]:
-        """Progress of the saga with each transition. Ignored messages have transitions too, which state the reason."""
+        """Progress of the saga with each transition. Ignored messages have transitions too, with the reason."""
         return self._progress
 
     def read(self, kind: type[_D], key: str, /) -> _D | None:
@@ -203,20 +203,21 @@ async def trial(  # one parameter for each kind of initial condition
     """Run one service on its real runtime in memory: `await trial(payment, an_order(), cancelled(), use=[FakeBank()])`.
 
     Args:
-        script: events of one saga, which arrive in this order; each arrives when the ones before it are finished. A
-            `timedelta` lets that much time pass, and the deadlines and suspended runs that are due then are run. Failed
-            attempts take no time. A `Change` of a document arrives as from a change stream; an equal `Change` counts as
-            the same one delivered again.
+        script: events of one saga. Each arrives once the ones before it are finished. A `timedelta` lets that much time
+            pass, and the deadlines and suspended runs that are due then are run. Failed attempts take no time. A
+            `Change` of a document arrives as from a change stream; an equal `Change` counts as the same one delivered
+            again.
         use: fakes. Each replaces the resources whose type it is an instance of.
-        real: types of resources that have no fake and are opened for real. Without this list a test could call an
-            external system by mistake.
+        real: types of resources that have no fake and are opened for real. A resource without a fake must be listed
+            here, so that no test calls an external system by mistake.
         documents: documents by key that exist from the beginning.
         state: the saga's state as recorded by an earlier message. It may be of the class of an older release if a
             migration takes that class.
         flags: flags that are on; all others are off.
 
-    Promises: takes milliseconds, needs no server, and waits no real time. A dead letter raises nothing: it is recorded
-    in `progress.transitions`.
+    Guarantees:
+    - It takes milliseconds, needs no server, and waits no real time.
+    - A dead letter raises nothing: it is recorded in `progress.transitions`.
 
     Raises `ConfigurationError` for a resource of `real` that does not open; `DeclarationError` for a fake that no
     resource uses, and for a resource that has no fake and is not in `real`.
@@ -262,8 +263,8 @@ async def trial(  # one parameter for each kind of initial condition
 
 
 def retry_at_once(prepared: PreparedService) -> PreparedService:
-    """Return the service with retries that never park a run and with calls that may all run concurrently, because in a
-    trial no real time passes between attempts.
+    """Return the service without parked runs and without limits on concurrent calls, because in a trial no real time
+    passes between attempts. Failed runs are retried at once.
     """
     handlers = {
         name: replace(handler, retry=handler.retry and _retry_at_once(handler.retry))
@@ -284,7 +285,7 @@ def _retry_at_once(retry: Retry) -> Retry:
 
 
 async def _pass_time(service: ServiceRuntime, clock: TrialClock, saga: str, time: timedelta) -> None:
-    """Let a time span of the script pass: run deadlines and suspended runs at the times when they are due."""
+    """Let a time span of the script pass. Run each deadline and suspended run at the time when it is due."""
     until_ms = clock.now_ms() + round(time.total_seconds() * 1000)
     waits: frozenset[tuple[str, str, int]] = frozenset()
     for turn in range(TURNS_MAX):
@@ -307,7 +308,7 @@ async def _pass_time(service: ServiceRuntime, clock: TrialClock, saga: str, time
 
 
 def make_timer(service: PreparedService, saga: str, clock: TrialClock, due_ms: int, number: int) -> SagaTimer:
-    """Return the timer that fires for work that is due at `due_ms`. `number` makes the timer's id unique."""
+    """Make the timer for work that is due at `due_ms`. `number` makes the timer's id unique."""
     return SagaTimer(
         id=f"trial-{due_ms}-{number}",
         type=timers.TYPE,
@@ -332,9 +333,7 @@ def _find_saga(service: PreparedService, each: "Event | Change[Any] | timedelta"
 async def _process_arrival(
     service: ServiceRuntime, clock: TrialClock, number: int, event: "Event | Change[Any]"
 ) -> None:
-    """Process one event or change of the script until it is finished. An event that the service does not consume is
-    left out.
-    """
+    """Process one event or change of the script until it is finished. Skip an event that the service does not consume."""
     if isinstance(event, Change):
         message = make_arriving_change(service, event, clock)
     elif name_of(type(event)) not in service.contracts:
@@ -346,7 +345,7 @@ async def _process_arrival(
 
 
 def make_arriving_event(service: PreparedService, event: Event, clock: TrialClock) -> Message:
-    """Return the message that delivers an event at the current time. Equal events get the same id."""
+    """Make the message that delivers an event at the current time. Equal events get the same id."""
     contract = service.contracts[name_of(type(event))]
     saga, time = str(getattr(event, contract.key)), iso(clock.now_ms())
     value = codec.encode(event)
@@ -363,7 +362,7 @@ def make_arriving_event(service: PreparedService, event: Event, clock: TrialCloc
 
 
 def make_arriving_change(service: PreparedService, change: Change[Any], clock: TrialClock) -> Message:
-    """Return the message that delivers a document change at the current time. Equal changes get the same id.
+    """Make the message that delivers a document change at the current time. Equal changes get the same id.
 
     Raises `SagaError` if the change fits several of the collections whose changes the service takes, or none.
     """
@@ -392,7 +391,7 @@ def make_arriving_change(service: PreparedService, change: Change[Any], clock: T
 
 
 def _list_emitted(service: PreparedService, log: RecordingPublisher) -> list[Event]:
-    """Return the published events without repetitions, as instances of the classes that the service's handlers emit."""
+    """Return the published events, each once, as instances of the classes that the service's handlers emit."""
     classes = [event for reaction in service.declared.reactions for event in reaction.emits]
     library = service.schemas.library
     first: dict[str, Outgoing] = {}
@@ -438,9 +437,10 @@ def a_saga(
     """Return a saga with which a test calls a handler directly: `assert await reserve(an_order(), FakeBank(), a_saga())
     == PaymentReserved(...)`.
 
-    Promises: steps are called, and updates are applied to a copy of `documents`; nothing is recorded or retried.
-    Afterwards `.state` and `await saga.read(...)` return the results. `idempotency_key` returns the same key for the
-    same name in every saga made by this function.
+    Guarantees:
+    - Steps are called, and updates are applied to a copy of `documents`. Nothing is recorded or retried.
+    - After the call, `.state` and `await saga.read(...)` return the results.
+    - `idempotency_key` returns the same key for the same name in every saga made by this function.
 
     Args:
         documents: documents by key; the mapping itself does not change.
@@ -545,12 +545,12 @@ class PlainSaga(Saga[_S]):
 
 
 def migrated(service: Service[_S], old: "DataclassInstance") -> _S:
-    """Return the current state to which an old one is migrated: `assert migrated(order, OrderStateV1(9.8)) ==
-    OrderState(980)`.
+    """Migrate an old state to the current one: `assert migrated(order, OrderStateV1(9.8)) == OrderState(980)`.
 
-    As in a running service, all migrations from the version of `old` on run, and each result is encoded and decoded
-    again. Raises `SagaError` for a state that no migration takes, and for a migration that fails or returns another
-    result the second time.
+    As in a running service, all migrations from the version of `old` run, and each result is encoded and decoded again.
+
+    Raises `SagaError` for a state that no migration takes, and for a migration that fails or returns another result the
+    second time.
     """
     prepared = prepare(service.declared)
     version, fields = encode_state(prepared, old)
@@ -565,7 +565,7 @@ def migrated(service: Service[_S], old: "DataclassInstance") -> _S:
 
 
 def encode_state(prepared: PreparedService, state: object) -> tuple[int, dict[str, Any]]:
-    """Return the version and the fields of a state, as recorded by the release that had this state.
+    """Return the version and the fields of a state, as the release with this state class recorded them.
 
     Raises `SagaError` if no release had a state of this class.
     """
@@ -578,7 +578,7 @@ def encode_state(prepared: PreparedService, state: object) -> tuple[int, dict[st
 
 
 def make_progress(prepared: PreparedService, saga: str, state: object, now_ms: int) -> SagaProgress:
-    """Return a progress that holds only this state. Raises `SagaError` as `encode_state` does."""
+    """Make a progress that contains only this state. Raises `SagaError` as `encode_state` does."""
     version, fields = encode_state(prepared, state)
     return SagaProgress(
         service=prepared.name,
@@ -592,7 +592,7 @@ def make_progress(prepared: PreparedService, saga: str, state: object, now_ms: i
 
 
 def make_control_log(service: str, flags: Collection[str], time: str) -> bytes:
-    """Return the encoded control log of a service in which these flags are on for all sagas."""
+    """Encode a control log of a service in which these flags are on for all sagas."""
     book = ControlLog(service=service)
     for flag in flags:
         control = Control(

@@ -40,7 +40,7 @@ NO_DOCUMENTS: "Mapping[str, DataclassInstance]" = MappingProxyType({})
 
 
 def make_command(wanted: Wanted, p: SagaProgress | None, now_ms: int, answered: StepAnswer | None = None) -> Outgoing:
-    """Return the record of an operator command for a saga. It concerns the dead letter that blocks the saga or, for
+    """Make the record of an operator command for a saga. It concerns the dead letter that blocks the saga or, for
     `release`, the saga's first parked run.
 
     Raises `SagaError` if there is no such dead letter or parked run.
@@ -62,7 +62,7 @@ def make_command(wanted: Wanted, p: SagaProgress | None, now_ms: int, answered: 
 
 
 def encode_answer(step: str, answered: object, raised: Exception | None) -> StepAnswer:
-    """Return the answer that an operator supplies for a step, encoded as if the external system had given it."""
+    """Encode the answer that an operator supplies for a step, as if the external system had given it."""
     if raised is not None:
         return StepAnswer(step=step, value=msgspec.json.encode(raised.args).decode(), raised=type(raised).__name__)
     return StepAnswer(step=step, value=msgspec.json.encode(answered).decode())
@@ -79,9 +79,9 @@ class DocumentWrite(NamedTuple):
 
 
 def keep_markers(before: bytes, content: bytes) -> bytes:
-    """Return the JSON of a document with the toolkit's markers from its previous version.
+    """Add the toolkit's markers from the previous version of a document to its new JSON.
 
-    A store keeps the markers in the same way when other programs write to it.
+    A real store keeps the markers in the same way when other programs write a document.
 
     >>> keep_markers(b'{"_saga":{"markers":{}},"n":1}', b'{"n":2}')
     b'{"_saga":{"markers":{}},"n":2}'
@@ -100,10 +100,13 @@ def _find_collection(service: "Service[DataclassInstance | None]", kind: type) -
 class World(ABC):
     """A test world, available as a pytest fixture: several services on the real runtime, with injected faults.
 
-    Promises of the simulated world: the same seed gives the same run, byte for byte; a year passes in seconds; nothing
-    is patched. If a service uses real time, randomness, threads or the network, a `SagaError` names the line
-    responsible. After each test the kit checks its invariants. A failing schedule is first shrunk, then reported with
-    its seed, the broken invariant and the saga's timeline.
+    Guarantees of the simulated world:
+    - The same seed gives the same run, byte for byte.
+    - A year passes in seconds.
+    - Nothing is patched. If a service uses real time, randomness, threads or the network, a `SagaError` names the line
+      responsible.
+    - After each test the kit checks its invariants. A failing schedule is first shrunk, then reported with its seed,
+      the broken invariant and the saga's timeline.
     """
 
     @abstractmethod
@@ -117,8 +120,10 @@ class World(ABC):
         """Start two workers of each service.
 
         `use`, `real` and `documents` are as in `trial` and apply to all the services. Each document is stored in those
-        services that declare its kind. Raises `DeclarationError` for a fake that nothing uses, and for a resource that
-        has no fake and is not in `real`; `SagaError` for a document that no service declares.
+        services that declare its kind.
+
+        Raises `DeclarationError` for a fake that nothing uses, and for a resource that has no fake and is not in
+        `real`; `SagaError` for a document that no service declares.
         """
 
     def deploy(self, service: "Service[DataclassInstance | None]", /, *, use: Sequence[object] = ()) -> None:
@@ -128,9 +133,10 @@ class World(ABC):
         by side. To roll back, deploy an earlier release again. The deployment takes effect with `run_until_quiet`. With
         the fault `deploy`, workers also switch between releases at random.
 
-        `use`: fakes that the release needs in addition to those that the service was started with. Raises `SagaError`
-        for a service that was not started, and always in the world of real processes, which has no releases; otherwise
-        as `start`.
+        `use`: fakes that this release needs in addition to those that the service was started with.
+
+        Raises `SagaError` for a service that was not started, and always in the world of real processes, which has no
+        releases; otherwise the same errors as `start`.
         """
         raise SagaError("this world has one release of each service: deploy others in the simulated world")
 
@@ -143,7 +149,7 @@ class World(ABC):
         `start`.
 
         The connector may merge rapid writes of one document into the last of them, does not deliver the previous
-        content, and may deliver a range of changes again. Without it the services' stores record the changes
+        content, and may deliver a range of changes again. Without a connector the services' stores record the changes
         themselves, as on SQLite. Raises `SagaError` in a world of real processes.
         """
         raise SagaError("this world has no connector of its own: use it in the simulated world")
@@ -160,14 +166,14 @@ class World(ABC):
         """Write a document into the service's store as an application would, with its own driver and without this
         toolkit.
 
-        The write takes effect with `run_until_quiet`, in order with published events. `expires`: the time after which
-        the document expires. Raises `SagaError` for a document that the service does not declare.
+        The write takes effect with `run_until_quiet`, in order with published events. `expires`: time after which the
+        document expires. Raises `SagaError` for a document that the service does not declare.
         """
         collection = _find_collection(service, type(document))
         self._write_document(service, DocumentWrite(collection, key, msgspec.json.encode(document), expires))
 
     def remove(self, service: "Service[DataclassInstance | None]", kind: type, key: str, /) -> None:
-        """Remove a document from the service's store as an application would; does nothing if it does not exist.
+        """Remove a document from the service's store as an application would. Do nothing if it does not exist.
         Otherwise as `write`.
         """
         self._write_document(service, DocumentWrite(_find_collection(service, kind), key, None, None))
@@ -178,8 +184,7 @@ class World(ABC):
 
     @abstractmethod
     def publish(self, *events: Event, principal: str | None = None) -> None:
-        """Publish events from an application in this world, as `Client.publish` does. They are sent in
-        `run_until_quiet`.
+        """Publish events as an application does with `Client.publish`. They are sent during `run_until_quiet`.
 
         `principal`: the user or system on whose behalf the sagas are started.
         """
@@ -188,7 +193,7 @@ class World(ABC):
         """Encrypt sensitive values in all processes of this world, including the application, as with the setting
         `SAGA_KEYS`. Call this method before `start`.
 
-        Raises `SagaError` in a world of real processes: set `SAGA_KEYS` there.
+        Raises `SagaError` in a world of real processes, where you set `SAGA_KEYS` instead.
         """
         raise SagaError("this world seals nothing by itself: set SAGA_KEYS, or seal in the simulated world")
 
@@ -208,7 +213,7 @@ class World(ABC):
 
     def discard(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
         """Discard the dead letter that blocks this saga, as an operator does with `saga dead discard`. The service may
-        refuse. Otherwise as `replay`.
+        refuse the command. Otherwise as `replay`.
         """
         self._send_command(service, "discard", saga_id)
 
@@ -245,7 +250,7 @@ class World(ABC):
     ) -> None:
         """Set a flag of the service, as an operator does with `saga control flag`.
 
-        Takes effect with `run_until_quiet`, within five seconds.
+        The flag changes during `run_until_quiet`, within five seconds.
         """
         self._set_control(service, Switch(flag=flag, percent=percent, saga=saga))
 
@@ -260,14 +265,14 @@ class World(ABC):
         """Pause a handler or compensation of the service, or the whole service, as an operator does with `saga control
         pause`.
 
-        From five seconds later at the latest no more runs begin. `time`: how long the pause lasts. Without it the pause
-        lasts until `resume`, and the world does not become quiet before that.
+        At most five seconds later no more runs begin. `time`: how long the pause lasts. Without it the pause lasts
+        until `resume`, and the world does not become quiet before that.
         """
         until = None if time is None else iso(self._time_ms() + round(time / timedelta(milliseconds=1)))
         self._set_control(service, Switch(kind="pause", handler=handler, until=until))
 
     def resume(self, service: "Service[DataclassInstance | None]", handler: str | None = None, /) -> None:
-        """End a pause, as an operator does with `saga control resume`; waiting messages continue within a minute."""
+        """End a pause, as an operator does with `saga control resume`. Waiting messages continue within a minute."""
         self._set_control(service, Switch(kind="pause", handler=handler, off=True))
 
     def limit(
@@ -283,7 +288,7 @@ class World(ABC):
         """Limit a resource or a handler of the service in each of its workers, as an operator does with `saga control
         limit`.
 
-        Without a number the declared limits apply again.
+        Without a number, the declared limits apply again.
         """
         off = at_once_max is None and rate_per_s is None
         limits = Switch(kind="limit", off=off, resource=resource, handler=handler)
@@ -292,8 +297,8 @@ class World(ABC):
     def route(
         self, service: "Service[DataclassInstance | None]", handler: str, /, *, to: Literal["dead"] | None
     ) -> None:
-        """Send a handler's messages to the dead letters, as an operator does with `saga control route`; `None` ends
-        this.
+        """Send a handler's messages to the dead letters, as an operator does with `saga control route`. With `None`,
+        the handler gets them again.
         """
         self._set_control(service, Switch(kind="route", handler=handler, off=to is None))
 
@@ -313,7 +318,9 @@ class World(ABC):
 
     @abstractmethod
     def _find_progress(self, service: "Service[DataclassInstance | None]", saga: str) -> SagaProgress | None:
-        """Return the service's progress of a saga, if it has one. Raises `SagaError` if the service does not run."""
+        """Return the service's progress of a saga; `None` if it has none. Raises `SagaError` if the service does not
+        run.
+        """
 
     @abstractmethod
     def _send_record(self, record: Outgoing) -> None:
@@ -327,13 +334,13 @@ class World(ABC):
     def run_until_quiet(self) -> None:
         """Run the world and advance its clock until nothing is in progress and nothing waits.
 
-        Raises `SagaError` if nothing was started in the world, or if it does not become quiet; the message lists what
-        is still in progress.
+        Raises `SagaError` if nothing was started in the world, or if it does not become quiet. The message then lists
+        what is still in progress.
         """
 
     @abstractmethod
     def run_for(self, time: timedelta, /) -> None:
-        """Advance the time by this much, and run everything that happens meanwhile."""
+        """Advance the time by this much, and run everything that becomes due meanwhile."""
 
     @abstractmethod
     def outcome(self, saga_id: str) -> type[Event] | None:
@@ -350,10 +357,10 @@ class World(ABC):
 
     @abstractmethod
     def verify(self) -> None:
-        """Check the invariants of the kit. Call this method once the world is quiet; after each test the kit does so
-        itself.
+        """Check the invariants of the kit. Call this method once the world is quiet. After each test the kit calls it
+        anyway.
 
-        Raises `AssertionError` for a broken invariant, and `SagaError` if no service was started, because then every
+        Raises `AssertionError` for a broken invariant. Raises `SagaError` if no service was started, because then every
         invariant would hold without any meaning.
         """
 
