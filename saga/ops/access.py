@@ -1,5 +1,5 @@
-"""Rights on brokers and stores that services and people need, derived from the declarations, and the commands that
-grant these rights. No server is contacted.
+"""Derive from the declarations which rights services and people need on brokers and stores, and make the commands that
+grant them. No server is contacted.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -28,7 +28,7 @@ Who: TypeAlias = Literal["service", "client", "operator", "administrator", "doct
 SERVER = "HOST:9092"
 """Placeholder for Kafka's address in commands, used if the settings name none."""
 ITSELF: Collection[Who] = ("service", "doctor")
-"""Kinds of users that exist once for each service."""
+"""Kinds of users of which each service has its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +39,12 @@ class GrantedAccess:
     services: tuple[str, ...]
     user: str
     rights: tuple[Mapping[str, str], ...]
-    """Rights or roles, each as its fields."""
+    """Rights on Kafka or roles on Couchbase, each as a mapping of its fields."""
     commands: tuple[str, ...]
 
 
 class ClientUse(NamedTuple):
-    """How a client uses the events of the services."""
+    """The events that a client publishes or consumes, and the groups in which it consumes."""
 
     events: Collection[str] = ()
     """Names of the events that the client publishes or consumes; empty means all events that clients may use."""
@@ -133,8 +133,8 @@ def _list_users(services: Sequence[Declared], who: Who, given: str | None) -> di
 def _list_client_rights(services: Sequence[Declared], client: ClientUse) -> BrokerUse:
     """Compute which topics and groups a client uses.
 
-    Of the events that these services consume or emit, a client publishes those that clients may produce. It reads those
-    that clients may consume, and the outcomes.
+    Only events that these services consume or emit count. The client may publish those that clients may produce, and
+    read outcomes and those that clients may consume.
     """
     named = {
         name_of(event): contract_of(event)

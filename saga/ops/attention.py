@@ -44,9 +44,14 @@ class AttentionItem:
 
     letter: DeadLetter
     state: str
-    """State of the item. `blocks`: it blocks its saga. `dropped`, `replayed`, `discarded` or `resolved`: it has ended
-    in this way. `goes on`: the failing compensation is still being retried. `over`: that compensation has ended. `tried
-    again`: the failing run is being retried. `-`: it blocks nothing.
+    """State of the item:
+
+    - `blocks`: it blocks its saga.
+    - `dropped`, `replayed`, `discarded` or `resolved`: it has ended in this way.
+    - `goes on`: the failing compensation is still being retried.
+    - `over`: that compensation has ended.
+    - `tried again`: the failing run is being retried.
+    - `-`: it blocks nothing.
     """
 
     @property
@@ -58,8 +63,9 @@ class AttentionItem:
 
     @property
     def has_no_end(self) -> bool:
-        """True for a rejected message that blocks no saga. Such an item never ends, because it is not known whether the
-        sender has fixed the cause.
+        """True for a rejected message that blocks no saga.
+
+        Such an item never ends, because nothing tells the service whether the sender has fixed the cause.
         """
         return self.letter.what == "dead letter" and self.state == "-"
 
@@ -82,7 +88,7 @@ async def find_attention(
 
     Args:
         with_ended: Include items that no longer need an operator.
-        with_sagas: Describe the blocked sagas, too, for which each is read in all services.
+        with_sagas: Also describe the blocked sagas. Each of them is read in all services.
 
     Raises:
         NoStore: There is no store, and the selection names no service.
@@ -104,7 +110,7 @@ class _Blocked(NamedTuple):
     letters: list[DeadLetter]
     sagas: list[ListedSaga]
     more: bool
-    """True if there are more than the limit."""
+    """True if the selection's limit left some out."""
 
 
 async def _find_blocked(
@@ -127,7 +133,7 @@ async def _find_blocked(
 
 
 async def _scan_blocked(selection: Selection, sources: Sequence[ServiceStore], warn: Warn) -> _Blocked:
-    """Find what blocks sagas by reading each progress that does not expire once. Raises `NoListing`."""
+    """Find what blocks sagas by a scan that reads each progress that never expires. Raises `NoListing`."""
     found, blocked = list[DeadLetter](), 0
     for source in sources:
         looked = 0
@@ -205,8 +211,9 @@ async def _list_blocked(selection: Selection, deployment: Deployment) -> AsyncIt
 
 
 async def find_too_old(selection: Selection, deployment: Deployment) -> list[DeadLetter]:
-    """Find dead letters of messages that arrived after the retention. They block nothing, and those that were replayed
-    are left out. Raises `NoStore`.
+    """Find dead letters of messages that arrived after the retention. They block nothing.
+
+    Dead letters that were replayed are left out. Raises `NoStore`.
     """
     found = await find_attention(selection, deployment)
     letters = (each.letter for each in found.items if each.state == "-" and each.letter.what == "dead letter")
@@ -235,7 +242,7 @@ async def find_blocking(selection: Selection, deployment: Deployment) -> AsyncIt
 
 
 async def _blocking_in_saga(each: ListedSaga, sources: Sequence[ServiceStore], warn: Warn) -> list[DeadLetter]:
-    """Return the dead letters and failing runs in the progress of a saga, whether or not the topic has them too."""
+    """Return the dead letters and failing runs in a saga's progress. Some have no record on `<service>.dead`."""
     found = []
     services = {*(status.service for status in each.statuses), *(damage.source.service for damage in each.damaged)}
     for source in sources:
@@ -294,7 +301,7 @@ async def _blocking_in_progress(source: ServiceStore, p: SagaProgress, warn: War
 def _find_recorded_letters(
     p: SagaProgress, transitions: Sequence[Raw], blocks: Sequence[PendingMessage]
 ) -> Mapping[str, DeadLetter]:
-    """Find the dead letters of these pending messages in the transitions, and return them by id."""
+    """Return the dead letters of these pending messages by id, with the details that the transitions recorded."""
     wanted, found = {kept.dead: kept for kept in blocks}, dict[str, DeadLetter]()
     for entry in map(decode_transition, reversed(transitions)):
         if not wanted:
@@ -445,8 +452,9 @@ def _to_dead_letter(p: SagaProgress, run: ParkedRun) -> DeadLetter:
 
 
 def _matches(entry: Transition, p: SagaProgress, run: ParkedRun) -> bool:
-    """Return whether this transition parked the run. For compensations of the same outcome, compare the names in their
-    intents too.
+    """Return whether this transition parked the run.
+
+    Several compensations may run for the same outcome. They are told apart by the names in their intents.
     """
     if (entry.outcome, entry.attempt, entry.message) != ("retrying", run.attempts, run.message.id):
         return False

@@ -1,8 +1,8 @@
-"""Audit of a service: which controls, commands and moves of offsets operators made, when and why, and how this is
-proved.
+"""Audit of a service: what operators did, when, why, and what proves it.
 
-Controls are in the control log of the service, and the results of commands in the history of their saga. Both are hash
-chains that can be verified. An entry that is only on a topic proves no more than that some client wrote it there.
+Operators set controls, send commands and move offsets. Controls are in the control log of the service, and the results
+of commands in the history of their saga. Both are hash chains that can be verified. An entry that is only on a topic
+proves no more than that some client wrote it there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,8 +54,8 @@ class AuditEntry(Struct, frozen=True, kw_only=True):
     what: str
     became: str
     shown_by: Shows
-    """Where the proof of the action is: in the control log (`book`) or in the saga's `history`, which are hash chains,
-    or only on a `topic`.
+    """Where the proof of the action is: `book` (the control log) or `history` (that of the saga), which are hash
+    chains, or only a `topic`.
     """
     saga: str | None = None
     entry: ControlEntry | None = None
@@ -258,7 +258,7 @@ def _audit_move(record: Record, letter: DeadLetter) -> AuditEntry:
 
 
 def _audit_controls(book: ControlLog, records: _TopicRecords) -> Iterator[AuditEntry]:
-    """Yield the controls in the control log, then those that were requested but are not in the control log."""
+    """Yield the controls in the control log, then the requests for controls that are missing from it."""
     logged = set[str]()
     for entry in controls.entries_of(book):
         logged.add(entry.id)
@@ -289,7 +289,9 @@ async def _audit_command(
     histories: dict[str, Mapping[str, Transition]],
     records: _TopicRecords,
 ) -> AuditEntry:
-    """Return a command with its result, taken from the saga's history or else from the topic of dead letters."""
+    """Return a command with its result. The result comes from the saga's history, or else from the topic of dead
+    letters.
+    """
     saga = command.saga
     if saga not in histories:
         histories[saga] = await _read_entries(source, saga, records)

@@ -1,8 +1,8 @@
-"""One operator command about many dead letters, sent at a limited rate, that can be stopped.
+"""Send one operator command about many dead letters, at a limited rate, until it is stopped.
 
-Dead letters are checked again just before their command is sent: those that no longer block a saga are left out. The
+Just before a command is sent, its dead letter is checked again. It is left out if it no longer blocks a saga. The
 commands are those of `saga.ops.operator_commands`, so each is recorded with the operator's name and reason in the
-history of its saga. What was sent stays sent, whatever becomes of the process that sends the rest.
+history of its saga. If the process that sends the commands dies, those already sent are still carried out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,17 +28,17 @@ BATCH_MAX = 100
 RATE_MAX = 200.0
 """Maximum number of commands in a second."""
 HALT_AFTER = 10
-"""Number of commands in a row without success after which no more are sent."""
+"""Number of failed commands in a row after which no more are sent."""
 PROBLEMS_MAX = 50
-"""Maximum number of letters of which it is kept why their command had no success."""
+"""Maximum number of failed commands whose reasons are kept."""
 STOP_CHECK_S = 0.1
-"""Time in seconds between two looks whether to stop, during a pause between batches."""
+"""Seconds between two checks for a request to stop, during a pause between batches."""
 
 BulkState = Literal["running", "stopping", "finished", "stopped", "failed"]
 
 
 class LetterKey(NamedTuple):
-    """What names a dead letter, and the saga that it blocks."""
+    """Identity of a dead letter: its service, its id, and the saga that it blocks."""
 
     service: str
     id: str
@@ -46,7 +46,7 @@ class LetterKey(NamedTuple):
 
 
 class CommandPace(NamedTuple):
-    """How many commands are sent at once, and how long it takes until the next are."""
+    """Number of commands in a batch, and seconds from the start of one batch to the start of the next."""
 
     size: int
     seconds: float
@@ -54,7 +54,7 @@ class CommandPace(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkRequest:
-    """A command, and how fast it is sent to many dead letters."""
+    """A command, and the rate at which it is sent for many dead letters."""
 
     command: CommandRequest
     rate_per_s: float
@@ -64,25 +64,29 @@ class BulkRequest:
 
 @dataclass(slots=True)
 class BulkProgress:
-    """How far a bulk command is."""
+    """Progress of a bulk command."""
 
     total: int
     state: BulkState = "running"
     reason: str = ""
-    """Why no more are sent; empty if all were."""
+    """Why sending has stopped; empty unless it stopped before the end."""
     sent: int = 0
     done: int = 0
     """Number of commands that were carried out, and whose run did not fail again."""
     failed: int = 0
     """Number of commands that were refused, or whose run failed again."""
     unanswered: int = 0
-    """Number of commands that no service has recorded in time. They stay on the log."""
+    """Number of commands whose result no service recorded in time. They stay on the topic, and may still be carried
+    out.
+    """
     left_out: int = 0
-    """Number of letters that no longer blocked a saga, or were replayed too often, so that nothing was sent."""
+    """Number of letters for which nothing was sent, because they no longer blocked a saga or had been replayed too
+    often.
+    """
     began_ms: int = 0
     ended_ms: int | None = None
     problems: list[str] = field(default_factory=list)
-    """Why letters had no success: the first ones."""
+    """Why commands failed; only the first `PROBLEMS_MAX` reasons."""
 
     @property
     def is_over(self) -> bool:
@@ -90,12 +94,12 @@ class BulkProgress:
 
     @property
     def settled_count(self) -> int:
-        """Number of letters about which nothing more will be done."""
+        """Number of letters that are dealt with: done, failed, unanswered or left out."""
         return self.done + self.failed + self.unanswered + self.left_out
 
 
 def plan_pace(rate_per_s: float) -> CommandPace:
-    """Return the batches with which a rate is kept: about one a second.
+    """Return the size and interval of batches that keep to this rate. There is about one batch a second.
 
     >>> plan_pace(5), plan_pace(0.5), plan_pace(200)
     (CommandPace(size=5, seconds=1.0), CommandPace(size=1, seconds=2.0), CommandPace(size=100, seconds=0.5))
@@ -105,7 +109,7 @@ def plan_pace(rate_per_s: float) -> CommandPace:
 
 
 class BulkCommand:
-    """A command about many dead letters, and its progress."""
+    """A command about many dead letters that is being sent, and its progress."""
 
     def __init__(self, keys: Sequence[LetterKey], request: BulkRequest, deployment: Deployment) -> None:
         self.request = request
@@ -115,13 +119,16 @@ class BulkCommand:
         self._is_stopped = False
 
     def stop(self, reason: str) -> None:
-        """Send no more commands. May be called from another thread."""
+        """Stop sending commands. May be called from another thread."""
         self._is_stopped = True
         if not self.progress.is_over:
             self.progress.state, self.progress.reason = "stopping", reason
 
     async def run(self) -> None:
-        """Send all commands and wait for their results, until it is stopped or has to stop."""
+        """Send all commands and wait for their results.
+
+        Ends early after `stop`, or after `HALT_AFTER` failures in a row.
+        """
         progress, clock = self.progress, self._deployment.clock
         try:
             for batch in self._split():
@@ -146,7 +153,7 @@ class BulkCommand:
             yield self._keys[begin : begin + size]
 
     async def _send_batch(self, batch: Sequence[LetterKey]) -> None:
-        """Send the commands of a batch, wait for their results, and for the time of the next batch."""
+        """Send a batch of commands, wait for their results, then wait until the next batch is due."""
         clock, pace = self._deployment.clock, plan_pace(self.request.rate_per_s)
         next_s = clock.monotonic_s() + pace.seconds
         letters = await self._select(batch)

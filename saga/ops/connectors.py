@@ -178,7 +178,7 @@ FREE = frozenset({"tasks.max", "couchbase.username", "couchbase.stream.from", "c
 
 
 def _list_states(status: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the states of a connector and its tasks. The server's answer may have any form."""
+    """Return the states of a connector and its tasks. Any JSON is accepted as the server's answer."""
     tasks = status.get("tasks")
     listed = [each for each in tasks if isinstance(each, dict)] if isinstance(tasks, list) else []
     connector = status.get("connector")
@@ -212,8 +212,9 @@ def make_query(address: str) -> ConnectQuery | None:
 
 
 def check_watched_collections(service: Declared, store: Store) -> Iterator[Finding]:
-    """Find collections whose changes are recorded for a service although its current declaration consumes none of them.
-    Raises `StoreError`."""
+    """Find collections whose changes are still recorded for a service that no longer consumes them. Raises
+    `StoreError`.
+    """
     watched = store.list_watched(service.name) if isinstance(store, ChangeSource) else ()
     for collection in sorted(set(watched) - set(list_watched_collections(service))):
         yield Finding(
@@ -226,7 +227,7 @@ def check_watched_collections(service: Declared, store: Store) -> Iterator[Findi
 
 
 async def stop_watching(service: Declared, collections: Collection[str], store: Store) -> None:
-    """Stop recording changes of these collections for a service, and delete those that no worker has relayed yet.
+    """Stop recording changes of these collections for a service, and delete recorded changes that are not relayed yet.
 
     Raises:
         ConfigurationError: A collection must not be dropped; then nothing is done.

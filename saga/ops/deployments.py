@@ -1,7 +1,7 @@
-"""Compare a release that is about to be deployed with what is in flight: which sagas it would strand, and why.
+"""Find which sagas a release would strand if it were deployed now, and why.
 
-It reads the progress of every saga in the services' stores, and the services' offsets on the broker. Nothing is
-changed.
+The check reads the progress of every saga in the services' stores, and the services' offsets on the broker. It changes
+nothing.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -34,7 +34,7 @@ class StrandedSaga:
 
 @dataclass(frozen=True, slots=True)
 class AbandonedTopic:
-    """A topic with records for the service that the release would not read any more."""
+    """A topic with unhandled records of the service that the release would no longer read."""
 
     service: str
     topic: str
@@ -57,10 +57,10 @@ class DeploymentReport:
 
 
 async def check_release(services: Sequence[Declared], deployment: Deployment) -> DeploymentReport:
-    """Compare the releases of these services with their stores and their offsets.
+    """Compare the releases of these services with their stores and offsets. Raises `SagaError` if a store cannot be
+    read.
 
-    Raises `SagaError` if a store cannot be read. A broker that cannot be asked is a warning: the backlog is then not
-    compared.
+    If the broker cannot be read, a warning is given, and the backlog is not compared.
     """
     stranded, checked = list[StrandedSaga](), 0
     prepared = {each.name: prepare(each) for each in services}
@@ -82,7 +82,7 @@ async def check_release(services: Sequence[Declared], deployment: Deployment) ->
 
 
 def find_reasons(p: SagaProgress, service: PreparedService) -> Iterator[str]:
-    """Yield the reasons why a release could not continue a saga, for people. Pure."""
+    """Yield the reasons why a release could not continue a saga, as readable text. Pure."""
     if p.version > service.version:
         yield f"its state has version {p.version}, which a newer release wrote; this one knows up to {service.version}"
     for missing in find_undeclared(p, service.roles):
@@ -102,7 +102,7 @@ def find_reasons(p: SagaProgress, service: PreparedService) -> Iterator[str]:
 
 
 def _find_refused_message(kept: PendingMessage, handler: str, type_: str, service: PreparedService) -> Iterator[str]:
-    """Yield why a message that is kept for a handler would never be handled."""
+    """Yield the reason why a pending or queued message would never be handled."""
     role = service.roles.handlers.get(handler)
     what = "a dead letter" if kept.dead else "a message"
     if role is None:
@@ -112,7 +112,7 @@ def _find_refused_message(kept: PendingMessage, handler: str, type_: str, servic
 
 
 def _find_unknown_events(p: SagaProgress, service: PreparedService) -> Iterator[str]:
-    """Yield the events of the last transition that may be unpublished and that the release does not know."""
+    """Yield events of the last transition that may not be published yet and that the release does not know."""
     last = decode_transition(p.transitions[-1]) if p.transitions else None
     if last is None or p.published >= p.n:
         return
@@ -146,8 +146,10 @@ async def _find_abandoned_topics(
 def find_abandoned_topics(
     service: PreparedService, offsets: ServiceOffsets, released: Manifest | None
 ) -> Iterator[AbandonedTopic]:
-    """Yield the topics with records that are not handled, and which the release does not read, or of which it does not
-    take every event any more. Pure."""
+    """Yield topics with unhandled records that the release would not handle. Pure.
+
+    Either the release does not read the topic at all, or it no longer consumes all of its events.
+    """
     behind: dict[str, int] = {}
     for partition, state in offsets.states.items():
         behind[partition.topic] = behind.get(partition.topic, 0) + state.lag

@@ -57,7 +57,7 @@ class Diagnosis:
 
 @dataclass(slots=True)
 class _StoreKnowledge:
-    """Facts about each service that the broker and the stores report, collected so that the two can be compared."""
+    """What broker and stores report about each service, collected so that the two can be compared."""
 
     groups: dict[str, tuple[GroupDescription, int]] = field(default_factory=dict)
     """Consumer group of each service, and the number of records in the topics of its events."""
@@ -130,8 +130,8 @@ async def _check_topics(
     broker: Administration,
     known: _StoreKnowledge,
 ) -> None:
-    """Add findings about topics, groups and brokers to `seen`. Findings added before the broker fails are reported all
-    the same.
+    """Add findings about topics, groups and brokers to `seen`. If the broker fails, the findings made before stay in
+    `seen`.
     """
     found = await broker.describe_topics(list(wanted))
     adapter = adapters.broker_adapter(settings.broker)
@@ -283,7 +283,7 @@ async def _measure_clock(store: Store, clock: Clock) -> int:
 
 
 async def _check_logs(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
-    """Return findings about a log or a store that was lost, and about a log and a store that do not belong together.
+    """Return findings about a lost log, a lost store, and a log and a store that do not belong together.
 
     An unreachable broker or store is skipped here, because its own check reports it.
     """
@@ -304,8 +304,8 @@ async def _check_logs(services: Sequence[Declared], settings: Settings, clock: C
 
 
 async def _read_positions(service: Declared, settings: Settings, clock: Clock) -> tuple[dict[str, str], bool]:
-    """Return the log ids that the service's store has recorded, and whether the store knows neither a log nor a
-    saga.
+    """Return the log ids that the service's store has recorded, and whether the store is empty: without log ids and
+    sagas.
     """
     async with AsyncExitStack() as stack:
         opening = stack.enter_async_context(adapters.store_at(settings, service.name, clock))
@@ -416,8 +416,10 @@ async def _is_missing(name: str, keys: Keys) -> bool:
 
 
 def describe_missing(about: str, service: str, missing: int, sampled: int) -> Iterator[Finding]:
-    """Yield a finding if a service has encrypted values under keys that the folder never had. If all sampled keys are
-    missing, the folder is probably the wrong one."""
+    """Yield a finding if keys of a service's encrypted values are missing from the folder.
+
+    If all sampled keys are missing, the folder is probably the wrong one.
+    """
     if missing:
         yield Finding(
             "error" if missing == sampled else "warning",
@@ -475,7 +477,7 @@ LOOK_S_MAX = 10.0
 
 @dataclass(slots=True)
 class UnknownTypeSample:
-    """Examined records of a topic with one type that no contract has: how many there are, and the first of them."""
+    """Number of examined records of a topic with one unknown type, and the first of these records."""
 
     count: int
     first: Record
@@ -485,7 +487,7 @@ class UnknownTypeSample:
 
 @dataclass(slots=True)
 class TopicSample:
-    """Results of examining the newest records of one topic."""
+    """Number and unknown types of the newest records of one topic."""
 
     count: int = 0
     unknown: dict[str, UnknownTypeSample] = field(default_factory=dict)
@@ -501,10 +503,9 @@ class TopicSample:
 
 
 def find_unknown_type(record: Record, libraries: Iterable[Library]) -> tuple[str, str] | None:
-    """Return the type of a record that no contract has, together with the contract that the record's bytes or schema
-    match nevertheless.
+    """Return the type of a record if no contract has it, with the contract that the record's bytes or schema match.
 
-    Returns `None` if a contract has the type, or if the record is of no type, such as a dead letter or a tombstone.
+    Returns `None` if a contract has the type, or if the record has no type, as dead letters and tombstones.
     """
     found = None
     for library in libraries:

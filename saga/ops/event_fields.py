@@ -68,8 +68,8 @@ async def make_decoder(histories: Iterable["SagaHistory"], keys: Keys) -> EventD
 def read_event_fields(history: "SagaHistory", opens: EventDecoder | None = None) -> dict[int, list[EventFields]]:
     """Return the emitted events of a history, by the number of their transition.
 
-    Without contracts no field is shown, because it is not known which ones are sensitive. With `opens` sensitive fields
-    are decrypted and shown.
+    Without contracts no field is shown, because it is not known which ones are sensitive. Sensitive fields are redacted
+    unless `opens` is given, which decrypts them.
     """
     library: Library | None
     try:
@@ -134,8 +134,10 @@ def recognize_record(record: Record, library: Library) -> tuple[Record, Recognit
 
 
 def decode_message(record: Record, library: Library) -> Message:
-    """Decode the message in a record; `decode_value` decodes its value. Raises `BadInput` if it is no message, or has
-    no known contract."""
+    """Decode the message in a record. `decode_value` then decodes its value.
+
+    Raises `BadInput` if the record is not a message, or if no contract is known for it.
+    """
     record, found = recognize_record(record, library)
     if not found.name:
         raise BadInput(f"no contract {found.unknown_type} is in {library.folder}")
@@ -147,8 +149,8 @@ def decode_message(record: Record, library: Library) -> Message:
 
 
 def decode_value(message: Message, writer: Writer | None, library: Library) -> bytes:
-    """Return the value of a message in Avro's single-object encoding. Raises `BadInput`.
+    """Convert the value of a message to Avro's single-object encoding. Raises `BadInput`.
 
-    `writer`: the schema of the producer, as found for the record of the message.
+    `writer`: schema with which the producer wrote the record.
     """
     return decode_single_object(message, library, lambda id_: writer or foreign_values.writer_without_registry(id_))

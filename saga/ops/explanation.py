@@ -1,8 +1,8 @@
 """Explain in three sentences why a saga is not finished: what it waits for, which service holds it up, and what would
 end the wait. Pure.
 
-`explain` gets values and returns a value: `saga.ops.saga_facts` reads the facts, `saga.ops.obstacles` finds what holds
-the saga up, `saga.ops.saga_path` draws its events.
+`saga.ops.saga_facts` reads the facts, `saga.ops.obstacles` finds what holds the saga up, and `saga.ops.saga_path` draws
+its events. `explain` puts them together.
 """
 
 from collections.abc import Sequence
@@ -116,7 +116,7 @@ def _describe_end(situation: SagaSituation) -> tuple[str, str, str]:
 
 
 def _describe_unknown(situation: SagaSituation) -> tuple[str, str, str]:
-    """Describe a saga of which nothing is known, and who may still have to read of it."""
+    """Describe a saga of which nothing is known, and name the services that still have unread records."""
     facts = situation.facts
     waiting = [
         f"{name} is {count_noun(behind, 'record')} behind" + ("" if each.members else " and no worker of it runs")

@@ -32,8 +32,10 @@ FORGOTTEN_MS = 7 * DAY_MS
 MINUTES_MAX = 2**31 - 1
 """Maximum offset retention that brokers accept, in minutes; about 4000 years."""
 SANE_MS = 10 * 365 * DAY_MS
-"""Maximum plausible clock error in milliseconds. A document version that differs more is not derived from the time,
-because not every server that speaks Couchbase's protocol does that.
+"""Maximum plausible clock error in milliseconds.
+
+The version of a Couchbase document normally contains the time. Some servers that speak Couchbase's protocol use other
+versions. They differ from the time by more than this limit, and are ignored.
 """
 
 
@@ -41,7 +43,7 @@ because not every server that speaks Couchbase's protocol does that.
 
 
 class TopicRequirements(NamedTuple):
-    """Requirements of the settings for every topic."""
+    """What the settings require of every topic."""
 
     copies: Copies = Copies()
     record_bytes_max: int = RECORD_BYTES_MAX
@@ -492,8 +494,9 @@ def group_findings(found: Iterable[Finding]) -> list[GroupedFinding]:
 
 
 def compute_ahead_ms(told_ms: int, before_ms: int, after_ms: int) -> int:
-    """Compute by how many milliseconds a clock is ahead, at least. The clock reported the time `told_ms` between two
-    moments of the local clock.
+    """Compute the minimum number of milliseconds by which a clock is ahead.
+
+    The clock reported the time `told_ms` between two moments of the local clock.
 
     >>> compute_ahead_ms(105, 100, 110), compute_ahead_ms(150, 100, 110), compute_ahead_ms(70, 100, 110)
     (0, 40, -30)

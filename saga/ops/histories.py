@@ -1,7 +1,7 @@
 """History of a saga in one service, and the timeline and status that operators see.
 
 A history is the progress together with the transitions and messages that were moved to archives and overflow segments.
-A progress summary is the part of a progress that a list of sagas needs, decoded without the rest. Building a timeline
+A progress summary is the part of a progress that a list of sagas needs; the rest is not decoded. Building a timeline
 does no I/O.
 """
 
@@ -148,7 +148,7 @@ _decode_failures = msgspec.json.Decoder(SummaryFailure)
 
 
 def decode_summary(content: bytes) -> ProgressSummary:
-    """Decode the summary of a progress document. Raises `SagaError` if it is no progress, or has a newer format."""
+    """Decode the summary of a progress document. Raises `SagaError` if it is not a progress, or has a newer format."""
     try:
         seen = _decoders.decode(content)
         if seen.transitions:
@@ -279,7 +279,7 @@ class ParkedRunStatus:
     attempts: int
     """Number of failed attempts."""
     next: str
-    """Time of the next attempt. If it is in the past, the attempt is in progress or waits for a worker."""
+    """Time of the next attempt. If it is in the past, the attempt is running or waits for a worker."""
     since: str | None
     """Time of the transition that made the message pending; `None` if that transition is archived."""
     error: str | None
@@ -314,11 +314,12 @@ class ServiceStatus:
     """Time of the last transition or open intent, whichever is later. Empty if there is neither."""
     queue: int
     waiting: int
-    """Number of messages that wait for other messages of a fan-in, or for the next turn of a run."""
+    """Number of messages that wait for other messages of a fan-in, or for their suspended run to continue."""
     unstarted: int
-    """Number of messages, outcomes included, of a saga whose start time is not known from any message. The service
-    cannot know whether it has already forgotten such a saga, so the messages wait for one that contains the start time,
-    for ever if none arrives.
+    """Number of messages, outcomes included, that wait because no message has told when the saga began.
+
+    The service may have handled such a saga before and forgotten it; it cannot know. So the messages wait for one that
+    contains the start time, for ever if none arrives.
     """
     left: int
     """Number of fan-in messages whose handler can never run. They are removed when the retention ends."""
@@ -440,8 +441,8 @@ def _read_failure(
 ) -> SummaryFailure | None:
     """Return the transition if it reports the failure of this pending message, else `None`.
 
-    Without a `name` it is recognised by the other fields, because a compensation that has not begun is named only in
-    the transition itself.
+    A compensation that has not begun is named only in the transition. Without a `name` the transition is therefore
+    recognised by its other fields.
     """
     failure = decode_failure(raw)
     if failure is None or (failure.outcome, failure.attempt) != ("retrying", kept.attempts):
@@ -450,11 +451,10 @@ def _read_failure(
 
 
 def build_timeline(histories: Iterable[SagaHistory]) -> list[TimelineEntry]:
-    """Merge the transitions of all services into one order: by time, but no transition comes before the one that
-    emitted its message.
+    """Merge the transitions of all services into one order: by time, but no transition comes before its cause.
 
-    So an effect comes after its cause even if the clocks of two machines differ, and the transitions of a service stay
-    in order.
+    The cause of a transition is the one that emitted its message. It comes first even if the clocks of two machines
+    differ. The transitions of one service stay in order.
     """
     known = {h.service: h for h in histories}
     entries = {service: h.entries for service, h in known.items()}
@@ -512,8 +512,9 @@ def _timeline_entry(history: SagaHistory, entry: Transition) -> TimelineEntry:
 
 
 def _list_failures(entry: Transition) -> Iterator[TimelineAttempt]:
-    """Yield the failed attempts of a transition with their numbers. If the run failed, these are all attempts; if it
-    succeeded, all but the last.
+    """Yield the failed attempts of a transition with their numbers.
+
+    If the run failed, all of its attempts failed; if it succeeded, all but the last.
     """
     last = entry.attempt if entry.outcome in ("retrying", "dead") else entry.attempt - 1
     for number, each in enumerate(entry.failures, start=last - len(entry.failures) + 1):
@@ -557,8 +558,8 @@ async def read_documents(
 ) -> AsyncIterator[tuple[str, Document]]:
     """Yield saga ids that begin with `prefix`, each with its progress document.
 
-    If the store can list by age, the newest come first, damaged documents are included unchanged, and `kept` limits
-    them to those that never expire.
+    If the store can list by age, the newest come first, and damaged documents are included unchanged. Then `kept`
+    limits the list to documents that never expire.
     """
     whole, store = progress_key(source.service, prefix), source.store
     found = (
@@ -612,15 +613,16 @@ async def read_histories(source: ServiceStore) -> AsyncIterator[SagaHistory]:
 
 
 async def complete_history(source: ServiceStore, p: SagaProgress, since: int = 0) -> SagaHistory:
-    """Return the history of a progress that is already loaded, as `read_history` would: with its overflow segments, and
-    with archives unless the progress reaches back to `since`.
+    """Complete the history of a progress that is already loaded, as `read_history` would.
+
+    Overflow segments are read, and archives unless the progress contains all transitions from number `since` on.
     """
     p = await _add_overflow(source, p)
     return SagaHistory(p, p.transitions) if p.first <= since else await add_archives(source.store, p)
 
 
 async def add_archives(store: Store, p: SagaProgress) -> SagaHistory:
-    """Return a history that begins with the archived transitions of a progress, as far as the archives exist. Raises
+    """Return the history of a progress, with its archived transitions as far as the archives exist. Raises
     `UnreadableHistory`.
     """
     # The progress was read first, so no transition can have moved to an archive unseen. An archive that the progress
@@ -646,7 +648,7 @@ async def _add_overflow(source: ServiceStore, p: SagaProgress) -> SagaProgress:
     """Return the progress together with the contents of all its overflow segments. Raises `UnreadableHistory`.
 
     A running worker moves messages out of segments and then removes the segments. So if a segment is missing, the
-    progress is read again, as long as it lists other segments than before.
+    progress is read again, unless it still lists the same segments.
     """
     what = f"a page of {p.saga} in {source.service}"
     while True:

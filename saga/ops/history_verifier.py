@@ -25,8 +25,8 @@ from saga.store.port import Document
 from saga.support.clock import Clock, from_iso, iso
 
 CLOCKS_MS = 60_000
-"""Maximum difference between clocks that is assumed, in milliseconds. A document that may have expired within it is not
-reported as removed.
+"""Assumed maximum difference between clocks, in milliseconds. A missing document is not reported as removed if it may
+have expired within this time.
 """
 AGAIN = "restore it from a backup that has it, or rebuild it from the messages: saga sagas rebuild"
 BY_HAND = "look at both with the topic's records, and put right what only one of them knows of"
@@ -44,7 +44,7 @@ class PublishedHistory:
     """The published transition events of one history."""
 
     digests: dict[int, int] = field(default_factory=dict)
-    """For each transition, by number, a digest of its published hash."""
+    """Digest of the published hash of each transition, by the transition's number."""
     last: int = -1
     """Highest number of a transition."""
     last_ms: int = 0
@@ -59,7 +59,7 @@ class PublishedHistory:
 
 @dataclass(slots=True)
 class HistoryVerifier:
-    """The published transition events of all histories, with which stores are compared."""
+    """The published transition events of all histories. Stores are compared with them."""
 
     histories: dict[HistoryId, PublishedHistory] = field(default_factory=dict)
     strange: int = 0

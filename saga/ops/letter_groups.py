@@ -12,7 +12,7 @@ from saga.ops.attention import Attention, AttentionItem
 Grouping = Literal["reason", "exception", "handler", "event"]
 """What the letters of a group have in common, besides their kind and their service."""
 PATTERN_MAX = 200
-"""Maximum length in characters of the part of a reason that tells groups apart."""
+"""Maximum length in characters of the part of a reason that decides about its group."""
 _EXCEPTION = re.compile(r"([A-Za-z_][\w.]{0,99})(?:: |$)")
 _VARIES = re.compile(
     r"""(?P<quoted>"[^"]*"|'[^']*')"""
@@ -22,7 +22,7 @@ _VARIES = re.compile(
 
 
 class LetterCause(NamedTuple):
-    """What happened to a letter, without what differs from saga to saga."""
+    """Cause of a dead letter, without the details that differ from saga to saga."""
 
     what: str
     service: str
@@ -51,7 +51,7 @@ class LetterTable:
 
     @classmethod
     def of(cls, found: Attention) -> "LetterTable":
-        """Make the table of what was found."""
+        """Create the table from what was found."""
         return cls([LetterRow(each, find_cause(each)) for each in found.items], found.more)
 
     @cached_property
@@ -87,13 +87,13 @@ class LetterGroup:
     open: int = 0
     """Number of letters that need a person."""
     reasons: int = 0
-    """Number of different reasons, ids and numbers aside."""
+    """Number of different reasons. Reasons that differ only in ids and numbers count as one."""
     first: str = ""
     last: str = ""
 
     @property
     def digest(self) -> str:
-        """Short name of the group, for addresses."""
+        """Short name of the group, for the addresses of pages."""
         return digest_group(self.key)
 
 
@@ -128,7 +128,7 @@ def _replace_varying(found: re.Match[str]) -> str:
 
 
 def make_group_key(cause: LetterCause, by: Grouping) -> tuple[str, ...]:
-    """Return what the letters of a group have in common."""
+    """Return the values that all letters of a group share, and by which they are grouped."""
     begin = (by, cause.what, cause.service)
     match by:
         case "reason":

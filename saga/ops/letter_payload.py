@@ -1,4 +1,4 @@
-"""The message of a dead letter as people may see it: its fields by its contract, the sensitive ones redacted."""
+"""Show the message of a dead letter: its fields, decoded by its contract, with the sensitive ones redacted."""
 
 from saga.contracts import codec
 from saga.contracts.library import Library
@@ -12,13 +12,13 @@ from saga.ops.tail import find_contracts
 
 
 async def read_payload(letter: DeadLetter, deployment: Deployment, *, searches: bool = False) -> EventFields | None:
-    """Read the message of a dead letter from the progress of its saga, which has it as long as it blocks; `None` if it
-    is not there.
+    """Read the message of a dead letter; `None` if it was not found.
 
-    Without a contract no field is shown, because it is not known which ones are sensitive.
+    The progress of the saga contains the message as long as the dead letter blocks the saga. Without a contract no
+    field is shown, because it is not known which ones are sensitive.
 
     Args:
-        searches: If the progress does not have it, search `<service>.dead` from its beginning.
+        searches: If the progress does not have the message, search `<service>.dead` from its beginning.
 
     Raises:
         SagaError: The topic cannot be read.

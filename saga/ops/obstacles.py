@@ -1,7 +1,7 @@
-"""Find what keeps a saga from finishing, and the cause of it first. Pure.
+"""Find what keeps a saga from finishing, most important cause first. Pure.
 
-Everything that may hold up a saga is an `Obstacle`. They are sorted by `KINDS`, because some explain others: a handler
-that waits for an event needs no explanation of its own if the service that emits the event is down.
+Everything that may hold up a saga is an `Obstacle`. One obstacle can explain others: a handler that waits for an event
+needs no explanation of its own if the service that emits the event is down. `KINDS` defines their order.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,17 +48,17 @@ KINDS: Final[Mapping[Kind, str]] = {
     "not_known": "the store of the service is not read here, and nothing else tells what it did",
     "no_event": "everything has run, and no event came of it",
 }
-"""The kinds of obstacles: those that explain the others come first."""
+"""The kinds of obstacles with their descriptions. Kinds that explain others come first."""
 
 OVERDUE_MS = 10_000
-"""Milliseconds after its due time from which work counts as overdue."""
+"""Work counts as overdue this many milliseconds after its due time."""
 NEEDS_WORKER: Final[frozenset[Kind]] = frozenset(
     (
         "failing", "compensation_failing", "missing_schema", "missing_release", "paused", "breaker", "limited",
         "retrying", "working", "overdue", "deadline_behind_log", "suspended", "deadline",
     )
 )  # fmt: skip
-"""Obstacles that end only while a worker of the service runs."""
+"""Kinds of obstacles that only a running worker of the service can end."""
 SIGNED = "--who NAME --why REASON"
 
 
@@ -68,28 +68,28 @@ class Obstacle:
 
     kind: Kind
     service: str
-    """Service that has to do something; empty if the event comes from outside of the services."""
+    """Service that has to act; empty if an event from outside of the services is missing."""
     handler: str
     type: str
-    """Type of the message that the handler has to handle; empty if there is none."""
+    """Type of the message that the handler will handle; empty if there is none."""
     awaited: tuple[str, ...]
-    """Types of events of which the saga waits for one. Empty if the handler emits none."""
+    """The saga waits for an event of one of these types. Empty if the handler emits none."""
     what: str
-    """What holds it up, as the second half of a sentence."""
+    """What holds the saga up, as the second half of a sentence."""
     ends: str
-    """What ends it, as a sentence."""
+    """What ends the obstacle, as a sentence."""
     since: str | None = None
     until: str | None = None
-    """Time at which it continues by itself; `None` if there is none."""
+    """Time at which the saga continues by itself; `None` if it does not."""
 
 
 def join_types(types: Iterable[str]) -> str:
-    """Name types of events, of which one is enough."""
+    """Format alternative event types as readable text."""
     return " or ".join(types) or "an event"
 
 
 def find_obstacles(situation: SagaSituation) -> list[Obstacle]:
-    """Return everything that keeps the saga from finishing, the cause of the others first."""
+    """Return everything that keeps the saga from finishing. What explains the other obstacles comes first."""
     found: list[Obstacle] = []
     for service, p in situation.progresses.items():
         here = _Service(situation, service, p)
@@ -107,7 +107,7 @@ def find_obstacles(situation: SagaSituation) -> list[Obstacle]:
 
 
 class _Service(NamedTuple):
-    """A progress of the saga, with the situation around it."""
+    """The saga's progress in one service, with everything else that is known of the saga."""
 
     situation: SagaSituation
     name: str
@@ -124,7 +124,7 @@ class _Service(NamedTuple):
 
 
 def _consider_workers(situation: SagaSituation, each: Obstacle) -> Obstacle:
-    """Return the obstacle as that of a service that is down, if no worker can end it."""
+    """If only a worker can end this obstacle and none runs, return it as an obstacle of kind `down`."""
     if each.kind not in NEEDS_WORKER or not situation.is_down(each.service):
         return each
     return replace(
@@ -136,7 +136,7 @@ def _consider_workers(situation: SagaSituation, each: Obstacle) -> Obstacle:
 
 
 def _find_undeclared(here: _Service) -> Iterator[Obstacle]:
-    """Find work of handlers that the manifest does not declare."""
+    """Find work in the progress whose handler the manifest does not declare."""
     manifest, p = here.situation.manifests.get(here.name), here.p
     if manifest is None:
         return
@@ -227,7 +227,7 @@ def _classify_parked(here: _Service, k: PendingMessage, status: ParkedRunStatus,
 
 
 def _find_pause(here: _Service, handler: str) -> str | None:
-    """Describe the active pause of a handler, if there is one."""
+    """Describe the active pause of a handler or its service; `None` if neither is paused."""
     return _describe_pause(here.situation, here.name, handler)
 
 
@@ -252,7 +252,7 @@ def _describe_parked(here: _Service, kind: Kind, status: ParkedRunStatus) -> str
 
 
 def _describe_way_out(here: _Service, kind: Kind, status: ParkedRunStatus) -> str:
-    """Describe what ends the wait of a parked run."""
+    """Describe what makes a parked run continue."""
     release = f"{here.command('release')} tries it at once"
     due = f"It is tried again at {status.next}"
     match kind:
@@ -275,7 +275,7 @@ def _describe_way_out(here: _Service, kind: Kind, status: ParkedRunStatus) -> st
 
 
 def _describe_resume(situation: SagaSituation, service: str, handler: str) -> str:
-    """Describe how the pause of a handler, or of its service, ends."""
+    """Describe how to end the active pause of a handler or of its service."""
     active = active_entries(situation.facts.controls[service], situation.facts.now_ms)
     name = f" --handler {handler}" if ("pause", "handler", handler) in active else ""
     entry = active["pause", "handler", handler] if name else active["pause", "service", service]
@@ -299,7 +299,10 @@ def _describe_limits(situation: SagaSituation, service: str) -> str:
 
 
 def _find_begun(here: _Service) -> Iterator[Obstacle]:
-    """Find runs that have begun, and work that is ready, if nothing that is stored explains what they wait for."""
+    """Find runs that have begun and work that is ready.
+
+    Work for which the progress already records a wait (a later attempt, a dead letter, a suspended run) is left out.
+    """
     p = here.p
     waits = {(k.handler, k.message.id) for k in (*p.queue, *p.compensating, *p.deadlines) if k.due_ms or k.dead}
     waits |= {(c.handler, c.parts[0].id) for c in p.suspended_runs}
@@ -351,7 +354,7 @@ def _describe_repair(here: _Service) -> str:
 
 
 def _find_unstarted(here: _Service) -> Iterator[Obstacle]:
-    """Find messages that are kept until a message with the start of their saga comes."""
+    """Find messages that wait because no message has told when the saga began."""
     p = here.p
     if p.started is not None:
         return
@@ -404,7 +407,7 @@ def _describe_suspended(here: _Service, c: SuspendedRun) -> Obstacle:
 
 
 def _is_late(here: _Service, due_ms: int) -> bool:
-    """Return whether work is overdue although a worker runs that has handled the log."""
+    """Return whether work is overdue although a worker runs and has handled the whole log."""
     situation = here.situation
     return (
         due_ms + OVERDUE_MS < situation.facts.now_ms
@@ -468,7 +471,7 @@ def _describe_closing(reaction: DeclaredReaction | None) -> str:
 
 
 class _Undelivered(NamedTuple):
-    """An event that a handler or compensation of a service needs and has not received or handled."""
+    """An event that exists, and a handler or compensation that needs it but has not handled it."""
 
     service: str
     reaction: DeclaredReaction
@@ -476,7 +479,7 @@ class _Undelivered(NamedTuple):
 
 
 def _find_undelivered(situation: SagaSituation) -> Iterator[Obstacle]:
-    """Find handlers and compensations that should run, because all of their events exist, and have not."""
+    """Find handlers and compensations that have not run although all of their events exist."""
     for service, manifest in situation.manifests.items():
         if _is_forgotten(situation, manifest):
             continue
@@ -495,7 +498,10 @@ def _is_forgotten(situation: SagaSituation, manifest: Manifest) -> bool:
 
 
 def _find_unhandled_event(situation: SagaSituation, service: str, reaction: DeclaredReaction) -> Happening | None:
-    """Return the event with which a handler or compensation should run now; `None` if it has, or waits for others."""
+    """Return the event that should make this handler or compensation run now.
+
+    Returns `None` if it has run, or if its own progress says what it waits for.
+    """
     if reaction.kind == "deadline" or situation.has_processed(service, reaction):
         return None
     if reaction.kind == "compensation":
@@ -513,7 +519,10 @@ def _find_unhandled_event(situation: SagaSituation, service: str, reaction: Decl
 
 
 def _find_failure(situation: SagaSituation, service: str, compensation: DeclaredReaction) -> Happening | None:
-    """Return the failure outcome that a compensation has still to undo something for."""
+    """Return the failure outcome to which a compensation has not reacted yet.
+
+    Returns `None` if it has nothing to undo, or if its own progress says what it waits for.
+    """
     p, undone = situation.progresses.get(service), compensation.undoes or ""
     original = situation.get_reaction(service, undone)
     names = {undone, *(() if original is None else (original.name, stored_name(original)))}
@@ -528,7 +537,7 @@ def _find_failure(situation: SagaSituation, service: str, compensation: Declared
 
 
 def _classify_undelivered(situation: SagaSituation, manifest: Manifest, each: _Undelivered) -> Obstacle:
-    """Find out why a service has not handled an event."""
+    """Explain why a service has not handled an event."""
     service, reaction, event = each
     consumed = manifest.find_consumed(event.type)
     topic = None if consumed is None else consumed.topic
@@ -581,7 +590,7 @@ def _classify_undelivered(situation: SagaSituation, manifest: Manifest, each: _U
 
 
 def _find_reported(situation: SagaSituation) -> Iterator[Obstacle]:
-    """Find waits of services of which only the monitor knows something."""
+    """Find what services wait for whose stores are not read here, as they reported it to the monitor."""
     for wait in situation.facts.reports.waits:
         if wait.service in situation.progresses:
             continue
@@ -605,7 +614,7 @@ def _find_reported(situation: SagaSituation) -> Iterator[Obstacle]:
 
 
 def _find_missing(situation: SagaSituation, found: Sequence[Obstacle]) -> Iterator[Obstacle]:
-    """Find the events that have to come from outside, or that can come no more."""
+    """Find missing events that must come from outside, and handlers that ran without emitting what the saga needs."""
     if situation.outcome is not None:
         return
     held_up = {(each.service, each.handler) for each in found if each.kind != "deadline"}
@@ -617,7 +626,7 @@ def _find_missing(situation: SagaSituation, found: Sequence[Obstacle]) -> Iterat
 
 
 def _list_awaited_parts(situation: SagaSituation) -> list[tuple[str, ...]]:
-    """List the event parameters of fan-ins that miss an event, each with the types that it takes."""
+    """List the fan-in parameters for which no event exists yet. Each is the tuple of event types that it accepts."""
     found = list[tuple[str, ...]]()
     for service, p in situation.progresses.items():
         for k in p.waiting:
@@ -628,14 +637,14 @@ def _list_awaited_parts(situation: SagaSituation) -> list[tuple[str, ...]]:
 
 
 class _MissingEvents:
-    """Search, from an event that is missing, back to what it needs and nothing will bring."""
+    """Search backwards from a missing event to the reason why nothing will emit it."""
 
     def __init__(self, situation: SagaSituation, held_up: set[tuple[str, str]]) -> None:
         self._situation, self._held_up = situation, held_up
         self._seen: set[tuple[str, ...]] = set()
 
     def find_roots(self, part: tuple[str, ...]) -> list[Obstacle]:
-        """Return the obstacles on the way to one of these events."""
+        """Return the obstacles that keep all of these events from being emitted. One event is enough."""
         if part in self._seen:
             return []
         self._seen.add(part)

@@ -64,10 +64,11 @@ def is_backward(state: PartitionState, to: int) -> bool:
 
 
 def is_unread(states: Mapping[Partition, PartitionState]) -> bool:
-    """Return whether the group has no committed offset in any of these partitions, which must all belong to one topic.
-    Then an operator may choose where it begins.
+    """Return whether the group has no committed offset in any of these partitions. Then an operator may choose where it
+    begins.
 
-    If only a single partition has no offset, it was added later, and records of the others have been handled.
+    All partitions must belong to one topic. If only some of them have no offset, they were added later, and records of
+    the others have been handled.
     """
     return all(state.offset is None for state in states.values())
 
@@ -98,7 +99,7 @@ def refuse_move(state: PartitionState, to: int, floor: int, *, unread: bool = Fa
 
 
 def plan_moves(states: Mapping[Partition, PartitionState], targets: Mapping[Partition, int]) -> list[OffsetMove]:
-    """Return the moves of those offsets that are not at their target yet."""
+    """Return the moves that bring the offsets to their targets. Offsets that are there already need none."""
     return [
         OffsetMove(partition, state.offset, targets[partition])
         for partition, state in states.items()
@@ -109,8 +110,9 @@ def plan_moves(states: Mapping[Partition, PartitionState], targets: Mapping[Part
 async def move_offsets(
     service: str, moves: Sequence[OffsetMove], *, operator: Operator, broker: Administration, clock: Clock
 ) -> None:
-    """Record the moves on `<service>.dead`, then do them. If the group has become active meanwhile, record which
-    offsets were not moved, and raise `BrokerError`.
+    """Record the moves on `<service>.dead`, then move the offsets.
+
+    If the group has become active meanwhile, record which offsets were not moved, and raise `BrokerError`.
     """
     dead = dead_letter_topic(service)
     if dead not in await broker.describe_topics([dead]):
@@ -129,7 +131,7 @@ async def move_offsets(
 
 
 async def read_manual_moves(service: str, broker: Administration) -> Mapping[Partition, int]:
-    """Return, for each partition whose offset people have moved, the highest offset that they moved it to."""
+    """Return, for each partition whose offset an operator has moved, the highest offset to which it was moved."""
     dead, furthest = dead_letter_topic(service), dict[Partition, int]()
     if dead not in await broker.describe_topics([dead]):
         return furthest
@@ -150,7 +152,7 @@ class _MovedOffset(msgspec.Struct, frozen=True):
 
 
 class _MoveRecord(msgspec.Struct, frozen=True):
-    """Value of the record of a move, with the fields that are read again."""
+    """The fields of a recorded move that are read again."""
 
     moves: tuple[_MovedOffset, ...]
 
@@ -159,8 +161,9 @@ _move_decoder = msgspec.json.Decoder(_MoveRecord)
 
 
 def encode_moves(what: str, service: str, moves: Sequence[OffsetMove], operator: Operator, now_ms: int) -> Outgoing:
-    """Encode a record of moves. It belongs to no saga. It is published on the topic of dead letters, where operators
-    look for manual interventions.
+    """Encode a record of moves. It belongs to no saga.
+
+    It is published on the topic of dead letters, where operators look for manual interventions.
     """
     fields = {
         "service": service,
@@ -242,8 +245,9 @@ class OffsetResult(NamedTuple):
 
 
 async def read_offsets(services: Sequence[str], settings: Settings, clock: Clock) -> list[ServiceOffsets]:
-    """Read the offsets of each service in all topics in which it has committed one or which it currently reads. Raises
-    `SagaError`.
+    """Read the offsets of each service. Raises `SagaError`.
+
+    Topics count in which the service has committed an offset, or which it currently reads.
     """
     _check_broker_exists(settings)
     async with open_administration(settings, clock) as broker:
@@ -404,7 +408,7 @@ async def _find_refusals(
     broker: Administration,
     clock: Clock,
 ) -> Mapping[Partition, str]:
-    """Return, for each partition whose offset must not be moved to its target, the reason."""
+    """Return the partitions whose offset must not be moved to its target, each with the reason."""
     floors: Mapping[Partition, int] = {}
     if wish.retention_ms is not None:
         floors = await broker.find_offsets(wish.topic, clock.now_ms() - wish.retention_ms)

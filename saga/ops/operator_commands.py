@@ -1,7 +1,7 @@
-"""Operator commands about dead letters, escalations and parked runs, and requests for controls: send them, and wait for
-their results.
+"""Send operator commands and requests for controls to services, and wait for their results.
 
-They are records on `<service>.commands`. Results are read from the histories of sagas and from the control log.
+Commands are about dead letters, escalations and parked runs. Commands and requests are records on `<service>.commands`.
+Results are read from the histories of sagas and from the control log.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -35,7 +35,7 @@ REPLAYS_MAX = 5
 OUTCOMES: Mapping[Wanted, str] = {
     "replay": "replayed", "discard": "discarded", "resolve": "resolved", "release": "released"
 }  # fmt: skip
-"""Outcome that is recorded for each kind of command when it was carried out."""
+"""Outcome that the service records when it has carried out a command, by kind of command."""
 NONE: Mapping[str, Message] = MappingProxyType({})
 
 
@@ -212,8 +212,9 @@ def describe_answer(answer: CommandAnswer) -> str:
 
 
 async def send_switch(service: str, wanted: Switch, operator: Operator, deployment: Deployment) -> str:
-    """Publish a request for a control. When it is durable, return the id under which it is recorded in the control log.
-    Raises `SagaError`.
+    """Publish a request for a control, and return the id under which the control log will record it.
+
+    Returns when the request is durable. Raises `SagaError`.
     """
     clock = deployment.clock
     record = controls.control_to_record(service, wanted, who=operator.who, why=operator.why, now_ms=clock.now_ms())
@@ -265,9 +266,7 @@ async def read_control_log(service: str, deployment: Deployment) -> ControlLog:
 
 
 async def find_control_log(service: str, sources: Sequence[ServiceStore]) -> ControlLog | None:
-    """Read the control log of a service from stores that are open; `None` if none of them is the service's. Raises
-    `SagaError` if it cannot be read.
-    """
+    """Read the control log of a service from these open stores; `None` if none of them is the service's."""
     source = next((source for source in sources if source.service == service), None)
     if source is None:
         return None

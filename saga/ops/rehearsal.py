@@ -1,5 +1,4 @@
-"""Rehearsal of a replay: the service's current code runs on a copy of the saga, and everything that it emits or writes
-is discarded.
+"""Rehearsal of a replay: run the service's current code on a copy of the saga, and discard all effects.
 
 Recorded step results are reused. A step without a recorded result is not called: the rehearsal ends there and reports
 the call. The command and all its consequences are decided exactly as in a worker.
@@ -138,8 +137,9 @@ async def _read_progress(store: Store, service: str, saga: str) -> SagaProgress:
 
 @dataclass(slots=True)
 class StoreOverlay:
-    """In-memory overlay over another store. Reads of documents that were not written here go to that store; writes stay
-    in memory. `Store` lists the promises.
+    """In-memory overlay over another store. Writes stay in memory.
+
+    Documents that were not written here are read from the other store. `Store` lists the guarantees.
     """
 
     source: Store
@@ -249,7 +249,9 @@ def make_stand_in(gives: type) -> object:
 
 
 def _make_method(gives: type, name: str) -> Callable[..., Awaitable[None]]:
-    """Return a method that has only the name of another one, so that a step can refer to it."""
+    """Return a method with the name of another one, to which a step can refer. Calling it outside of a step ends the
+    rehearsal.
+    """
 
     async def method(self: object, *args: object, **kwargs: object) -> None:
         raise RehearsalStopped(f"{gives.__name__}.{name} is used outside of a step")

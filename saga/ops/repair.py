@@ -57,8 +57,7 @@ from saga.telemetry.events import Report
 NAME = "saga sagas repair"
 """Worker name in the transition events that a repair publishes."""
 SETTLES_S_MAX = 60.0
-"""Time in seconds, in addition to the longest handler timeout, within which a live worker would have resumed ready
-work.
+"""Seconds added to the longest handler timeout. Older ready work would have been resumed by now if a worker were alive.
 """
 NOTHING = StrandedWork()
 
@@ -162,9 +161,7 @@ async def _repair_saga(service: ServiceRuntime, needing: RepairedSaga) -> Repair
 
 
 async def _find_sagas(service: ServiceRuntime, store: Store, saga: str | None) -> AsyncIterator[RepairedSaga]:
-    """Yield sagas with ready work that perhaps nothing will trigger. Also yield those that cannot be read, with the
-    reason.
-    """
+    """Yield sagas with ready work that may have no trigger, and those that cannot be read, with the reason."""
     quiet_ms = _compute_quiet_ms(service)
     async for id_, document in _read_documents(service, store, saga):
         try:
@@ -251,7 +248,7 @@ class RebuiltSaga:
     """Handler and outcome of each reconstructed transition."""
     open: bool = False
     unsaid: tuple[str, ...] = ()
-    """Types of events that are in the rebuilt progress but missing from the log, so the rebuild publishes them."""
+    """Types of events that are in the rebuilt progress but missing from the log. The rebuild publishes them."""
     left: tuple[str, ...] = ()
     """Handlers whose runs the service will execute again, under the same idempotency keys."""
     problem: str | None = None
@@ -317,10 +314,10 @@ async def _open(declared: Declared, settings: Settings, clock: Clock) -> AsyncIt
 async def _find_messages(
     service: PreparedService, broker: Administration, store: Store, saga: str | None
 ) -> tuple[Mapping[str, _FoundMessages], Mapping[Partition, int | None]]:
-    """Find the sagas of which the service has handled messages but has no progress.
+    """Find the sagas of which the service has handled messages but has no progress. Return their records by saga.
 
-    Return their records by saga. Also return, for each partition that has lost records, the time of its oldest
-    remaining record (`None` if none remains).
+    Also return, for each partition that has lost records, the time of its oldest remaining record (`None` if none
+    remains).
     """
     positions = (await broker.describe_group(service.name)).positions
     topics = list(await broker.describe_topics({contract.topic for contract in service.contracts.values()}))
@@ -346,7 +343,7 @@ async def _find_messages(
 
 
 def _count_partitions(key: bytes, bounds: Mapping[Partition, OffsetBounds]) -> Sequence[Partition]:
-    """Return, for each topic, the partition to which the toolkit's partitioner assigns this key."""
+    """Return the partition of each topic to which the toolkit's partitioner assigns this key."""
     sizes = Counter(at.topic for at in bounds)
     return [Partition(topic, partition_of(key, size)) for topic, size in sizes.items()]
 
@@ -447,7 +444,7 @@ def _is_forgotten(place: _RebuildTarget, rebuilt: RebuiltProgress, found: _Found
 
 
 def _check_begun(place: _RebuildTarget, rebuilt: RebuiltProgress, found: _FoundMessages) -> None:
-    """Check that the log still contains the whole saga. Raises `Unknowable` if a part of it may be lost."""
+    """Check that the log still contains everything since the saga began. Raises `Unknowable` if a part may be lost."""
     started = rebuilt.snapshot.started
     if started is None:
         raise Unknowable("no message of it tells when it began, so some of it may be gone from the log")
@@ -477,8 +474,8 @@ async def _write(place: _RebuildTarget, saga: str, rebuilt: RebuiltProgress) -> 
     """Publish the events that are missing from the log, insert the archives and then the progress, and publish a timer
     for the saga.
 
-    The transition events are published before the progress is inserted. If it existed, a worker could publish them
-    first, as a different history of the saga.
+    The transition events are published before the progress is inserted. Otherwise a worker could see the progress
+    first, and publish them as a different history of the saga.
 
     Raises:
         Exists: The saga now has a progress or an archive. Documents that were inserted are removed again.

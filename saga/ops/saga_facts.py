@@ -1,8 +1,8 @@
 """Read what `saga.ops.explanation` needs to explain a saga: progresses, manifests, dead letters, controls and offsets.
 
-Only documents of this saga are read, and no topic is scanned, except `<service>.dead` of services in which a
-compensation has begun: it holds the reason why that fails. A part that cannot be read becomes a note, and the rest is
-explained all the same.
+Only documents of this saga are read. Topics are not scanned, with one exception: if a compensation has begun in a
+service, its `<service>.dead` is read, which contains the reason why the compensation fails. If something cannot be
+read, a note says so, and the rest is explained all the same.
 """
 
 from collections.abc import Collection, Mapping
@@ -23,7 +23,7 @@ from saga.ops.selection import Deployment, Selection
 from saga.ops.sources import missing_broker_file, open_administration
 
 BROKER_S_MAX = 15.0
-"""Maximum seconds to wait for the offsets of all services, for a person at a terminal."""
+"""Maximum seconds to wait for the offsets of all services. A person at a terminal waits for them."""
 
 
 def read_overview() -> Overview:
@@ -54,7 +54,7 @@ async def read_facts(
 
 
 class OffsetReadings(NamedTuple):
-    """Offsets of the services of a choreography at a time."""
+    """Offsets of the services of a choreography, and the time at which they were read."""
 
     overview: Overview
     now_ms: int
@@ -65,8 +65,8 @@ async def complete_facts(saga: str, seen: SagaDetails, readings: OffsetReadings,
     """Add to the histories of a saga what else is known: dead letters, controls and offsets.
 
     Args:
-        readings: Offsets that were read before the histories. So an event that exists since before, of which no record
-            is left to be handled, must be in the history of its consumer.
+        readings: Offsets that were read before the histories. If an event existed by then and its consumer has no
+            unhandled records left, the consumer's history must contain the event.
     """
     letters = []
     if any(history.progress.is_quarantined for history in seen.histories):

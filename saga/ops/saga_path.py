@@ -16,13 +16,13 @@ class PathEvent:
     """An event on the path of a saga: one that has happened, or that is still to come."""
 
     type: str
-    """Type of the event; empty for a handler that has to run and emits nothing."""
+    """Type of the event; empty for a handler that still has to run and emits nothing."""
     mark: Mark
     service: str
-    """Service that emitted the event, or has to; the name of a client if it was published from outside."""
+    """Service that emitted the event or will emit it; the client's name if it was published from outside."""
     handler: str
     causes: tuple[str, ...]
-    """Types of the events on the path that the handler takes."""
+    """Types of the events on the path that trigger the handler."""
     time: str | None
 
 
@@ -45,7 +45,9 @@ def draw_path(situation: SagaSituation, obstacles: Sequence[Obstacle]) -> list[P
 
 
 def _mark_missing(situation: SagaSituation, main: Obstacle, each: PathEvent) -> PathEvent:
-    """Mark an event as missing if the obstacle is about it; then the obstacle's handler has to emit it."""
+    """Mark the event as missing if the obstacle waits for it. If the obstacle's handler can emit it, show that one as
+    its emitter.
+    """
     if each.type not in main.awaited:
         return each
     reaction = situation.get_reaction(main.service, main.handler)
@@ -56,7 +58,7 @@ def _mark_missing(situation: SagaSituation, main: Obstacle, each: PathEvent) -> 
 
 
 def _list_happened(situation: SagaSituation) -> dict[str, PathEvent]:
-    """Return the events that have happened: by time, but each after its causes, because clocks differ."""
+    """Return the events that have happened, by time. Because clocks differ, each event is moved behind its causes."""
     found: dict[str, PathEvent] = {}
     undone = {type_ for _, type_ in list_undone(situation)}
     left = {each.type: each for each in sorted(situation.happened.values(), key=lambda each: each.time)}
@@ -77,7 +79,7 @@ def _list_happened(situation: SagaSituation) -> dict[str, PathEvent]:
 
 
 def _list_causes(situation: SagaSituation, service: str, handler: str) -> Iterator[str]:
-    """Yield the types of the events that a handler takes and that have happened."""
+    """Yield the types of the events that have happened and triggered this handler."""
     reaction = situation.get_reaction(service, handler) if handler else None
     for part in () if reaction is None else (*reaction.takes, *reaction.took):
         known = [situation.happened[type_] for type_ in part if type_ in situation.happened]
@@ -86,7 +88,7 @@ def _list_causes(situation: SagaSituation, service: str, handler: str) -> Iterat
 
 
 class _ComingEvents:
-    """Events that have not happened, each after those that its handler takes."""
+    """Events that have not happened yet. Each comes after the events that trigger its handler."""
 
     def __init__(self, situation: SagaSituation) -> None:
         self._situation = situation
@@ -94,7 +96,7 @@ class _ComingEvents:
         self._open: set[str] = set()
 
     def add(self, type_: str) -> None:
-        """Add an event, after the events that lead to it."""
+        """Add an event, and before it the events that lead to it."""
         if type_ in self._situation.happened or type_ in self.events or type_ in self._open:
             return
         self._open.add(type_)
@@ -114,7 +116,7 @@ class _ComingEvents:
         )
 
     def _find_emitter(self, type_: str) -> tuple[str, DeclaredReaction | None]:
-        """Return a service and its handler that emit the event; deadlines emit it only if nothing else does."""
+        """Return a service and its handler that emit the event. A deadline is chosen only if nothing else emits it."""
         found = [
             (service, reaction)
             for service, manifest in self._situation.manifests.items()
@@ -125,11 +127,11 @@ class _ComingEvents:
 
 
 MARKS: Final[Mapping[Mark, str]] = {"done": "+", "compensated": "-", "missing": "!", "open": "."}
-"""Signs of the marks, for text."""
+"""Character that stands for each mark in text."""
 
 
 def format_path(path: Sequence[PathEvent]) -> list[str]:
-    """Format a path as text: one event a line, with its sign, who emits it after which events, and when."""
+    """Format a path as text, one event per line: its mark, who emits it, after which events, and when."""
     if not path:
         return []
     labels = [each.type or "(no event)" for each in path]

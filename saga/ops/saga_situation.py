@@ -1,4 +1,4 @@
-"""What is known of one saga: its facts, arranged for questions about events, runs and services. Pure."""
+"""Answer questions about the events, runs and services of one saga from everything that is known of it. Pure."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ Result: TypeAlias = Literal["", "success", "failure"]
 PROCESSED = frozenset(
     ("handled", "ignored", "noted", "compensated", "dead", "replayed", "discarded", "resolved", "released")
 )
-"""Outcomes of transitions after which a handler needs its message no more, or a dead letter says why it does."""
+"""Outcomes of transitions after which a handler no longer waits for its message, or a dead letter says why it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ NO_REPORTS: Final = SagaReports()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SagaFacts:
-    """Everything that is known of one saga. An absent service means that nothing could be read of it."""
+    """Everything that is known of one saga. Services of which nothing could be read are missing."""
 
     saga: str
     now_ms: int
@@ -84,7 +84,7 @@ class SagaFacts:
 
 
 class Happening(NamedTuple):
-    """An event that exists: who emitted it, when, and with which handler."""
+    """An event of the saga that is known to exist: who emitted it, when, and with which handler."""
 
     type: str
     time: str
@@ -104,7 +104,7 @@ class SagaRun(NamedTuple):
 
 
 class SagaSituation:
-    """The facts, arranged for questions."""
+    """Answers to questions about one saga, computed from its facts."""
 
     def __init__(self, facts: SagaFacts) -> None:
         self.facts = facts
@@ -157,7 +157,7 @@ class SagaSituation:
     # ---------------------------------------------------------------- services
 
     def get_reaction(self, service: str, handler: str) -> DeclaredReaction | None:
-        """Return the declared reaction with this name, or that is stored under it."""
+        """Return the declared reaction with this name or stored name; `None` if there is none."""
         manifest = self.manifests.get(service)
         reactions = () if manifest is None else manifest.reactions
         return next((r for r in reactions if handler in (r.name, stored_name(r))), None)
@@ -174,7 +174,7 @@ class SagaSituation:
         return offsets is not None and not offsets.members
 
     def is_visible(self, service: str) -> bool:
-        """Return whether anything shows what a service did: its store, its offsets, or its reports."""
+        """Return whether the service's store, offsets or reports are available, so that we can tell what it did."""
         facts = self.facts
         return (
             service in facts.services_read
@@ -183,9 +183,9 @@ class SagaSituation:
         )
 
     def count_behind(self, service: str, topic: str | None = None) -> int:
-        """Return how many records a service has not handled in the partitions of this saga: in a topic, or in all.
+        """Return how many records a service has not handled in the partitions of this saga, in one topic or in all.
 
-        Only these partitions matter, because all records of a saga are in the partition of its key.
+        Other partitions do not matter, because all records of a saga are in the partition of its key.
         """
         offsets = self.facts.offsets.get(service)
         if offsets is None:
@@ -200,7 +200,7 @@ class SagaSituation:
         )
 
     def describe_last(self, service: str) -> str:
-        """Describe what a service did last with the saga."""
+        """Describe the last transition of the saga in a service."""
         runs = [run for run in self.runs if run.service == service]
         if not runs:
             return f"{service} has written nothing about this saga"
@@ -209,7 +209,7 @@ class SagaSituation:
         return f"{service} last wrote `{last.outcome}` for {last.type}{handler} at {last.time}"
 
     def knows(self, service: str, type_: str) -> bool:
-        """Return whether a service has received the event, as far as its progress or the monitor shows."""
+        """Return whether a service has received the event, according to its progress or the monitor."""
         if any(run.service == service and run.type == type_ for run in self.runs):
             return True
         p = self.progresses.get(service)
@@ -225,7 +225,7 @@ class SagaSituation:
         return not names.isdisjoint((reaction.name, stored_name(reaction)))
 
     def has_processed(self, service: str, reaction: DeclaredReaction) -> bool:
-        """Return whether a handler or compensation has run, or never will."""
+        """Return whether a handler or compensation has finished, or can never run."""
         names = {reaction.name, stored_name(reaction)}
         p = self.progresses.get(service)
         if p is not None and (names & {*p.closed} or any(run.handler in names for run in p.completed_runs)):

@@ -34,12 +34,12 @@ from saga.support.printable import count_noun
 
 OPEN = ("queue", "waiting", "unstarted", "intents", "compensating", "parked", "deadlines", "later", "dead")
 QUIET_MS = 3_600_000
-"""Time without changes, in milliseconds, after which an ended saga's pending message of a fan-in counts as left over,
-because no service can still send the other messages.
+"""Milliseconds without changes after which pending fan-in messages of an ended saga count as left over.
+
+After this time no service can still send the other messages of the fan-in.
 """
 LOOKED_AT_MAX = 20_000
-"""Maximum number of documents of a service that are read to list the newest sagas, if the store has no order by
-time.
+"""Maximum number of documents per service that are read to find the newest sagas in a store that cannot list by time.
 """
 
 
@@ -104,8 +104,8 @@ class ListedSaga:
     def _left_over(self, others: bool) -> int:
         """Count the pending fan-in messages that are left over because the saga has ended.
 
-        The progress of the service that ended the saga may have expired, or be in another store. So a failure that any
-        service knows counts as an end too.
+        The progress of the service that ended the saga may have expired, or be in another store. So if any service
+        knows of a failure outcome, the saga counts as ended too.
         """
         is_over = self.outcome is not None or any(s.has_failed for s in self.statuses)
         if not is_over or others or self.changed > iso(self.now_ms - QUIET_MS):
@@ -154,8 +154,9 @@ async def read_summary(source: ServiceStore, saga: str) -> SagaSummary | None:
 
 
 def _may_be_chosen(selection: Selection, seen: SagaSummary) -> bool:
-    """Return whether the selection may include the saga, so that the other services must be read. A damaged progress
-    may have any state.
+    """Return whether the selection may include the saga, so that it must be read in the other services too.
+
+    A damaged progress may have any state.
     """
     if seen.progress is None:
         return not selection.only_dead
@@ -201,11 +202,10 @@ async def _read_summaries(sources: Sequence[ServiceStore], sagas: Sequence[str])
 async def _sort_newest_first(
     sources: Sequence[ServiceStore], prefix: str, warn: Warn, *, kept: bool = False
 ) -> AsyncIterator[SagaSummary]:
-    """Yield summaries of the sagas whose id begins with `prefix`, newest first, as far as the stores can list in that
-    order.
+    """Yield summaries of the sagas whose id begins with `prefix`, newest first as far as the stores allow.
 
-    Each store yields the sagas that changed last first, and the streams are merged by start time. `kept`: yield only
-    progresses that never expire, if the store can tell.
+    Each store yields the sagas that changed last first, and the streams are merged by start time. With `kept`, only
+    progresses that never expire are yielded, if the store can tell.
     """
     streams = [_find_newest(source, prefix, warn, kept) for source in sources]
     heads = [(head, stream) for stream in streams if (head := await anext(stream, None))]
@@ -333,7 +333,7 @@ async def wait_for_end(
     The saga and the stores need not exist yet.
 
     Args:
-        contracts: Contracts by event: they tell which outcome is a failure.
+        contracts: Contracts by event, from which it is known which outcomes are failures.
     """
     clock, quiet = deployment.clock, replace(deployment, warn=lambda _: None)
     until_s = clock.monotonic_s() + seconds_max
@@ -361,24 +361,26 @@ async def add_reasons(saga: str, seen: SagaDetails, deployment: Deployment) -> S
 
 
 UNSTARTED = "for a message that tells when the saga began; without one for ever, for its service may have forgotten it"
-"""Description of why a message of a saga without a known start is pending."""
+"""Description of what a message waits for if the start of its saga is not known."""
 
 
 class OpenWork(NamedTuple):
-    """Unfinished work of a saga, and what is left over of it. Each entry is the name of a service and a description."""
+    """Unfinished work of a saga, and messages that are left over. Each entry is the name of a service and a
+    description.
+    """
 
     open: tuple[tuple[str, str], ...]
     left_over: tuple[tuple[str, str], ...]
-    """Messages of fan-ins that nobody has to do anything about. They expire with the progress."""
+    """Messages of fan-ins that need no action. They expire with the progress."""
 
 
 def list_open_work(seen: SagaDetails, *, has_outcome: bool = False) -> OpenWork:
-    """List what is unfinished in all services, apart from what is left over.
+    """List what is unfinished in all services, and separately what is left over.
 
     A message of a fan-in is left over if its handler can never run, or if the saga has ended and nothing else is open.
 
     Args:
-        has_outcome: True if the saga is known to have ended, though no service that was read knows it.
+        has_outcome: True if the saga is known to have ended, even if no service that was read knows it.
     """
     open_, waiting, left_over = list[tuple[str, str]](), list[tuple[str, str]](), list[tuple[str, str]]()
     for history, status in zip(seen.histories, seen.statuses, strict=True):
@@ -400,8 +402,7 @@ def list_open_work(seen: SagaDetails, *, has_outcome: bool = False) -> OpenWork:
 def find_unfinished(seen: SagaDetails, contracts: Mapping[str, Contract]) -> list[str]:
     """Describe why a saga has not ended in the services that know it; empty if it has.
 
-    It has ended if its outcome is known, no service has open work, and after a failure no service has a result left
-    that a compensation undoes.
+    It has ended if its outcome is known, no service has open work, and after a failure nothing is left to compensate.
     """
     failures = {type_ for h in seen.histories for type_ in h.progress.failed}
     outcomes = {s.outcome for s in seen.statuses if s.outcome}
@@ -421,14 +422,16 @@ def find_unfinished(seen: SagaDetails, contracts: Mapping[str, Contract]) -> lis
 
 
 def _list_compensable(p: SagaProgress) -> list[str]:
-    """List the handlers with results that their compensations can undo."""
+    """List the handlers that have results which a compensation can undo."""
     stored = (name for page in p.segments if page.kind == "results" for name in page.handlers)
     return sorted({*(result.handler for result in p.results), *stored})
 
 
 def describe_open_work(p: SagaProgress, status: ServiceStatus, failing: Mapping[str, str]) -> list[str]:
-    """Describe all unfinished work of a saga in one service, but for the messages of fan-ins if the saga's start is
-    known: whether these are open depends on the other services, see `list_open_work`.
+    """Describe the unfinished work of a saga in one service.
+
+    Messages of fan-ins are left out if the saga's start is known, because whether they are open depends on the other
+    services; `list_open_work` adds them.
 
     `failing`: last errors of failing compensations, by event id.
     """
@@ -452,7 +455,7 @@ def _describe_compensation(p: SagaProgress, kept: PendingMessage) -> str:
 
 
 def _is_due(kept: PendingMessage) -> bool:
-    """Return whether the handler can be compensated now, waiting neither for an operator nor for a time."""
+    """Return whether the message can be processed now, without waiting for an operator or a time."""
     return not kept.dead and not kept.due_ms
 
 
@@ -490,13 +493,13 @@ def _describe_parked(each: ParkedRunStatus, behind: int) -> str:
 
 
 def _describe_intent(intent: Intent, failing: Mapping[str, str]) -> str:
-    """Describe a run that has begun, and its call whose result is not known."""
+    """Describe a run that has begun, and its external call that has no known result."""
     text = _describe_run(intent, failing)
     return text if (call := intent.open_call) is None else f"{text}; {call.description} has no answer"
 
 
 def _describe_run(intent: Intent, failing: Mapping[str, str]) -> str:
-    """Describe the run without its call. For a failing compensation include its last error."""
+    """Describe the run without its external call. For a failing compensation include its last error."""
     if intent.kind == "do":
         return f"{intent.handler} has begun on {intent.message.type}{_describe_version(intent)}"
     if intent.kind == "lieu":

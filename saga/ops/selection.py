@@ -1,4 +1,4 @@
-"""Arguments that many operator commands share: the selection, the operator, and the deployment to read and write."""
+"""Arguments that many operator commands share: which sagas, who acts, and which stores and broker to use."""
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -21,7 +21,7 @@ class Selection:
     sagas.
     """
     prefix: str = ""
-    """Beginning of the saga ids."""
+    """Prefix of the saga ids."""
     principal: str | None = None
     """Principal that started the sagas, as recorded by any service."""
     handler: str | None = None
@@ -69,7 +69,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A person who changes something. The audit keeps the person's name and reason."""
+    """A person who changes something. The name and the reason are recorded for the audit."""
 
     who: str
     why: str

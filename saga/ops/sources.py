@@ -21,9 +21,7 @@ from saga.support.addresses import is_plain
 from saga.support.clock import Clock, SystemClock
 
 Warn: TypeAlias = Callable[[object], None]
-"""Function that is called with each reason why a part of an answer is missing. The rest of the answer is given all the
-same.
-"""
+"""Function that is called with each reason why a part of an answer is missing. The rest is returned nevertheless."""
 
 
 NAMES_S_MAX = 5.0
@@ -155,8 +153,9 @@ def _make_settings(address: str) -> Settings:
 
 
 async def _list_services(store: Store, known: _KnownServices) -> Collection[str]:
-    """List the services that have progresses in a store. All sagas are read only if the services are not known
-    otherwise.
+    """List the services that have progresses in a store.
+
+    All keys are read only if the store does not return them in order and the services are not known otherwise.
     """
     if isinstance(store, KeysInOrder):
         return [name async for name in _list_services_in_order(store)]

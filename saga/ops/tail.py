@@ -41,9 +41,7 @@ class TailedRecord:
     fields: Mapping[str, object] | None = None
     """Fields by name, with sensitive ones redacted; `None` if they cannot be shown."""
     problem: str | None = None
-    """Reason why the fields cannot be shown, or something unusual about them. For a dead letter, its kind and
-    reason.
-    """
+    """Reason why the fields cannot be shown, or what is unusual about them. For a dead letter, its kind and reason."""
 
 
 class TailTarget(NamedTuple):
@@ -56,7 +54,7 @@ class TailTarget(NamedTuple):
 async def resolve_target(
     name: str, broker: Administration, library: Library | None, *, as_saga: bool = False
 ) -> TailTarget:
-    """Find out what a name means: a topic if there is one, else a saga in the topics of all contracts.
+    """Resolve a name to a topic of this name, or else to a saga in the topics of all contracts.
 
     Args:
         as_saga: Treat the name as a saga id, even if there is a topic with this name.
@@ -110,7 +108,7 @@ async def tail(
 
 
 def is_at_end(reading: PartitionReader, ends: Mapping[Partition, int]) -> bool:
-    """Return whether all partitions are read up to these ends. Stalled partitions do not count."""
+    """Return whether all partitions are read up to these ends. Stalled partitions are ignored."""
     still = {(each.topic, each.partition) for each in reading.stalled_partitions()}
     return all(
         at >= ends[partition] or partition in still or (partition.topic, None) in still
@@ -148,7 +146,7 @@ def describe_record(record: Record, library: Library | None) -> TailedRecord:
 
 
 def _describe_place(record: Record) -> TailedRecord:
-    """Return the position of a record, with the type, id and source from its headers."""
+    """Return where a record is, together with the type, id and source from its headers."""
     try:
         time = iso(record.time_ms)
     except (ValueError, OverflowError):

@@ -30,8 +30,10 @@ class TopicNeeds:
 
 
 def collect_needs(services: Sequence[Declared], transition_topic: Topic | None = None) -> dict[str, TopicNeeds]:
-    """Collect the topics of all these services by name, with the topic of transition events, if any. Raises
-    `ConfigurationError` if two services need a topic with different settings."""
+    """Collect the topics of all these services by name, and the topic of transition events if there is one.
+
+    Raises `ConfigurationError` if two services need a topic with different settings.
+    """
     topics: dict[str, set[Topic]] = {}
     for service in services:
         for topic in topics_of(service):
@@ -93,7 +95,7 @@ def has_retention(topic: Topic, found: TopicDescription) -> bool:
 
 
 def describe_retention(ms: int | None) -> str:
-    """Format a retention for people.
+    """Format a retention as readable text.
 
     >>> describe_retention(7 * 86_400_000), describe_retention(5_400_000), describe_retention(None)
     ('kept 7 days', 'kept 1.5 hours', 'kept for ever')
@@ -102,7 +104,7 @@ def describe_retention(ms: int | None) -> str:
 
 
 def describe_duration(ms: float) -> str:
-    """Format a duration in the largest unit that it fills.
+    """Format a duration as readable text, in the largest unit that it fills.
 
     >>> describe_duration(86_400_000), describe_duration(1_500), describe_duration(20)
     ('1 day', '1.5 seconds', '20 milliseconds')
@@ -181,8 +183,9 @@ async def plan_topics(wanted: Mapping[str, TopicNeeds], broker: Administration) 
 
 
 async def _find_readers(wanted: TopicNeeds, broker: Administration) -> dict[str, TopicReader]:
-    """Find the active groups that read the topic, and those of the services that write it, because they have loaded its
-    old number of partitions.
+    """Find the active groups that read the topic, and those of the services that write it.
+
+    Writers count because they have loaded the old number of partitions.
     """
     topic = wanted.topic.name
     reading = await broker.find_readers(topic)
