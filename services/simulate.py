@@ -1,7 +1,7 @@
 """The order choreography in simulated worlds with every fault: `make simulate SEEDS=10000`.
 
-Four orders for the same goods in each world: one that goes well, one whose card is declined, one that nobody can
-deliver, one more than there are goods for. Whatever happens, the books balance.
+Four orders for the same goods in each world: one that goes well, one whose card is declined, one that cannot be
+delivered, one more than there are goods for. Whatever happens, the books balance.
 """
 
 import json

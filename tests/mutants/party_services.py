@@ -152,7 +152,7 @@ async def unseat(called_off: PartyCalledOff, seated: Seated, rooms: Rooms, saga:
 
 
 class Empty(Exception):
-    """Less flour is left than somebody needs."""
+    """Less flour is left than is needed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,16 +53,16 @@ func read(client sarama.Client, count int, topics []string) {
 		read, err := binding.ToEvent(context.Background(), kafka_sarama.NewMessageFromConsumerMessage(message))
 		must(err)
 		must(read.Validate())
-		told := map[string]any{
+		report := map[string]any{
 			"topic": message.Topic, "key": string(message.Key), "id": read.ID(), "source": read.Source(),
 			"type": read.Type(), "subject": read.Subject(), "time": read.Time().Format(time.RFC3339Nano),
 			"dataschema": read.DataSchema(), "datacontenttype": read.DataContentType(),
 			"data": base64.StdEncoding.EncodeToString(read.Data()),
 		}
 		for name, value := range read.Extensions() {
-			told[name] = value
+			report[name] = value
 		}
-		line, err := json.Marshal(told)
+		line, err := json.Marshal(report)
 		must(err)
 		fmt.Println(string(line))
 	}

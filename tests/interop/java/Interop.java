@@ -74,13 +74,13 @@ public class Interop {
           CloudEvent event = record.value();
           byte[] data = event.getData().toBytes();
           GenericRecord fields = data[0] == 0 ? registered(registry, schema, data) : single.decode(data);
-          ObjectNode told = JSON.createObjectNode();
-          told.put("topic", record.topic()).put("key", record.key()).put("first", data[0]);
-          for (String name : event.getAttributeNames()) told.put(name, event.getAttribute(name).toString());
-          for (String name : event.getExtensionNames()) told.put(name, event.getExtension(name).toString());
-          ObjectNode values = told.putObject("fields");
+          ObjectNode report = JSON.createObjectNode();
+          report.put("topic", record.topic()).put("key", record.key()).put("first", data[0]);
+          for (String name : event.getAttributeNames()) report.put(name, event.getAttribute(name).toString());
+          for (String name : event.getExtensionNames()) report.put(name, event.getExtension(name).toString());
+          ObjectNode values = report.putObject("fields");
           for (Schema.Field field : schema.getFields()) values.put(field.name(), String.valueOf(fields.get(field.name())));
-          System.out.println(JSON.writeValueAsString(told));
+          System.out.println(JSON.writeValueAsString(report));
           seen++;
         }
       }
