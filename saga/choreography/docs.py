@@ -35,8 +35,9 @@ class BuiltDocs:
 
 
 def build_docs(library: Library, manifests: Mapping[str, Manifest], out: Path, title: str, version: str) -> BuiltDocs:
-    """Write the documents into a folder that is new, empty, or was written by this function. Raises
-    `ConfigurationError`.
+    """Write the documents into a folder that is new or empty, or that an earlier call has written.
+
+    Raises `ConfigurationError` if the folder contains other files.
     """
     try:
         from saga.choreography.pages import render_pages
@@ -91,7 +92,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 def make_asyncapi(overview: Overview, title: str, version: str) -> Json:
-    """Return the AsyncAPI document. `version`: version of the document, as any text."""
+    """Return the AsyncAPI document. `version`: version of the document, in any format."""
     return {
         "asyncapi": ASYNCAPI,
         "info": {

@@ -1,10 +1,9 @@
-"""Find the fields of events that a handler's code may read. This is done from its source, without running it.
+"""Find the fields of events that a handler's code may read, from its source, without running it.
 
-The result is never too small: a field may be listed that is never read, but no field that may be read is missing. All
-fields of an event count as read if the code cannot be followed, because the event is passed on as a whole, compared or
-printed, or because the source is not available. Reads are attributes, `getattr` with a literal, and patterns of
-`match`; functions of the same module are followed. `find_calls` finds steps, updates and idempotency keys in the same
-way.
+The result may contain a field that is never read, but it never misses a field that may be read. All fields of an event
+count as read if the code cannot be followed: because the event is passed on as a whole, compared or printed, or because
+the source is not available. Reads are attributes, `getattr` with a literal, and patterns of `match`; functions of the
+same module are followed. `find_calls` finds steps, updates and idempotency keys in the same way.
 """
 
 import ast
@@ -41,7 +40,7 @@ class FieldsRead:
 def find_fields_read(
     function: Callable[..., object], parameter: str, events: Iterable[type[Event]]
 ) -> dict[type, FieldsRead]:
-    """Return the fields that `function` may read, for each of these events, which it takes as `parameter`."""
+    """Return the fields that `function` may read of each of these events, which it receives as `parameter`."""
     classes = tuple(events)
     finding = _FieldUse(classes)
     finding.follow(function, parameter)
@@ -50,20 +49,24 @@ def find_fields_read(
 
 @dataclass(frozen=True, slots=True)
 class CodeCalls:
-    """The calls of the saga in the code of a handler, sorted."""
+    """The calls of `Saga` methods in the code of a handler, sorted."""
 
     keys: tuple[str, ...]
     """Names of idempotency keys that are literals, such as `saga.idempotency_key("charge")`."""
     steps: tuple[str, ...] | None
-    """First arguments of `saga.step`, such as `bank.reserve`; `None` if the saga is passed to code that cannot be
+    """First arguments of `saga.step`, such as `bank.reserve`; `None` if the `Saga` is passed to code that cannot be
     followed."""
     updates: tuple[str, ...] | None
-    """Classes of the business documents in `saga.update`; `None` likewise."""
+    """Classes of the business documents in `saga.update`; `None` if the `Saga` is passed to code that cannot be
+    followed."""
 
 
 def find_calls(function: Callable[..., object], sagas: frozenset[str]) -> CodeCalls | None:
-    """Return the calls of the saga in the code of a function, and in the functions of the same module that it calls.
-    Return `None` if the source cannot be found. `sagas`: names of the parameters that receive the saga."""
+    """Return the calls of `Saga` methods in the code of a function, and in the functions of the same module that it
+    calls. Return `None` if the source cannot be found.
+
+    `sagas`: names of the parameters that receive the `Saga`.
+    """
     source = find_source(function)
     if source is None:
         return None
@@ -98,7 +101,7 @@ def _arguments(call: ast.Call) -> list[ast.expr]:
 
 
 def find_helper(source: "FunctionSource", name: str) -> "FunctionSource | None":
-    """Return the function of the same module to which a name refers; `None` unless that is certain."""
+    """Return the function of the same module to which a name refers; `None` if this is not certain."""
     helper = find_source(source.variables.get(name))
     if helper is None or helper.variables is not source.variables:
         return None
@@ -107,17 +110,17 @@ def find_helper(source: "FunctionSource", name: str) -> "FunctionSource | None":
 
 @dataclass(slots=True)
 class _FieldUse:
-    """Reads found so far, of the events that one parameter may receive."""
+    """Collector of the reads of the events that one parameter may receive."""
 
     classes: tuple[type[Event], ...]
     chains: set[tuple[type[Event] | None, _Chain]] = field(default_factory=set)
-    """Chains of attributes that are read, such as `address.street`. Each comes with the event class to which it
-    applies; `None`: it applies to all classes."""
+    """Chains of attributes that are read, such as `address.street`, each with the event class to which it applies;
+    `None` if it applies to all classes."""
     whole: str = ""
     seen: set[tuple[object, str]] = field(default_factory=set)
 
     def follow(self, function: object, parameter: str) -> None:
-        """Find what a function reads of its parameter, and add it."""
+        """Add the reads of a function that receives the event as this parameter."""
         name = getattr(function, "__name__", repr(function))
         source = find_source(function)
         if source is None:
@@ -132,7 +135,7 @@ class _FieldUse:
 
 
 class _Walk:
-    """Walk through the source of one function, in which the event has one or several names."""
+    """Walk through the source of one function, in which one or several variables refer to the event."""
 
     def __init__(self, finding: _FieldUse, source: "FunctionSource", parameter: str) -> None:
         self.finding, self.source = finding, source
@@ -210,7 +213,7 @@ class _Walk:
         self.walk(others)
 
     def hand_on(self, node: ast.Call, helper: "FunctionSource") -> None:
-        """Follow the event into a function of the same module, under the name of the parameter that receives it."""
+        """Follow the event into a function of the same module, through the parameter that receives it."""
         taking = helper.node.args
         by_place = [arg.arg for arg in (*taking.posonlyargs, *taking.args)]
         by_name = {arg.arg for arg in (*taking.args, *taking.kwonlyargs)}
@@ -227,7 +230,8 @@ class _Walk:
                 self.finding.follow(helper.function, name)
 
     def pattern(self, pattern: ast.pattern) -> None:
-        """Record what a `match` pattern reads of the event. The names that it binds are known already."""
+        """Record the fields that a `match` pattern reads of the event. The variables that it binds are already
+        known."""
         match pattern:
             case ast.MatchAs(pattern=None):
                 pass
@@ -247,8 +251,8 @@ class _Walk:
                 self.finding.give_up(f"{self.source.node.name} matches all of it")
 
     def classes_in(self, node: ast.expr) -> tuple[type[Event], ...] | None:
-        """Return the event classes that an expression names; `None` may stand beside them. Return `None` if it names
-        anything else."""
+        """Return the event classes that an expression names, as in `isinstance`. `None` among them is ignored. Return
+        `None` if the expression names anything else."""
         match node:
             case ast.Constant(value=None):
                 return ()
@@ -281,7 +285,7 @@ class _Walk:
 
 
 def _of(event: type[Event], finding: _FieldUse, classes: tuple[type[Event], ...]) -> FieldsRead:
-    """Return the reads of one event, as paths of fields in its schema."""
+    """Return the reads of one event as paths of fields in its schema."""
     if finding.whole:
         return FieldsRead(whole=finding.whole)
     records: Mapping[type[Event], RecordType] = {each: binding_of(each).version.record for each in classes}

@@ -1,8 +1,7 @@
-"""The graph of a choreography: events, the reactions that emit and take them, and parts of it. Made of manifests alone.
-Pure.
+"""Make the graph of a choreography from manifests: events, and the reactions that emit and take them. Pure functions.
 
-An event and a reaction are connected by links. A smaller graph, as of one service, has fewer links; `keep_links` leaves
-out what has none.
+Each link connects an event with a reaction. A part of the graph, such as the events of one service, is a graph with
+fewer links; `keep_links` also drops the events, reactions and services that have no link left.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,43 +28,43 @@ Outcome: TypeAlias = Literal["success", "failure"]
 
 @dataclass(frozen=True, slots=True)
 class GraphEvent:
-    """An event, or the change of a document, as an item that is passed between participants."""
+    """An event or a document change that is passed between participants."""
 
     name: str
     topic: str = ""
-    """Topic of the event; empty for the change of a document."""
+    """Topic of the event; empty for a document change."""
     outcome: Outcome | None = None
     starts: bool = False
     produced_externally: bool = False
     consumed_externally: bool = False
     collection: str = ""
-    """Collection of a document whose changes are consumed; empty for an event."""
+    """Collection whose document changes are consumed; empty for an event."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphReaction:
-    """A handler, compensation or deadline of a service, with the events that reach it."""
+    """A handler, compensation or deadline of a service, with the events that it takes and emits."""
 
     service: str
     name: str
     kind: ReactionKind
     takes: tuple[tuple[str, ...], ...]
-    """Events that trigger it. Of each tuple one event is needed; several tuples are a fan-in. Events that the service
-    takes from its own progress are left out, unless nothing else triggers the reaction."""
+    """Events that trigger the reaction. It needs one event of each tuple; several tuples are a fan-in. Events that the
+    service takes from its own progress are left out, unless nothing else triggers the reaction."""
     optional: tuple[str, ...] = ()
-    """Events that it takes or waits for, and does not need."""
+    """Events that the reaction takes, or waits for, but does not need."""
     stopped_by: tuple[str, ...] = ()
     """Events that cancel the deadline."""
     emits: tuple[str, ...] = ()
     within_s: float | None = None
     undoes: str | None = None
     later: bool = False
-    """True if it may return `Later`, and continue in another turn."""
+    """True if the reaction may return `Later` and continue in another turn."""
     irreversible: bool = False
 
     @property
     def key(self) -> tuple[str, str]:
-        """Return the names of its service and of itself."""
+        """Return the names of the service and of the reaction."""
         return self.service, self.name
 
 
@@ -75,15 +74,15 @@ class EventLink:
 
     event: str
     participant: str
-    """Service, or one of the participants outside."""
+    """Name of a service, or of a participant outside of the services."""
     reaction: str
-    """Reaction of the service; empty for a participant outside."""
+    """Name of the reaction; empty for a participant outside of the services."""
     role: LinkRole
 
 
 @dataclass(frozen=True, slots=True)
 class ChoreographyGraph:
-    """The events and reactions of a choreography, and how they are linked."""
+    """The events and reactions of a choreography, and the links between them."""
 
     services: tuple[str, ...]
     events: Mapping[str, GraphEvent]
@@ -128,7 +127,8 @@ def make_graph(manifests: Iterable[Manifest]) -> ChoreographyGraph:
 
 
 def _collect_events(manifests: Sequence[Manifest]) -> dict[str, GraphEvent]:
-    """Return all events by name. What one manifest says of a contract is true even if an older one does not say it."""
+    """Return all events by name. Manifests may be of different ages: an attribute that one manifest states is true even
+    if another manifest does not state it."""
     uses: dict[str, list[EmittedContract]] = {}
     for use in chain.from_iterable((*each.emits, *each.consumes) for each in manifests):
         uses.setdefault(use.contract, []).append(use)
@@ -169,8 +169,8 @@ def _make_reaction(manifest: Manifest, reaction: DeclaredReaction, events: Mappi
 def _find_triggers(
     reaction: DeclaredReaction, own: set[str], events: Mapping[str, GraphEvent]
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the events that trigger a reaction: failures for a compensation, else those from outside of the service if
-    there are any."""
+    """Return the events that trigger a reaction. For a compensation these are failure outcomes. For other reactions
+    they are events from other participants, if there are any."""
     parts = tuple(part for part in reaction.takes if part)
     if reaction.kind == "compensation":
         failures = [tuple(name for name in part if _is_failure(events, name)) for part in parts]
@@ -218,7 +218,8 @@ def is_outside(participant: str) -> bool:
 
 
 def keep_links(graph: ChoreographyGraph, is_kept: Callable[[EventLink], bool]) -> ChoreographyGraph:
-    """Return the part of a graph with these links, and with the events, reactions and services that they connect."""
+    """Return the part of a graph that has only the links for which `is_kept` is true, and the events, reactions and
+    services that these connect."""
     links = tuple(each for each in graph.links if is_kept(each))
     reactions = {(each.participant, each.reaction) for each in links}
     events = {each.event for each in links}
@@ -231,7 +232,8 @@ def keep_links(graph: ChoreographyGraph, is_kept: Callable[[EventLink], bool]) -
 
 
 def select_reached(graph: ChoreographyGraph, start: str) -> ChoreographyGraph:
-    """Return one event, with its producers, and what can follow from it. A fan-in is reached by any of its events."""
+    """Return the part of a graph with one event, its producers, and everything that can follow from it. One event is
+    enough to reach a fan-in."""
     reached = _find_reached(graph, {start})
     reactions = {(each.participant, each.reaction) for each in graph.links if _triggers(each) and each.event in reached}
     return keep_links(
@@ -244,7 +246,8 @@ def select_reached(graph: ChoreographyGraph, start: str) -> ChoreographyGraph:
 
 
 def select_neighbours(graph: ChoreographyGraph, services: Iterable[str]) -> ChoreographyGraph:
-    """Return the part of a graph with the events that these services emit or take, who sends them and who gets them."""
+    """Return the part of a graph with the events that these services emit or take, and with the producers and consumers
+    of these events."""
     chosen = set(services)
     emitted = {each.event for each in graph.links if each.participant in chosen and each.role == "emits"}
     taken = {each.event for each in graph.links if each.participant in chosen and each.role != "emits"}
@@ -259,7 +262,8 @@ def select_neighbours(graph: ChoreographyGraph, services: Iterable[str]) -> Chor
 
 
 def select_event(graph: ChoreographyGraph, event: str) -> ChoreographyGraph:
-    """Return the part of a graph around one event: what leads to it, who takes it, and what these emit then."""
+    """Return the part of a graph around one event: the reactions that emit it, with the events that they take; and the
+    reactions that take it, with the events that they emit."""
     takes = {(each.participant, each.reaction) for each in graph.links if each.event == event and each.role != "emits"}
     emits = {(each.participant, each.reaction) for each in graph.links if each.event == event and each.role == "emits"}
     return keep_links(
@@ -277,9 +281,8 @@ def _triggers(link: EventLink) -> bool:
 
 
 def _find_reached(graph: ChoreographyGraph, begin: Iterable[str], ends: frozenset[str] = frozenset()) -> frozenset[str]:
-    """Return the events that can follow from others, with these. `ends`: events that are reached, and after which the
-    search does not continue.
-    """
+    """Return these events and all events that can follow from them. `ends`: events after which the search does not
+    continue."""
     emitted: dict[tuple[str, str], list[str]] = {}
     triggered: dict[str, list[tuple[str, str]]] = {}
     for link in graph.links:
@@ -302,9 +305,9 @@ def _find_reached(graph: ChoreographyGraph, begin: Iterable[str], ends: frozense
 
 
 def list_sections(graph: ChoreographyGraph) -> list[GraphSection]:
-    """Return the events in causal order: those before the outcome, those after a success, and those after a failure.
+    """Return the events in causal order, in sections: before the outcome, after a success, after a failure.
 
-    An event that is possible before the outcome is in the first section, an outcome begins its own.
+    An event that may come before the outcome is in the first section. Each outcome is in the section that it begins.
     """
     outcomes = {name: event.outcome for name, event in graph.events.items() if event.outcome is not None}
     emitted = {each.event for each in graph.links if each.role == "emits" and not is_outside(each.participant)}
@@ -329,10 +332,10 @@ def list_sections(graph: ChoreographyGraph) -> list[GraphSection]:
 
 
 def _sort_by_cause(graph: ChoreographyGraph, names: Sequence[str], earlier: Sequence[str]) -> list[str]:
-    """Sort events so that each is below those that cause it. What follows from the newest event comes first, so that a
-    chain of events stays together.
+    """Sort events so that each is below the events that cause it. Events that follow from the newest one come first, so
+    that a chain of events stays together.
 
-    `earlier`: events that are already placed above. In a circle of events any may be the first.
+    `earlier`: events that are already placed above. In a cycle of events any may come first.
     """
     position = {name: at for at, name in enumerate(earlier)}
     emitters: dict[tuple[str, str], list[str]] = {}
@@ -358,8 +361,8 @@ def _sort_by_cause(graph: ChoreographyGraph, names: Sequence[str], earlier: Sequ
 
 
 def _find_cause(graph: ChoreographyGraph, key: tuple[str, str], position: Mapping[str, int]) -> int | None:
-    """Return the position of the event with which a reaction has all that it needs; `None` if something is not placed.
-    Events that are not in the graph do not count."""
+    """Return the position of the event after which a reaction has all that it needs; `None` if a needed event has no
+    position yet. Events that are not in the graph do not count."""
     parts = [[name for name in part if name in graph.events] for part in graph.reactions[key].takes]
     known = [min((position[name] for name in part if name in position), default=None) for part in parts if part]
     return None if None in known else max((at for at in known if at is not None), default=-1)

@@ -1,4 +1,5 @@
-"""Draw the graph of a choreography as a sequence picture: services are lanes, events are rows in causal order. Pure."""
+"""Draw the graph of a choreography as a sequence picture. Services are lanes; events are rows in causal order. Pure
+functions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,22 +34,23 @@ HEADINGS: Mapping[Outcome | None, str] = {None: "", "success": "After success", 
 
 @dataclass(frozen=True, slots=True)
 class LiveNumbers:
-    """What a monitor knows of the events and reactions of a graph, as short texts."""
+    """Texts from the monitor about the services and reactions of a graph, for display in the picture."""
 
     services: Mapping[str, str] = field(default_factory=dict)
-    """Text below the name of a service."""
+    """Text below the name of each service."""
     troubles: frozenset[str] = frozenset()
-    """Services whose text reports a trouble."""
+    """Services whose text reports a problem."""
     rates: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Text for a reaction, by service and name."""
+    """Text about the rate of each reaction, by the names of service and reaction."""
     errors: Mapping[tuple[str, str], str] = field(default_factory=dict)
     stuck: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
-    """Text for an event that a reaction waits for, by service, reaction and event."""
+    """Text about sagas that are stuck because a reaction waits for an event, by the names of service, reaction and
+    event."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphLinks:
-    """Addresses to which the names in a picture lead; an empty one is no link."""
+    """Functions that return the address of a link for a name in the picture; an empty address makes no link."""
 
     service: Callable[[str], str] = lambda _: ""
     event: Callable[[GraphEvent], str] = lambda _: ""
@@ -59,11 +61,11 @@ class GraphLinks:
 
 @dataclass(frozen=True, slots=True)
 class _DrawnGraph:
-    """A graph with all that is shown of it."""
+    """A graph with everything that the picture shows of it."""
 
     graph: ChoreographyGraph
     order: Mapping[str, int]
-    """Positions of the events in causal order."""
+    """Position of each event in causal order."""
     live: LiveNumbers
     links: GraphLinks
 
@@ -99,10 +101,8 @@ def make_picture(
 
 
 def list_participants(graph: ChoreographyGraph, events: Sequence[str]) -> list[str]:
-    """Return the names of all participants, in an order in which arrows are short; those outside come first.
-
-    External consumers have no lane, because arrows to them would cross all others.
-    """
+    """Return the names of all participants, ordered so that arrows are short, and those outside of the services first.
+    External consumers have no lane, because arrows to them would cross all others."""
     rows: dict[str, list[str]] = {name: [] for name in events}
     for link in sorted(graph.links, key=lambda each: each.role != "emits"):
         if link.participant != OTHERS:
@@ -165,7 +165,7 @@ def _make_mark(drawn: _DrawnGraph, link: EventLink) -> SequenceMark:
 
 
 def _describe_end(reaction: GraphReaction, link: EventLink, order: Mapping[str, int]) -> list[str]:
-    """Return the lines beside one end of an arrow."""
+    """Return the lines of text at the end of an arrow that belongs to a reaction."""
     after = [] if reaction.within_s is None else [f"after {describe_duration(reaction.within_s)}"]
     match link.role:
         case "emits":
@@ -184,7 +184,7 @@ def _describe_end(reaction: GraphReaction, link: EventLink, order: Mapping[str, 
 def describe_fan_in(reaction: GraphReaction, event: str, order: Mapping[str, int]) -> str:
     """Return which part of a fan-in an event is, as ` (1 of 3)`; empty if the reaction needs only one event.
 
-    `order`: positions of the events. Parts are counted in the order in which their first events come.
+    `order`: positions of the events. The parts are numbered in the order of their first events.
     """
     parts = sorted(reaction.takes, key=lambda part: min(order.get(name, len(order)) for name in part))
     at = next(number for number, part in enumerate(parts, 1) if event in part)

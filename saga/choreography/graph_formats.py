@@ -1,4 +1,4 @@
-"""Write the graph of a choreography in formats of other tools: Mermaid, Graphviz DOT and JSON. Pure."""
+"""Write the graph of a choreography in the formats of other tools: Mermaid, Graphviz DOT and JSON. Pure functions."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ _ARROWS: Final = {"plain": "->>", "compensation": "-->>"}
 
 
 def format_mermaid(graph: ChoreographyGraph, title: str) -> str:
-    """Return the graph as a sequence diagram of Mermaid. Arrows to compensations, and of their events, are dashed."""
+    """Return the graph as a Mermaid sequence diagram. Arrows to and from compensations are dashed."""
     sections = list_sections(graph)
     names = list_participants(graph, [name for section in sections for name in section.events])
     ids = {name: f"p{number}" for number, name in enumerate(names)}
@@ -39,7 +39,8 @@ def format_mermaid(graph: ChoreographyGraph, title: str) -> str:
 
 
 def _list_messages(graph: ChoreographyGraph, name: str, ids: Mapping[str, str]) -> Iterator[str]:
-    """Yield the lines of Mermaid for one event: an arrow from each producer to each consumer, and its timers."""
+    """Yield the Mermaid lines for one event: an arrow from each producer to each consumer. Consumers include deadlines
+    that the event opens or cancels."""
     event = graph.events[name]
     consumers = [each for each in graph.list_consumers(name) if each.participant != OTHERS]
     text = f"{_get_title(event)}{f' ({event.outcome})' if event.outcome else ''}"
@@ -56,7 +57,7 @@ def _list_messages(graph: ChoreographyGraph, name: str, ids: Mapping[str, str]) 
 
 
 def _one_each(links: list[EventLink]) -> list[EventLink]:
-    """Return one link for each participant: several functions of a service send the same arrow."""
+    """Return one link for each participant, because several functions of a service would give the same arrow."""
     return list({each.participant: each for each in reversed(links)}.values())[::-1]
 
 
@@ -82,7 +83,7 @@ _SHAPES: Final = {"handler": "box", "compensation": "octagon", "deadline": "Mdia
 
 
 def format_dot(graph: ChoreographyGraph, title: str) -> str:
-    """Return the graph in the language of Graphviz: services are clusters of their functions, events are edges."""
+    """Return the graph as Graphviz DOT: each service is a cluster of its functions, and events are edges."""
     lines = [
         "digraph choreography {",
         f"  graph [label={_quote(title)}, labelloc=t, rankdir=LR, newrank=true, fontname=sans];",
@@ -112,7 +113,8 @@ def _describe_node(reaction: GraphReaction) -> str:
 
 
 def _list_edges(graph: ChoreographyGraph, event: GraphEvent) -> Iterator[str]:
-    """Yield the edges of one event. Outcomes are thick, failures and compensations dashed."""
+    """Yield the edges of one event. Edges of outcomes are thick. Edges of failures, and of events that compensations
+    emit, are dashed."""
     title = _get_title(event)
     ends = [
         (_node(each.participant, each.reaction), ["arrowhead=tee"] if each.role == "is stopped by" else [])
@@ -135,7 +137,7 @@ def _node(participant: str, reaction: str) -> str:
 
 
 def _quote(text: str) -> str:
-    """Quote a text for DOT, in which a line break is written as two characters."""
+    """Quote a text for DOT, in which a line break is a backslash followed by `n`."""
     shown = "\n".join(map(printable, text.split("\n")))
     return '"' + shown.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 

@@ -1,5 +1,5 @@
-"""Write and read the manifest of a service: a JSON file that other repositories can read, and that says what the
-service consumes, emits, compensates and waits for."""
+"""Write and read the manifest of a service: a JSON file that says what the service consumes, emits, compensates and
+waits for. Other repositories can read it, too."""
 
 import inspect
 import re
@@ -33,10 +33,11 @@ from saga.support.clock import iso
 from saga.support.printable import quote_text
 
 FORMAT: Final = 2
-"""Number of the format that is written. A manifest in a newer format, written by a newer toolkit, is refused. Format 1
-does not say what a handler emits together, its effects, and which events are outcomes."""
+"""Number of the format that is written. A manifest in a newer format, which a newer toolkit has written, is refused.
+Format 1 lacks three things: which events a handler emits together, whether it has effects, and which events are
+outcomes."""
 LATER: Final = "@later"
-"""Stands among the events that a handler returns for a `Later`: the run is suspended."""
+"""Stands in `returns` for a `Later`: the run is suspended."""
 ALTERNATIVES_MAX: Final = 64
 """Largest number of alternatives of one handler that a manifest lists."""
 ALL: Final = "all"
@@ -88,14 +89,14 @@ class DeclaredReaction(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Name of the reaction as it is used in event ids and idempotency keys. If it changes, the ids and keys change,
     too."""
     takes: tuple[tuple[str, ...], ...]
-    """The contracts that each event parameter takes. Of the contracts of one parameter one event is taken; several
+    """For each event parameter, the contracts that it takes. The reaction takes one event for each parameter; several
     parameters are a fan-in."""
     optional: tuple[str, ...] = ()
     """Contracts that the handler does not wait for, so their parameters may be `None`."""
     later: bool = False
     """True if the handler may return `Later`."""
     until: tuple[str, ...] = ()
-    """Contracts for whose events the handler may wait with `Later`."""
+    """Contracts whose events the handler may wait for with `Later`."""
     within_s: float | None = None
     """Seconds after its event at which a deadline is due."""
     unless: tuple[str, ...] = ()
@@ -103,12 +104,14 @@ class DeclaredReaction(Struct, frozen=True, kw_only=True, omit_defaults=True):
     undoes: str | None = None
     """Name of the handler that a compensation undoes."""
     took: tuple[tuple[str, ...], ...] = ()
-    """The contracts of each required parameter with which a compensation takes events of its handler."""
+    """For each required parameter with which a compensation takes an event of its handler, the contracts of that
+    event."""
     emits: tuple[str, ...] = ()
     returns: tuple[tuple[str, ...], ...] = ()
-    """The alternatives of what one run, or one turn of it, emits together: `A | tuple[B, C] | None` is `A`, `B C` and
-    nothing. `A*` is any number of events of one contract, `@later` a `Later`. With more alternatives than
-    `ALTERNATIVES_MAX` it is one: any number of each."""
+    """The alternatives of what one run, or one turn of a suspended run, emits together. For example, `A | tuple[B, C] |
+    None` has the alternatives `A`, `B C` and nothing. `A*` is any number of events of one contract, and `@later` a
+    `Later`. If there were more alternatives than `ALTERNATIVES_MAX`, there is only one: any number of events of each
+    contract."""
     steps: tuple[str, ...] | None = ()
     """Calls of external systems in the code, as passed to `saga.step`; `None` if they cannot be determined."""
     updates: tuple[str, ...] | None = ()
@@ -116,7 +119,7 @@ class DeclaredReaction(Struct, frozen=True, kw_only=True, omit_defaults=True):
     irreversible: bool = False
     """True if what the handler does cannot be undone."""
     repeats: tuple[str, ...] = ()
-    """Contracts whose events may come several times in a saga, each of which causes a run of its own."""
+    """Contracts whose events may come several times in a saga; each event causes a run of its own."""
     version: int = 1
     """Version of the handler under which new runs begin."""
     keys: tuple[str, ...] | None = ()
@@ -131,7 +134,8 @@ class DeclaredReaction(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def hears(self) -> tuple[str, ...]:
-        """Return the contracts that the reaction handles or, for a deadline, that cancel it."""
+        """Return the contracts of the events that the reaction handles. For a deadline, contracts of events that cancel
+        it are included."""
         return (*(name for part in (*self.takes, *self.took) for name in part), *self.optional, *self.unless)
 
 
@@ -178,7 +182,7 @@ class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.was or self.service
 
     def reaction(self, name: str) -> DeclaredReaction | None:
-        """Return the reaction of that name; `None` if there is none."""
+        """Return the reaction with this name; `None` if there is none."""
         return next((each for each in self.reactions if each.name == name), None)
 
     def find_consumed(self, contract: str) -> ConsumedContract | None:
@@ -198,8 +202,10 @@ def format_manifest(manifest: Manifest) -> str:
 
 
 def parse_manifest(text: str, place: str) -> Manifest:
-    """Parse a manifest, which may come from an untrusted source. `place`: its file, for messages. Raises
-    `ConfigurationError`."""
+    """Parse a manifest, which may come from an untrusted source. Raises `ConfigurationError` if it cannot be used.
+
+    `place`: the file of the manifest, for error messages.
+    """
     try:
         given: Any = msgspec.json.decode(text)
         number = given.get("format") if isinstance(given, dict) else None
@@ -346,7 +352,8 @@ def _describe_reaction(declared: Declared, reaction: Reaction) -> DeclaredReacti
 
 
 def list_alternatives(shape: ReturnShape) -> tuple[tuple[str, ...], ...]:
-    """Return what a handler with this shape of result emits together: see `DeclaredReaction.returns`."""
+    """Return the alternatives of what a handler with this return annotation emits together: see
+    `DeclaredReaction.returns`."""
     found = tuple(dict.fromkeys(_alternatives(shape)))
     if len(found) <= ALTERNATIVES_MAX:
         return found
@@ -354,7 +361,8 @@ def list_alternatives(shape: ReturnShape) -> tuple[tuple[str, ...], ...]:
 
 
 def _alternatives(shape: ReturnShape) -> list[tuple[str, ...]]:
-    """Return the alternatives of a shape; more than `ALTERNATIVES_MAX` are cut off."""
+    """Return the alternatives for a return annotation. If there are more than `ALTERNATIVES_MAX`, not all are
+    returned."""
     if isinstance(shape, OneEvent):
         return [_names((shape.event,))]
     if isinstance(shape, LaterReturned):

@@ -1,4 +1,4 @@
-"""Join contracts and manifests to an overview of a choreography: who emits each event, who consumes it, and which work
+"""Join contracts and manifests into an overview of a choreography: which services emit and consume each event, and what
 is compensated."""
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ class DeclaredCompensation:
     service: str
     compensation: DeclaredReaction
     undone: DeclaredReaction | None
-    """The handler whose work is undone; `None` if the manifest does not contain it."""
+    """The handler whose work is undone; `None` if it is missing in the manifest."""
     failures: tuple[str, ...]
     """Failure outcomes on which the compensation runs."""
     results: tuple[str, ...]
@@ -47,7 +47,7 @@ class DeclaredCompensation:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Contracts and manifests of a choreography, joined."""
+    """The contracts and the manifests of a choreography, joined."""
 
     library: Library
     manifests: Mapping[str, Manifest]
@@ -106,7 +106,7 @@ class Overview:
         return [each for each in self.compensations() if outcome in each.failures]
 
     def compensated_after(self, event: str) -> list[DeclaredCompensation]:
-        """Return the compensations whose handler consumed this event, or returned it as a result that is undone."""
+        """Return the compensations that undo a handler which consumed this event, or which returned it as a result."""
         return [
             each
             for each in self.compensations()

@@ -134,8 +134,8 @@ def list_records(version: Version) -> list[RecordShown]:
 
 
 def _collect(type_: Type, schema: Any, found: dict[str, RecordShown]) -> None:
-    """Add the records and enums in a type. `schema`: JSON of the type, which contains the descriptions of fields that
-    the types do not have."""
+    """Add the records and enums in a type. `schema`: JSON of the type; it contains the descriptions of fields, which
+    the parsed types lack."""
     match type_:
         case RecordType(name=name, fields=fields, doc=doc) if name not in found and isinstance(schema, dict):
             raw = {each["name"]: each for each in schema["fields"]}

@@ -1,8 +1,7 @@
-"""Compare a release of a service with its previous release by their manifests, and read and write the released
-manifests.
+"""Compare a release of a service with its previous release by their manifests; read and write the released manifests.
 
-A difference after which open sagas or other services could not continue is refused, with advice what to do instead. All
-other differences are only reported. `compare_releases` and `find_affected` are pure.
+A difference that would prevent open sagas or other services from continuing is refused, with advice what to do instead.
+All other differences are only reported. `compare_releases` and `find_affected` are pure functions.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -78,8 +77,11 @@ def compare_releases(
 
 
 def check_new_service(made: Manifest, others: Sequence[Manifest]) -> list[ReleaseDifference]:
-    """Return the differences of a service that has no manifest yet. If another service does the same, this may be that
-    service under a new name. A service that declares where it begins is taken to be new."""
+    """Return the differences of a service that has no released manifest yet.
+
+    If another service has the same reactions, this service may be that one under a new name. A service that declares
+    where it begins counts as new.
+    """
     if made.start:
         return []
     service, twins = made.service, [each for each in others if _is_twin(made, each)]
@@ -130,7 +132,8 @@ class _ReleaseComparison:
         return ReleaseDifference(self.new.service, where, what)
 
     def compare_names(self) -> Iterator[ReleaseDifference]:
-        """Report changes of the service's name, which may change with `was`, and of where it begins."""
+        """Report changes of the service's name, which may change with `was`, and of where the service begins in a
+        topic."""
         if self.old.service != self.new.service:
             yield self.note(
                 self.new.service,
@@ -195,8 +198,8 @@ class _ReleaseComparison:
         )
 
     def _report_changed(self, old: DeclaredReaction, new: DeclaredReaction) -> Iterator[ReleaseDifference]:
-        """Report events that a reaction no longer takes, idempotency keys that it no longer uses, and changes of how
-        often it runs."""
+        """Report events that a reaction no longer takes, idempotency keys that it no longer uses, and other changes
+        that affect how often it runs."""
         for part in new.took:
             if part not in old.took:
                 yield self.refuse(
@@ -474,7 +477,7 @@ def read_manifests(folder: Path) -> Mapping[str, Manifest]:
 
 
 def save_manifest(made: ComparedManifest) -> bool:
-    """Write a manifest as that of the last release. Return whether its file has changed."""
+    """Write a manifest as the manifest of the last release. Return whether its file has changed."""
     text = manifest.format_manifest(made.manifest)
     if made.path.exists() and made.path.read_text("utf-8") == text:
         return False

@@ -1,9 +1,9 @@
-"""Draw a sequence picture as SVG: participants are vertical lanes, events are arrows from lane to lane. Pure.
+"""Draw a sequence picture as SVG: participants are vertical lanes, events are arrows from lane to lane. Pure functions.
 
-An arrow is below all earlier ones that meet one of its lanes; arrows that have no lane in common may be side by side.
-Each lane is as wide as its longest label. So no label covers another one, however many there are. Names are set in a
-font with fixed width, so their sizes are known. What a colour means is also visible in the form of a line or a mark,
-and `draw_sequence` adds a legend of the forms that it has used.
+An arrow is below all earlier arrows that meet one of its lanes; arrows that have no lane in common may be side by side.
+Each lane is as wide as its longest label, so labels never overlap. Names are set in a font with fixed width, so that
+their sizes are known. The meaning of each colour is also visible in the shape of a line or a mark, and `draw_sequence`
+adds a legend of the shapes that it has used.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,24 +21,24 @@ TITLE_HEIGHT: Final = 64
 HEAD_HEIGHT: Final = 34
 SECTION_HEIGHT: Final = 40
 STUB_WIDTH: Final = 44
-"""Length of an arrow that reaches no lane."""
+"""Length of an arrow that ends at no lane, because the event has no consumer, or none that has a lane."""
 LINE_Y: Final = 23
-"""Distance of a row's arrow from the row's top; the event's name is above it, the labels of its ends are below."""
+"""Distance from the top of a row to its arrow. The event's name is above the arrow; the labels are below."""
 LABEL_LINE: Final = 14
 BAR_WIDTH: Final = 8
 BAR_STEP: Final = 20
 NAME_CHAR: Final = 7.9
-"""Width of a character of a name of 13 pixels, in a font with fixed width."""
+"""Width of a character in the name of an event or a participant: 13 pixels high, in a font with fixed width."""
 LABEL_CHAR: Final = 6.7
 TAG_CHAR: Final = 6.8
-"""Greatest mean width of a character of 11 pixels in the usual proportional fonts."""
+"""Largest mean width of a character that is 11 pixels high, in the usual proportional fonts."""
 ROWS_PER_HEAD: Final = 20
-"""Number of rows below each other after which the names of the lanes are repeated."""
+"""Number of rows after which the names of the lanes are repeated."""
 HEAD_ROWS_LEAST: Final = 12
-"""Number of rows after which a section begins with the names of the lanes."""
+"""Number of rows after which the names of the lanes are repeated at the beginning of a section."""
 LEGEND_LINE: Final = 24
 NAME_LANES_MAX: Final = 5
-"""Number of lanes after which a long arrow has the name of its event again."""
+"""Number of lanes after which the name of the event is repeated on a long arrow."""
 LANE_WIDTH_LEAST: Final = 92
 LEGEND_WIDTH_LEAST: Final = 640
 
@@ -50,20 +50,20 @@ class SequenceLane:
     name: str
     is_outside: bool = False
     href: str = ""
-    """Address to which the lane's name leads; empty if there is none."""
+    """Address to which the lane's name links; empty if there is none."""
     note: str = ""
     """Text below the name, such as a rate."""
     is_bad: bool = False
-    """True if the note reports a trouble."""
+    """True if the note reports a problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceTrouble:
-    """A trouble that is reported beside a mark."""
+    """A problem that is reported beside a mark."""
 
     text: str
     href: str = ""
-    """Address to which the text leads; empty if there is none."""
+    """Address to which the text links; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,14 @@ class SequenceMark:
     lane: str
     form: MarkForm = "handler"
     label: tuple[str, ...] = ()
-    """Lines of text beside the mark: the name of the function, then what else is to be known of it."""
+    """Lines of text beside the mark: the name of the function, then further information."""
     bar: str = ""
-    """Key of a bar on the lane: all marks with the same lane and key are joined by one; empty for no bar."""
+    """Key of a bar on the lane. One bar joins all marks that have the same lane and key. Empty if the mark has no
+    bar."""
     notes: tuple[str, ...] = ()
     """Lines below the label, such as a rate."""
     troubles: tuple[SequenceTrouble, ...] = ()
-    """Lines below the notes that report a trouble."""
+    """Problems, shown as lines below the notes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +90,13 @@ class SequenceRow:
     name: str
     form: RowForm = "plain"
     tags: tuple[str, ...] = ()
-    """Remarks behind the name."""
+    """Remarks after the name."""
     begins: tuple[SequenceMark, ...] = ()
     ends: tuple[SequenceMark, ...] = ()
     leaves: bool = False
-    """True if the event is for consumers that have no lane."""
+    """True if the event also has consumers that have no lane."""
     href: str = ""
-    """Address to which the name leads; empty if there is none."""
+    """Address to which the name links; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class SequenceSection:
 
 @dataclass(frozen=True, slots=True)
 class SequencePicture:
-    """What is to be drawn."""
+    """Contents of a picture, before the positions are computed."""
 
     title: str
     subtitle: str
@@ -125,7 +126,7 @@ class SequencePicture:
 
 
 def sort_lanes(names: Sequence[str], rows: Sequence[Iterable[str]], ends: Mapping[str, int]) -> list[str]:
-    """Return the names of lanes in an order in which the arrows are short. It depends on nothing but the arguments.
+    """Return the names of lanes, ordered so that arrows are short. The result depends only on the arguments.
 
     Args:
         names: All lanes, in the order from which the search begins.
@@ -182,7 +183,7 @@ class PlacedLane:
 
     @property
     def line_x(self) -> float:
-        """Return the position of the lane's line, which is also that of its first bar."""
+        """Return the x coordinate of the lane's line, where its first bar is, too."""
         return self.left + 14
 
 
@@ -196,13 +197,13 @@ class PlacedRow:
 
     @property
     def y(self) -> float:
-        """Return the position of the arrow."""
+        """Return the y coordinate of the arrow."""
         return self.top + LINE_Y
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedBar:
-    """A bar on a lane: the time from the first to the last mark of a function."""
+    """A bar on a lane, from the first to the last mark of a function."""
 
     x: float
     """Centre of the bar."""
@@ -222,15 +223,15 @@ class SequenceLayout:
     """Lower end of the lanes."""
     lanes: Mapping[str, PlacedLane]
     headings: tuple[tuple[str, float], ...]
-    """Heading and position of each section."""
+    """Text and y coordinate of each section's heading."""
     heads: tuple[float, ...]
-    """Positions at which the names of the lanes are repeated."""
+    """The y coordinates at which the names of the lanes are repeated."""
     rows: tuple[PlacedRow, ...]
     bars: Mapping[tuple[str, str], PlacedBar]
     """Bars by lane and key."""
 
     def mark_x(self, mark: SequenceMark) -> float:
-        """Return the position of a mark on its lane."""
+        """Return the x coordinate of a mark on its lane."""
         bar = self.bars.get((mark.lane, mark.bar))
         return self.lanes[mark.lane].line_x if bar is None else bar.x
 
@@ -245,7 +246,7 @@ class LabelLine(NamedTuple):
 
     text: str
     style: str
-    """Its class in the style sheet."""
+    """Class of the text in the style sheet."""
     href: str = ""
 
 
@@ -283,7 +284,8 @@ def place_sequence(picture: SequencePicture) -> SequenceLayout:
 def _place_rows(
     picture: SequencePicture,
 ) -> tuple[list[PlacedRow], tuple[tuple[str, float], ...], tuple[float, ...], float]:
-    """Return the rows, the headings and the repeated heads with their positions, and the lower end."""
+    """Return the rows with their positions, the headings with theirs, the positions of repeated lane names, and the
+    lower end of the lanes."""
     y = float(MARGIN + TITLE_HEIGHT + HEAD_HEIGHT + 20)
     rows, headings, heads, since = list[PlacedRow](), list[tuple[str, float]](), list[float](), 0
     for number, section in enumerate(picture.sections):
@@ -311,8 +313,8 @@ def _measure_height(row: SequenceRow) -> float:
 
 
 def _pack_rows(picture: SequencePicture, rows: Iterable[SequenceRow]) -> list[list[SequenceRow]]:
-    """Return the rows that are beside each other. A row is below each earlier one with which it shares a lane, or whose
-    arrow passes one of its lanes."""
+    """Group the rows that are drawn side by side. A row is below each earlier row whose arrow meets or passes one of
+    its lanes."""
     order = {lane.name: number for number, lane in enumerate(picture.lanes)}
     packed: list[list[SequenceRow]] = []
     filled = [0] * len(order)
@@ -331,7 +333,7 @@ def _pack_rows(picture: SequencePicture, rows: Iterable[SequenceRow]) -> list[li
 def _find_bar_spans(
     picture: SequencePicture, rows: Sequence[PlacedRow]
 ) -> dict[tuple[str, str], tuple[float, float, MarkForm]]:
-    """Return upper and lower end of each bar."""
+    """Return the upper and the lower end of each bar, and its form."""
     spans: dict[tuple[str, str], tuple[float, float, MarkForm]] = {}
     for placed in rows:
         for mark in (*placed.row.begins, *placed.row.ends):
@@ -344,8 +346,8 @@ def _find_bar_spans(
 
 
 def _assign_slots(spans: Mapping[tuple[str, str], tuple[float, float, MarkForm]]) -> dict[tuple[str, str], int]:
-    """Return for each bar the place beside the lane's line, so that bars of the same time are beside each other. Bars
-    of deadlines, which are long, are outermost."""
+    """Assign each bar a slot beside the lane's line, so that bars that overlap in time are side by side. The bar that
+    begins first gets the slot nearest to the line."""
     slots: dict[tuple[str, str], int] = {}
     for key in sorted(spans, key=lambda each: (spans[each][0], spans[each][1], each)):
         top, bottom, _ = spans[key]
@@ -373,10 +375,10 @@ def _measure_texts(picture: SequencePicture) -> dict[str, float]:
 
 
 def _list_title_lanes(picture: SequencePicture, row: SequenceRow) -> list[str]:
-    """Return the lanes in which the name of a row begins.
+    """Return the lanes in which the name of a row is written.
 
-    The first one is the leftmost that emits the event, or, if the arrow only points left, the leftmost that takes it:
-    so the name is above its arrow. A long arrow has the name again at its ends.
+    The first one is the leftmost lane that emits the event. If the arrow only points left, it is the leftmost lane that
+    takes the event, so that the name is above the arrow. On a long arrow the name is repeated at its ends.
     """
     order = {lane.name: number for number, lane in enumerate(picture.lanes)}
     begins = sorted({order[mark.lane] for mark in row.begins})
@@ -440,13 +442,12 @@ STYLE: Final = """
 .sequence .over { fill: none; stroke: var(--paper); stroke-width: 2; stroke-linecap: round; stroke-linejoin: round; }
 .sequence a text { stroke: none; text-decoration: underline; text-underline-offset: 2px; }
 """.strip()
-"""Style sheet of all pictures. A picture without it, in a page, needs it as the page's own."""
+"""Style sheet of all pictures. A page that shows pictures drawn without a style sheet must include it."""
 
 
 def draw_heads(picture: SequencePicture) -> str:
-    """Return the heads of a picture's lanes as SVG, as wide as the picture, for a page that keeps them in sight while
-    the rest of the picture is scrolled below them.
-    """
+    """Return the names of a picture's lanes as an SVG of their own, as wide as the picture. A page can keep it in sight
+    while the picture is scrolled below it."""
     layout = place_sequence(picture)
     width, top = round(layout.width), MARGIN + TITLE_HEIGHT - 8
     height = HEAD_HEIGHT + 12
@@ -464,9 +465,10 @@ def draw_sequence(picture: SequencePicture, has_style: bool = True, *, has_heads
     """Return a picture as SVG.
 
     Args:
-        picture: What is drawn.
-        has_style: False to leave out the style sheet, for a page that has `STYLE` as its own.
-        has_heads: False to leave out title and heads, for a page that shows `draw_heads` above it.
+        picture: Contents of the picture.
+        has_style: False to leave out the style sheet, for a page that includes `STYLE` itself.
+        has_heads: False to leave out the title and the names of the lanes, for a page that shows `draw_heads` above the
+            picture.
     """
     layout = place_sequence(picture)
     legend, legend_height = _draw_legend(layout)
@@ -490,13 +492,13 @@ def draw_sequence(picture: SequencePicture, has_style: bool = True, *, has_heads
 
 
 def draw_text(x: float, y: float, style: str, text: str, href: str = "") -> str:
-    """Return a text as SVG, as a link if it has an address."""
+    """Return a text as SVG; it is a link if it has an address."""
     drawn = f'<text class="{style}" x="{x:g}" y="{y:g}">{escape(printable(text))}</text>'
     return f'<a href="{escape(href)}">{drawn}</a>' if href else drawn
 
 
 def _draw_lanes(layout: SequenceLayout, *, has_heads: bool) -> Iterator[str]:
-    """Yield bands and lines of the lanes, their names beside later rows, and the headings of the sections."""
+    """Yield the bands and the lines of the lanes, the repeated names of the lanes, and the headings of the sections."""
     head_y = MARGIN + TITLE_HEIGHT
     for number, placed in enumerate(layout.lanes.values()):
         if number % 2 == 0:
@@ -564,7 +566,7 @@ def _draw_row(layout: SequenceLayout, placed: PlacedRow) -> Iterator[str]:
 
 
 def draw_begin_mark(form: RowForm, x: float, y: float) -> Iterator[str]:
-    """Yield the mark at the beginning of an arrow. Each form of an event has its own."""
+    """Yield the mark at the beginning of an arrow. Its shape shows the form of the event."""
     match form:
         case "start":
             yield f'<path class="solid" d="M{x - 6:g} {y - 8:g}L{x + 9:g} {y:g}L{x - 6:g} {y + 8:g}Z"/>'
@@ -581,7 +583,7 @@ def draw_begin_mark(form: RowForm, x: float, y: float) -> Iterator[str]:
 
 
 def draw_end_mark(form: MarkForm, x: float, y: float, length: float) -> Iterator[str]:
-    """Yield the mark at the end of an arrow. `length`: distance from its beginning, negative if it points left."""
+    """Yield the mark at the end of an arrow. `length`: length of the arrow; negative if it points left."""
     if not length:  # an event that its own reaction takes again: the arrow returns
         yield f'<path class="arrow" d="M{x:g} {y:g}h16v8h-10"/>'
         y, length = y + 8, -1
@@ -610,7 +612,7 @@ def draw_end_mark(form: MarkForm, x: float, y: float, length: float) -> Iterator
 
 
 def _draw_labels(layout: SequenceLayout, placed: PlacedRow) -> Iterator[str]:
-    """Yield the row's name above the arrow, and the labels of its ends below."""
+    """Yield the row's name above the arrow, and the labels of the marks below it."""
     row = placed.row
     first, *others = _list_title_lanes(layout.picture, row)
     for name in others:
@@ -654,7 +656,7 @@ _MARK_LEGEND: Final[Mapping[MarkForm, str]] = {
 
 
 def _draw_legend(layout: SequenceLayout) -> tuple[list[str], float]:
-    """Return the legend of the forms that a picture uses, and its height."""
+    """Return the legend of the shapes that a picture uses, and the height of the legend."""
     rows = layout.picture.rows
     forms = {row.form for row in rows}
     marks: set[MarkForm] = {mark.form for row in rows for mark in row.ends}
@@ -676,7 +678,7 @@ def _draw_legend(layout: SequenceLayout) -> tuple[list[str], float]:
 
 
 def _draw_sample(form: RowForm, mark: MarkForm | None, x: float, y: float) -> Iterator[str]:
-    """Yield the beginning of an arrow, or its end if there is a mark."""
+    """Yield a sample for the legend: the beginning of an arrow, or its end if there is a mark."""
     yield f'<g class="row {form}">'
     yield f'<path class="arrow" d="M{x + 8:g} {y:g}H{x + 48:g}"/>'
     if mark is None:

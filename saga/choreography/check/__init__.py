@@ -1,5 +1,7 @@
-"""Check a choreography before it runs: what the manifests of all services together promise, and what they do not.
+"""Check a choreography before it runs: find out from the manifests of all services which properties hold for every
+saga.
 
-`model` turns manifests into an abstract choreography, `rules` prove the usual style from it, `search` looks for a
-sequence of events that breaks a property, and `verdicts` joins both. Nothing here runs a service.
+`model` turns manifests into an abstract choreography. `rules` prove properties of choreographies in the usual style.
+`search` looks for a sequence of events that violates a property. `verdicts` joins the results of both. Nothing here
+runs a service.
 """

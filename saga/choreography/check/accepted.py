@@ -1,4 +1,4 @@
-"""Check a folder of manifests, with the findings that a team has accepted in a file under version control."""
+"""Check a folder of manifests, leaving out the findings that a team has accepted in a file under version control."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -19,15 +19,15 @@ from saga.errors import ConfigurationError
 from saga.support.printable import quote_text
 
 FILE = "accepted.toml"
-"""Name of the file, beside the manifests."""
+"""Name of the file with the accepted findings; it is in the folder of the manifests."""
 OLDEST_FORMAT = 2
-"""Oldest format of a manifest that says what handlers emit together."""
+"""Oldest manifest format that lists which events a handler emits together. The check needs this list."""
 _FIELDS = ("code", "subject", "reason")
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedFinding:
-    """An entry of the file: one finding, and why it is accepted."""
+    """A finding that a team has accepted, and the reason."""
 
     code: str
     subject: str
@@ -35,7 +35,8 @@ class AcceptedFinding:
 
 
 def read_accepted(path: Path) -> tuple[AcceptedFinding, ...]:
-    """Read the entries of a file; a missing file has none. Raises `ConfigurationError` that names all problems."""
+    """Read the accepted findings from a file; none if there is no file. Raises `ConfigurationError` with all problems
+    of the file."""
     try:
         given = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -72,23 +73,23 @@ class CheckResult:
 
     verdicts: tuple[ChoreographyVerdict, ...]
     used: tuple[tuple[CheckFinding, AcceptedFinding], ...] = ()
-    """The findings that are accepted."""
+    """Findings that were left out, each with the entry that accepts it."""
     unused: tuple[AcceptedFinding, ...] = ()
-    """Entries of the file that fit no finding."""
+    """Entries that match no finding."""
 
     @property
     def is_proved(self) -> bool:
-        """Return whether every property is proved, or its findings are accepted."""
+        """Return whether every property is proved, or all its findings are accepted."""
         return all(each.status in ("proved", "accepted") for each in self.verdicts)
 
     @property
     def report(self) -> str:
-        """Return the verdicts as text, for the message of an assertion."""
+        """Return the verdicts as text, for the message of a failing test."""
         return "\n".join(line for each in self.verdicts for line in format_verdict(each, None))
 
 
 def check_folder(folder: Path) -> CheckResult:
-    """Check the manifests of a folder, with the accepted findings in it.
+    """Check the manifests in a folder, leaving out the findings that the folder's `accepted.toml` accepts.
 
     Raises `ConfigurationError` if the folder has no manifest, or a file in it cannot be used.
     """
@@ -99,7 +100,8 @@ def check_folder(folder: Path) -> CheckResult:
 
 
 def refuse_old_formats(manifests: Mapping[str, Manifest]) -> Mapping[str, Manifest]:
-    """Return the manifests. Raises `ConfigurationError` for those that do not say what handlers emit together."""
+    """Return the manifests unchanged. Raises `ConfigurationError` if some are in a format that does not list which
+    events a handler emits together."""
     problems = [
         f"{service}: its manifest has format {each.format}; write it again: saga manifest --write"
         for service, each in manifests.items()
@@ -111,7 +113,8 @@ def refuse_old_formats(manifests: Mapping[str, Manifest]) -> Mapping[str, Manife
 
 
 def accept(verdicts: Sequence[ChoreographyVerdict], accepted: Sequence[AcceptedFinding]) -> CheckResult:
-    """Return the verdicts without accepted findings. A property all of whose findings are accepted is `accepted`."""
+    """Remove accepted findings from verdicts. A property gets the status `accepted` if all its findings are
+    accepted."""
     by_key = {(each.code, each.subject): each for each in accepted}
     used: list[tuple[CheckFinding, AcceptedFinding]] = []
     judged = []

@@ -1,13 +1,18 @@
-"""The abstract choreography of one kind of saga: what its services may do, in any order of messages. Pure.
+"""Model the choreography of one kind of saga: what its services may do, in any order of messages. Pure functions.
 
-The abstraction covers every behaviour of the runtime in which no handler fails, and some that it does not have. Per
-service there is a bag of undelivered messages: no order is assumed, and any message may be late. A handler runs at once
-when it has all its parts, chooses any of its alternatives, and its effects happen then. A deadline may be due at any
-time while it is open. What the runtime guarantees is assumed: a message is handled once, a handler without `repeats`
-runs once in a saga, an outcome is decided once by a service, a failure outcome undoes what has a compensation and
-closes its handler (docs/concepts/protocol.md). What people guarantee is assumed, too: a handler that fails is mended
-and replayed in the end. Not modelled: what comes between two reactions of one service to one event, while one of them
-is tried again (`ChoreographyModel.find_joint_reactions`).
+The model covers every behaviour of the runtime in which no handler fails, and some more:
+
+- Each service has an unordered set of undelivered messages, and any message may be late.
+- A handler runs at once when it has all its events. It chooses any of its alternatives, and its effects happen then.
+- A deadline may become due at any time while it is open.
+
+The model relies on what the runtime guarantees (docs/concepts/protocol.md): a message is handled once; a handler
+without `repeats` runs once in a saga; a service decides an outcome once; a failure outcome undoes the results of a
+handler that has a compensation, and closes the handler. It also relies on operators: a handler that fails is repaired
+and replayed in the end.
+
+One behaviour is not modelled: if two reactions of one service take the same event, and one of them is retried, other
+messages may come between the two (`ChoreographyModel.find_joint_reactions`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,40 +24,46 @@ from typing import Literal, NamedTuple, TypeAlias
 from saga.choreography.manifest import LATER, DeclaredReaction, EmittedContract, Manifest
 
 INSTANCES = 2
-"""Number of events of one contract in a saga that the model distinguishes. Further ones behave like the second one."""
+"""Number of events of one contract that the model distinguishes in a saga. Further events behave like the second
+one."""
 
 MANY_MAX = 6
-"""Maximum number of contracts in `Alternative.many` of which all choices are listed."""
+"""Maximum number of contracts in `Alternative.many` for which all combinations are listed."""
 
 EventInstance: TypeAlias = tuple[str, int]
-"""A contract, and which event of it in the saga: 0 or 1."""
+"""A contract, and the number of an event of that contract in the saga: 0 or 1."""
 HandlerStatus: TypeAlias = Literal["idle", "suspended", "completed", "closed"]
 DeadlineStatus: TypeAlias = Literal["unopened", "open", "over"]
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Events that one run of a handler emits together."""
+    """Events that one run of a handler may emit together."""
 
     once: tuple[str, ...] = ()
     many: tuple[str, ...] = ()
-    """Contracts of which any number of events is emitted."""
+    """Contracts whose events the run emits in any number, including none."""
     later: bool = False
     """True if the run is suspended and continues later."""
 
     @property
     def events(self) -> tuple[str, ...]:
-        """Return the contracts of which an event may be emitted."""
+        """Return the contracts whose events may be emitted."""
         return (*self.once, *self.many)
 
     @property
     def has_too_many_choices(self) -> bool:
-        """Return whether `list_choices` leaves some out: they are 3 to the power of the contracts in `many`."""
+        """Return whether `list_choices` lists only some of the combinations. There are 3 to the power of the number of
+        contracts in `many`."""
         return len(self.many) > MANY_MAX
 
     def list_choices(self) -> list[tuple[str, ...]]:
-        """Return the events that may be emitted together, with none, one or two of each contract in `many`; of too many
-        contracts all together, none, and one or two of each alone."""
+        """Return the combinations of events that may be emitted together: none, one or two events of each contract in
+        `many`.
+
+        If there are too many combinations, return only these: one event of every contract in `many`, none at all, and
+        one or two events of a single contract.
+        """
         if self.has_too_many_choices:
             alone = [(name,) * count for name in self.many for count in (1, 2)]
             return [(*self.once, *chosen) for chosen in (self.many, (), *alone)]
@@ -64,16 +75,16 @@ class Alternative:
 
 @dataclass(frozen=True)
 class ReactionModel:
-    """A handler, deadline or compensation, as far as its effect on other reactions goes."""
+    """A handler, deadline or compensation, reduced to what influences other reactions."""
 
     service: str
     name: str
     kind: Literal["handler", "deadline", "compensation"]
     parameters: tuple[frozenset[str], ...]
-    """The contracts of each event parameter that is waited for."""
+    """For each event parameter that the reaction waits for, the contracts that it takes."""
     alternatives: tuple[Alternative, ...]
     optional: frozenset[str] = frozenset()
-    """The contracts of event parameters that are not waited for."""
+    """Contracts of the event parameters that the reaction does not wait for."""
     repeats: frozenset[str] = frozenset()
     unless: frozenset[str] = frozenset()
     undoes: str | None = None
@@ -83,17 +94,17 @@ class ReactionModel:
 
     @property
     def label(self) -> str:
-        """Return the name with that of the service, as in `payment.reserve`."""
+        """Return the name of the service and of the reaction, as in `payment.reserve`."""
         return f"{self.service}.{self.name}"
 
     @cached_property
     def emits(self) -> frozenset[str]:
-        """Return the contracts of which it may emit an event."""
+        """Return the contracts whose events the reaction may emit."""
         return frozenset(name for each in self.alternatives for name in each.events)
 
     @cached_property
     def takes(self) -> frozenset[str]:
-        """Return the contracts that it takes as parameters."""
+        """Return the contracts whose events the reaction waits for."""
         return frozenset().union(*self.parameters)
 
 
@@ -114,28 +125,29 @@ class ServiceModel:
 
     @cached_property
     def compensations(self) -> Mapping[str, ReactionModel]:
-        """Return the compensations by the handler that each undoes."""
+        """Return the compensations, by the name of the handler that each undoes."""
         return {each.undoes: each for each in self.reactions.values() if each.undoes is not None}
 
     @cached_property
     def consumed_contracts(self) -> frozenset[str]:
-        """Return the contracts whose events make a difference to the service."""
+        """Return the contracts whose events may cause a reaction of the service, or cancel one."""
         return frozenset().union(*(each.takes | each.optional | each.unless for each in self.reactions.values()))
 
 
 @dataclass(frozen=True)
 class ChoreographyModel:
-    """The services of one kind of saga, and what their contracts say."""
+    """The services that take part in one kind of saga, and the contracts of their events."""
 
     kind: str
-    """Name of the key field, which all events of the kind have."""
+    """Name of the key field, which all events of this kind of saga have."""
     services: Mapping[str, ServiceModel]
     contracts: Mapping[str, EmittedContract]
     changes: frozenset[str] = frozenset()
-    """The names under which changes of documents are taken. They come from outside like events."""
+    """Contract names under which document changes are consumed. Like external events, changes come from outside of the
+    services."""
     releases: Mapping[str, tuple[ServiceModel, ...]] = field(default_factory=dict)
-    """The releases of a service that run side by side during a deployment, by service. Any of them may take the next
-    message. `services` then has their reactions together."""
+    """For each service whose old and new release run side by side during a deployment: both releases. Either may take
+    the next message. In that case, `services` has the reactions of both."""
 
     @cached_property
     def reactions(self) -> tuple[ReactionModel, ...]:
@@ -143,7 +155,7 @@ class ChoreographyModel:
 
     @cached_property
     def leaves_choices_out(self) -> bool:
-        """Return whether some reaction has more choices than are listed, so that no search sees everything."""
+        """Return whether a reaction has so many choices that not all are listed. A search then cannot be complete."""
         return any(each.has_too_many_choices for reaction in self.reactions for each in reaction.alternatives)
 
     @cached_property
@@ -163,36 +175,37 @@ class ChoreographyModel:
 
     @cached_property
     def starts(self) -> tuple[str, ...]:
-        """Return the events with which a saga begins: those that come from outside and start it; if no contract is
-        marked so, all that come from outside."""
+        """Return the events that may start a saga: external events whose contracts are marked as starting one. If there
+        are none, all external events may start a saga."""
         outside = sorted(self.external)
         return tuple(name for name in outside if self.contracts[name].starts) or tuple(outside)
 
     @cached_property
     def external(self) -> frozenset[str]:
-        """Return the events that come from outside: from Clients, other systems, or changes of documents."""
+        """Return the external events: from Clients, other systems, or document changes."""
         return frozenset(name for name, each in self.contracts.items() if each.produced_externally)
 
     @cached_property
     def emitters(self) -> Mapping[str, tuple[ReactionModel, ...]]:
-        """Return the reactions that may emit each event."""
+        """Return, for each event, the reactions that may emit it."""
         return {name: tuple(r for r in self.reactions if name in r.emits) for name in self.contracts}
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[ServiceModel, ...]]:
-        """Return the services to which each event makes a difference."""
+        """Return, for each event, the services in which it may cause or cancel a reaction."""
         return {
             name: tuple(s for s in self.services.values() if name in s.consumed_contracts) for name in self.contracts
         }
 
     @cached_property
     def consequences(self) -> dict[frozenset[str], frozenset[str]]:
-        """Cache of the reactions that follow these outcomes: see `saga.choreography.check.search.follows`."""
+        """Cache of the labels of the reactions that follow a set of outcomes: see
+        `saga.choreography.check.search.follows`."""
         return {}
 
     @cached_property
     def places(self) -> Mapping[str, int]:
-        """Return the place of each service in the states."""
+        """Return the index of each service in `SagaState.services`."""
         return {name: place for place, name in enumerate(self.services)}
 
     @cached_property
@@ -203,10 +216,10 @@ class ChoreographyModel:
         )
 
     def find_joint_reactions(self) -> str:
-        """Return two reactions of one service that take one event, and the event, for people; empty if there are none.
+        """Describe, as readable text, two reactions of one service that take the same event; empty if there are none.
 
-        The model lets all reactions to an event happen at once. On the runtime one of them may fail and be tried again
-        later, and a deadline, an outcome or the other one comes first.
+        In the model, all reactions to an event happen at once. At run time one of them may fail and be retried later,
+        and in the meantime a deadline, an outcome or the other reaction may come first.
         """
         for service in self.services.values():
             waiting = [*service.handlers, *service.deadlines]
@@ -223,7 +236,7 @@ class ChoreographyModel:
         return self.services[reaction.service].compensations.get(reaction.name)
 
     def results_of(self, compensation: ReactionModel) -> frozenset[str]:
-        """Return the results of its handler that a compensation undoes."""
+        """Return the contracts of the handler's results that a compensation undoes."""
         return compensation.takes - self.failures
 
 
@@ -231,7 +244,7 @@ class ChoreographyModel:
 
 
 def group_by_kind(manifests: Iterable[Manifest]) -> Mapping[str, Sequence[Manifest]]:
-    """Return the manifests by their kind of saga, sorted by kind."""
+    """Group the manifests by their kind of saga, in the order of the kinds' names."""
     by_kind: dict[str, list[Manifest]] = {}
     for each in manifests:
         by_kind.setdefault(each.kind, []).append(each)
@@ -239,7 +252,7 @@ def group_by_kind(manifests: Iterable[Manifest]) -> Mapping[str, Sequence[Manife
 
 
 def build_choreography(kind: str, manifests: Iterable[Manifest]) -> ChoreographyModel:
-    """Return the choreography of these services, which have one kind of saga."""
+    """Build the model of the choreography of these services, whose sagas are all of one kind."""
     ordered = sorted(manifests, key=lambda each: each.service)
     contracts: dict[str, EmittedContract] = {}
     changes = {name: collection for manifest in ordered for name, collection in manifest.changes.items()}
@@ -260,9 +273,11 @@ def build_choreography(kind: str, manifests: Iterable[Manifest]) -> Choreography
 
 
 def merge_releases(old: ChoreographyModel, new: ChoreographyModel) -> ChoreographyModel:
-    """Return the choreography of a deployment, in which processes of both releases of each service take messages.
+    """Build the model of a deployment, during which processes of the old and the new release of each service take
+    messages.
 
-    A service whose releases differ only in what handlers return and do is one service with the alternatives of both.
+    If the releases of a service differ only in what handlers return and do, the service is modelled as one release
+    whose handlers have the alternatives of both.
     """
     services: dict[str, ServiceModel] = {}
     releases: dict[str, tuple[ServiceModel, ...]] = {}
@@ -287,7 +302,7 @@ def _have_one_shape(old: ServiceModel, new: ServiceModel) -> bool:
 
 
 def _shape(reaction: ReactionModel) -> tuple[object, ...]:
-    """Return what decides when a reaction runs, and what it closes and undoes."""
+    """Return what determines when a reaction runs, and what it closes and undoes."""
     return (reaction.kind, reaction.parameters, reaction.repeats, reaction.unless, reaction.undoes)
 
 
@@ -330,31 +345,31 @@ def _build_alternative(returned: Sequence[str]) -> Alternative:
 
 
 class ServiceSnapshot(NamedTuple):
-    """What one service knows of the saga."""
+    """What one service knows of the saga at one moment."""
 
     delivered: frozenset[EventInstance] = frozenset()
     parts: frozenset[tuple[str, EventInstance]] = frozenset()
-    """Handler and event of each message that waits for others."""
+    """Events that wait until a handler has all its events, each with the name of the handler."""
     handlers: tuple[tuple[str, HandlerStatus], ...] = ()
-    """Status of the handlers that are not idle, sorted."""
+    """Status of each handler that is not idle, sorted by name."""
     deadlines: tuple[tuple[str, DeadlineStatus], ...] = ()
-    """Status of the deadlines that are not unopened, sorted."""
+    """Status of each deadline that has been opened, sorted by name."""
     results: frozenset[tuple[str, int]] = frozenset()
-    """The results that compensations would undo: the handler of each, and which of its results it is: 0 or 1."""
+    """Results that compensations would undo. Each is the name of the handler, and the number of its result: 0 or 1."""
     effects: frozenset[str] = frozenset()
-    """Reactions whose effects stand: they ran, and are not undone."""
+    """Reactions that have run and are not undone, so that their effects are in place."""
     outcome: str = ""
-    """Outcome that the service emitted."""
+    """Outcome that the service emitted; empty if it has not emitted one."""
     received_outcomes: frozenset[str] = frozenset()
     """Outcomes that the service received or emitted."""
 
 
 class SagaState(NamedTuple):
-    """One saga in all services."""
+    """The state of one saga in all services."""
 
     published: frozenset[EventInstance]
     services: tuple[ServiceSnapshot, ...]
-    """In the order of `ChoreographyModel.services`."""
+    """Snapshots of the services, in the order of `ChoreographyModel.services`."""
     outcomes: frozenset[tuple[str, str]] = frozenset()
     """The outcomes that were emitted, each with its service."""
 
@@ -365,29 +380,29 @@ class ReactionRun(NamedTuple):
     service: str
     reaction: str
     taken: tuple[str, ...]
-    """The events that it was given."""
+    """Contracts of the events that the run took."""
     emitted: tuple[str, ...]
     later: bool = False
 
     @property
     def label(self) -> str:
-        """Return the name of the reaction with that of its service."""
+        """Return the name of the service and of the reaction, as in `payment.reserve`."""
         return f"{self.service}.{self.reaction}"
 
 
 class Move(NamedTuple):
-    """One move of the choreography: an event that is delivered, a deadline that is due, a suspended run that continues,
-    or an event that comes from outside."""
+    """One thing that happens next in a saga: an event is delivered, a deadline becomes due, a suspended run continues,
+    or an external event comes."""
 
     kind: Literal["start", "deliver", "deadline", "turn"]
     service: str
     name: str
-    """The event, or the name of the reaction."""
+    """Name of the event or of the reaction."""
     number: int = 0
 
 
 class Step(NamedTuple):
-    """A move, with what ran because of it, and the state after it."""
+    """A move, the runs that it caused, and the state after it."""
 
     move: Move
     runs: tuple[ReactionRun, ...]
@@ -395,12 +410,13 @@ class Step(NamedTuple):
 
 
 def begin(choreography: ChoreographyModel, event: str) -> SagaState:
-    """Return the state in which this event, which starts the saga, is published and not yet delivered."""
+    """Return the state in which the event that starts the saga is published and not yet delivered."""
     return SagaState(frozenset({(event, 0)}), tuple(ServiceSnapshot() for _ in choreography.services))
 
 
 def list_moves(choreography: ChoreographyModel, state: SagaState) -> list[Move]:
-    """Return the moves that must happen at some time: deliveries, open deadlines and turns of suspended runs."""
+    """Return the moves that must happen at some time: deliveries, open deadlines, and the continuation of suspended
+    runs."""
     found: list[Move] = []
     for service, known in zip(choreography.services.values(), state.services, strict=True):
         found += [
@@ -414,7 +430,7 @@ def list_moves(choreography: ChoreographyModel, state: SagaState) -> list[Move]:
 
 
 def list_external_moves(choreography: ChoreographyModel, state: SagaState) -> list[Move]:
-    """Return the events from outside that may come, or never come."""
+    """Return the moves for external events, each of which may happen or not."""
     repeated = frozenset().union(*(each.repeats for each in choreography.reactions))
     found: list[Move] = []
     for name in sorted(choreography.external):
@@ -425,7 +441,7 @@ def list_external_moves(choreography: ChoreographyModel, state: SagaState) -> li
 
 
 def take_steps(choreography: ChoreographyModel, state: SagaState, move: Move) -> Iterator[Step]:
-    """Yield a step for each way in which the reactions that run because of a move may end."""
+    """Make a move. Yield a step for each combination of results of the reactions that run because of it."""
     if move.kind == "start":
         yield Step(move, (), state._replace(published=state.published | {(move.name, move.number)}))
         return
@@ -439,7 +455,8 @@ def take_steps(choreography: ChoreographyModel, state: SagaState, move: Move) ->
 
 
 def _has_undeclared_work(release: ServiceModel, known: ServiceSnapshot, move: Move) -> bool:
-    """Return whether something is open, or could be undone, of a handler that a release does not declare."""
+    """Return whether the saga has open work, or results that could be undone, of a handler that this release does not
+    declare."""
     names = {name for name, status in known.handlers if status == "suspended"}
     names |= {name for name, status in known.deadlines if status == "open"}
     names |= {name for name, _ in known.results} | ({move.name} if move.kind in ("deadline", "turn") else set())
@@ -447,7 +464,8 @@ def _has_undeclared_work(release: ServiceModel, known: ServiceSnapshot, move: Mo
 
 
 def has_no_effect(choreography: ChoreographyModel, state: SagaState, move: Move) -> bool:
-    """Return whether a delivery changes nothing but that it is delivered. Then it changes nothing at any later time."""
+    """Return whether a delivery changes nothing except that the event is delivered. If so, it also changes nothing at
+    any later time."""
     if move.kind != "deliver":
         return False
     place = choreography.places[move.service]
@@ -459,7 +477,7 @@ def has_no_effect(choreography: ChoreographyModel, state: SagaState, move: Move)
 
 @dataclass(slots=True)
 class _Working:
-    """State of one service while it carries a move out. Each choice makes a copy."""
+    """The state of one service while it makes a move. It is copied wherever a handler has a choice."""
 
     choreography: ChoreographyModel
     service: ServiceModel
@@ -474,8 +492,9 @@ class _Working:
     received: frozenset[str]
     runs: list[ReactionRun] = field(default_factory=list)
     agenda: list[tuple[str, str, int]] = field(default_factory=list)
-    """What remains to be done here: `event` (take it), `order` (take it in each order of the handlers) or `run`; the
-    name of the event or reaction; and the number of an event."""
+    """What remains to be done in this move, in order. `event`: react to an event. `order`: react to an event with the
+    handlers in each possible order. `run`: run a reaction. The second part is the name of the event or the reaction,
+    the third one the number of the event."""
 
     @classmethod
     def begin(cls, choreography: ChoreographyModel, state: SagaState, service: ServiceModel) -> "_Working":
@@ -514,7 +533,7 @@ class _Working:
         yield from self.settle()
 
     def settle(self) -> Iterator["_Working"]:
-        """Do what remains, and yield a copy for each way in which it may end."""
+        """Do what is left in `agenda`. Yield a copy for each combination of choices."""
         while self.agenda:
             what, name, number = self.agenda.pop(0)
             if what == "event":
@@ -530,7 +549,7 @@ class _Working:
     # ---------------------------------------------------------------- events
 
     def take_event(self, event: EventInstance) -> None:
-        """Close, open and undo what an event closes, opens and undoes; then let handlers take it."""
+        """React to an event: open or close deadlines, start compensations, and pass the event to its handlers."""
         name = event[0]
         failed = name in self.choreography.failures
         if name in self.choreography.outcomes:
@@ -561,7 +580,7 @@ class _Working:
             yield from copy.settle()
 
     def close_or_undo(self, compensation: ReactionModel) -> None:
-        """Undo the results of a handler, or close it if there are none."""
+        """Undo the results of a handler, if it has any, and close the handler."""
         handler = compensation.undoes or ""
         if self.handlers.get(handler) == "closed":
             return
@@ -575,13 +594,13 @@ class _Working:
         self.handlers[handler] = "closed"
 
     def _withdraw(self, original: ReactionModel) -> None:
-        """Remove what a handler emitted from the parts that wait in its own service."""
+        """Remove the events of an undone handler from the events that wait in its own service."""
         others = {n for each in self.service.reactions.values() if each is not original for n in each.emits}
         own = original.emits - others
         self.parts = frozenset(part for part in self.parts if part[1][0] not in own)
 
     def take_part(self, handler: ReactionModel, event: EventInstance) -> None:
-        """Let a handler take an event as one of its parts, and run it if it has all of them."""
+        """Pass an event to a handler. Run the handler if it now has all its events."""
         status = self.handlers.get(handler.name, "idle")
         decides = bool(handler.emits & self.choreography.outcomes)
         if status == "closed" or (decides and self.outcome):
@@ -599,7 +618,7 @@ class _Working:
     # ---------------------------------------------------------------- runs
 
     def _each_choice(self, reaction: ReactionModel) -> Iterator["_Working"]:
-        """Run a reaction, unless it may not run any more, and yield a copy for each way in which it may end."""
+        """Run a reaction if it may still run. Yield a copy for each of its choices."""
         if reaction.kind == "handler" and self.handlers.get(reaction.name) == "closed":
             yield from self.settle()
             return
@@ -617,7 +636,8 @@ class _Working:
                 yield from copy.settle()
 
     def _consume(self, reaction: ReactionModel) -> tuple[str, ...]:
-        """Remove the parts that a run uses up, and return their events. Another event of `repeats` runs next."""
+        """Remove the waiting events that a run takes, and return their contracts. If more events of `repeats` are
+        waiting, schedule another run."""
         if reaction.kind != "handler":
             return tuple(min(names) for names in reaction.parameters[:1])
         mine = sorted(part for part in self.parts if part[0] == reaction.name)
@@ -632,7 +652,7 @@ class _Working:
         return tuple(part[1][0] for part in (*repeated[:1], *used))
 
     def end_run(self, reaction: ReactionModel, taken: tuple[str, ...], emitted: tuple[str, ...], later: bool) -> None:
-        """Record a run: its status, effects and events."""
+        """Record a finished run: its status, its effects and the events that it emitted."""
         self.runs.append(ReactionRun(self.service.name, reaction.name, taken, emitted, later))
         if reaction.kind == "handler" and not (reaction.repeats and not later):
             self.handlers[reaction.name] = "suspended" if later else "completed"

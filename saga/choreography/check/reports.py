@@ -1,4 +1,4 @@
-"""Write verdicts: as lines of text, as a sequence diagram, as JSON, and as SARIF for code hosts. Pure."""
+"""Write verdicts as text, as a sequence diagram, as JSON, and as SARIF for code hosts. Pure functions."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,15 +9,15 @@ from saga.choreography.check.verdicts import ADVICE, CheckFinding, ChoreographyV
 from saga.support.printable import count_noun
 
 DOCUMENT = "docs/guides/check.md"
-"""Page that explains each code."""
+"""Page of the documentation that explains each code of a finding."""
 OUTSIDE = "outside"
-"""Participant of a diagram that stands for Clients and other systems."""
+"""Participant of a diagram that represents Clients and other systems."""
 
 
 def format_verdict(verdict: ChoreographyVerdict, manifests: str | None) -> list[str]:
-    """Return the verdict on one kind of saga as lines: each property, then each finding with its trace.
+    """Return the verdict on one kind of saga as lines of text: each property, then each finding with its trace.
 
-    `manifests`: folder of the manifests, for a test that replays the trace; `None` if they are in no folder.
+    `manifests`: folder of the manifests; if it is given, the text contains a test that replays the trace.
     """
     choreography = verdict.choreography
     services = count_noun(len(choreography.services), "service")
@@ -44,9 +44,9 @@ def format_verdict(verdict: ChoreographyVerdict, manifests: str | None) -> list[
 
 
 def format_trace(choreography: ChoreographyModel, trace: EventTrace) -> list[str]:
-    """Return a trace as numbered events.
+    """Return a trace as numbered lines, one for each event from outside and each run.
 
-    An event that is not mentioned further was not delivered yet, or made no difference.
+    An event that no later line mentions was not delivered yet, or had no effect.
     """
     texts = [f"{trace.start} comes from outside"]
     for step in trace.steps:
@@ -96,8 +96,8 @@ def _identify(name: str) -> str:
 
 
 def format_test(finding: CheckFinding, manifests: str) -> list[str]:
-    """Return a test that replays the trace of a finding on the real runtime, as lines of Python. It fails until the
-    finding is mended. `manifests`: the folder of the manifests."""
+    """Return a test that replays the trace of a finding on the real runtime, as lines of Python. The test fails until
+    the choreography is corrected. `manifests`: the folder of the manifests."""
     trace = finding.trace
     if trace is None:
         return []
@@ -121,7 +121,7 @@ def format_test(finding: CheckFinding, manifests: str) -> list[str]:
 
 
 def format_moves(trace: EventTrace) -> list[str]:
-    """Return the moves of a trace as texts, each with what ran because of it and what that chose."""
+    """Return the moves of a trace as texts, each with the runs that it caused and their choices."""
     return [_format_move(step.move, step.runs) for step in trace.steps]
 
 
@@ -164,9 +164,9 @@ def _finding_to_json(choreography: ChoreographyModel, finding: CheckFinding) -> 
 
 
 def verdicts_to_sarif(verdicts: Iterable[ChoreographyVerdict], files: Mapping[str, str]) -> dict[str, object]:
-    """Return the findings in the Static Analysis Results Interchange Format 2.1.0 (OASIS).
+    """Return the findings as SARIF 2.1.0, the Static Analysis Results Interchange Format.
 
-    `files`: path of the manifest of each service, if it was read from a file.
+    `files`: path of each service's manifest, if it was read from a file.
     """
     results = [_to_sarif_result(each, finding, files) for each in verdicts for finding in each.findings]
     rules = [

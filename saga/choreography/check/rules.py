@@ -1,9 +1,9 @@
-"""Rules that prove properties of a choreography from its declarations, without a search. Pure.
+"""Prove properties of a choreography from its declarations, without a search. Pure functions.
 
-They cover the usual style: one service decides, a deadline leads from the start to a failure outcome, each effect is
-undone on every failure outcome, and what follows an outcome waits only for events that it implies. A rule that does not
-hold proves nothing: the property may hold for another reason, and a search finds out. `find_defects` is the other
-direction: what these declarations alone show to be wrong.
+The rules cover the usual style: one service decides; a deadline leads from the start to a failure outcome; each effect
+is undone on every failure outcome; reactions to an outcome wait only for events that the outcome implies. If a rule
+cannot prove a property, the property may still hold for another reason, and a search has to decide. `find_defects` does
+the opposite: it finds properties that the declarations alone show to be violated.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ RUN_MOVES_MAX = 20_000
 
 
 class Defect(NamedTuple):
-    """Something that the declarations alone show to be wrong."""
+    """A problem that is visible in the declarations alone."""
 
     code: str
     subject: str
@@ -41,8 +41,8 @@ class Defect(NamedTuple):
 
 
 def find_certain_events(choreography: ChoreographyModel, given: Iterable[str]) -> frozenset[str]:
-    """Return the events that are certainly emitted once these are, whatever handlers choose and however late messages
-    are, unless a failure outcome closes their handlers."""
+    """Return the events that will certainly be emitted once the given events are emitted, unless a failure outcome
+    closes their handlers. This holds whatever handlers choose, and however late messages are."""
     certain, before = set(given), -1
     while before != len(certain):
         before = len(certain)
@@ -55,14 +55,14 @@ def find_certain_events(choreography: ChoreographyModel, given: Iterable[str]) -
 
 
 def _emitted_in_any_case(reaction: ReactionModel) -> frozenset[str]:
-    """Return the events that a run emits whatever it returns; none if it may be suspended."""
+    """Return the events that a run emits whichever alternative it chooses; none if the run may be suspended."""
     if any(each.later for each in reaction.alternatives):
         return frozenset()
     return frozenset(reaction.emits).intersection(*(each.once for each in reaction.alternatives))
 
 
 def find_implied_events(choreography: ChoreographyModel) -> Mapping[str, frozenset[str]]:
-    """Return for each event the events that were certainly emitted before it, itself included."""
+    """Return, for each event, the event itself and the events that were certainly emitted before it."""
     every = frozenset(choreography.contracts)
     implied = {name: frozenset({name}) if name in choreography.external else every for name in choreography.contracts}
     while True:
@@ -88,10 +88,11 @@ def _needed_before(implied: Mapping[str, frozenset[str]], reaction: ReactionMode
 
 
 def prove_one_outcome(choreography: ChoreographyModel) -> str | None:
-    """Return why every saga ends in exactly one outcome; `None` if the rule does not show it.
+    """Return the reason why every saga ends in exactly one outcome; `None` if this rule cannot prove it.
 
-    One service emits all outcomes, one at a time, so the runtime lets it decide once. Each event that starts a saga
-    leads to a deadline of that service, which nothing but an outcome closes and which always emits one.
+    The rule requires two things. One service emits all outcomes, one at a time, so the runtime lets it decide only
+    once. Each event that starts a saga leads to a deadline of that service that only an outcome cancels, and that
+    always emits an outcome.
     """
     if len(choreography.deciders) != 1 or not choreography.starts or choreography.outcomes & choreography.external:
         return None
@@ -114,8 +115,8 @@ def prove_one_outcome(choreography: ChoreographyModel) -> str | None:
 
 
 def _list_beginnings(choreography: ChoreographyModel) -> Iterator[Sequence[str]]:
-    """Yield the events that exist when a saga begins: an event from outside, or a change of a document and what a
-    handler emits because of it. A change that causes no event begins no saga."""
+    """Yield the sets of events with which a saga may begin. Each is an external event, or a document change together
+    with the events that a handler emits because of it. A change for which no event is emitted begins no saga."""
     yield from ([name] for name in choreography.starts if name not in choreography.changes)
     for reaction in choreography.reactions:
         if reaction.takes & choreography.changes and all(names & choreography.changes for names in reaction.parameters):
@@ -139,10 +140,11 @@ def _without_undone(choreography: ChoreographyModel) -> ChoreographyModel:
 
 
 def prove_undone(choreography: ChoreographyModel) -> str | None:
-    """Return why nothing that can be undone stays done after a failure; `None` if the rule does not show it.
+    """Return the reason why a failed saga leaves no effect that is not undone; `None` if this rule cannot prove it.
 
-    Each handler with effects has a compensation that takes every failure outcome which may be emitted, or runs only
-    after an outcome. The services that emit several outcomes are another property's concern.
+    The rule requires that each handler with effects either runs only because of an outcome, or has a compensation for
+    every failure outcome that may be emitted. Handlers that are irreversible, and sagas with two outcomes, are covered
+    by other properties.
     """
     failures = frozenset(name for name in choreography.failures if choreography.emitters[name])
     covered = 0
@@ -161,7 +163,8 @@ def prove_undone(choreography: ChoreographyModel) -> str | None:
 
 
 def prove_irreversible_late(choreography: ChoreographyModel) -> str | None:
-    """Return why nothing irreversible happens before success is certain; `None` if the rule does not show it."""
+    """Return the reason why nothing irreversible happens before success is certain; `None` if this rule cannot prove
+    it."""
     found = [each for each in choreography.reactions if each.irreversible]
     if not all(is_because_of(choreography, each, choreography.outcomes) for each in found):
         return None
@@ -171,10 +174,10 @@ def prove_irreversible_late(choreography: ChoreographyModel) -> str | None:
 
 
 def prove_no_endless_wait(choreography: ChoreographyModel) -> str | None:
-    """Return why whatever runs because of an outcome has all its parts in the end; `None` if the rule does not show it.
+    """Return the reason why no handler that waits for an outcome waits for ever; `None` if this rule cannot prove it.
 
-    Each handler that takes an outcome, or what follows from one, takes beside it only events that came before the
-    outcome in every saga, or that certainly follow it.
+    The rule requires that each handler that takes an outcome, or an event that follows from one, otherwise takes only
+    events that come before that outcome in every saga, or that certainly follow it.
     """
     implied, count = find_implied_events(choreography), 0
     kept = _without_undone(choreography)
@@ -195,7 +198,8 @@ def prove_no_endless_wait(choreography: ChoreographyModel) -> str | None:
 
 
 def _may_run_after(choreography: ChoreographyModel, reaction: ReactionModel, outcome: str) -> bool:
-    """Return whether a handler waits for an outcome, alone or among others, or for what follows from it."""
+    """Return whether a handler takes this outcome, possibly with other events, or takes events that follow from the
+    outcome. False if the outcome closes the handler."""
     compensation = choreography.compensation_of(reaction)
     if compensation is not None and outcome in compensation.takes:
         return False  # the outcome closes it
@@ -203,7 +207,7 @@ def _may_run_after(choreography: ChoreographyModel, reaction: ReactionModel, out
 
 
 def _each(count: int) -> str:
-    """Return handlers as the subject of a sentence."""
+    """Return a phrase for this number of handlers, as the subject of a sentence."""
     return "the one handler" if count == 1 else f"each of {count} handlers"
 
 
@@ -211,20 +215,21 @@ def _each(count: int) -> str:
 
 
 Plan: TypeAlias = dict[str, Alternative]
-"""The reactions that have to run so that an event can be emitted, by label, and what each of them chooses."""
+"""Reactions that must run so that an event is emitted, by label, each with the alternative that it must choose."""
 
 
 @dataclass(slots=True)
 class Witnesses:
-    """What some run of the choreography has shown to be possible."""
+    """Reactions and outcomes that occurred in at least one run of the model, so that they are possible."""
 
     completed: set[str] = field(default_factory=set)
-    """Labels of reactions."""
+    """Labels of the reactions that have run."""
     outcomes: set[str] = field(default_factory=set)
 
 
 def find_witnesses(choreography: ChoreographyModel) -> Witnesses:
-    """Make runs, each directed at something that none has shown yet, until every reaction has run or had its turn."""
+    """Find out which reactions and outcomes are possible. For each one that has not occurred yet, make one run that is
+    planned to reach it."""
     found, costs = Witnesses(), estimate_costs(choreography)
     targets = [frozenset({name}) for name in sorted(choreography.successes)]
     for names in targets:
@@ -236,8 +241,8 @@ def find_witnesses(choreography: ChoreographyModel) -> Witnesses:
 
 
 def estimate_costs(choreography: ChoreographyModel) -> Mapping[str, float]:
-    """Return the number of runs that the cheapest way to each event takes, if every choice were free. An event without
-    a cost can never be emitted."""
+    """Return, for each event, the least number of runs that are needed to emit it, if every handler chose what is
+    needed. Events that can never be emitted are left out."""
     costs: dict[str, float] = dict.fromkeys(choreography.external, 0)
     possible = [each for each in choreography.reactions if not waits_for_exclusive_events(choreography, each)]
     is_settled = False
@@ -252,7 +257,8 @@ def estimate_costs(choreography: ChoreographyModel) -> Mapping[str, float]:
 
 
 def waits_for_exclusive_events(choreography: ChoreographyModel, reaction: ReactionModel) -> bool:
-    """Return whether two parameters take only events of one handler, which runs once and never emits both together."""
+    """Return whether a reaction waits for two events that never occur together, because one handler, which runs once,
+    emits either the one or the other."""
     for place, names in enumerate(reaction.parameters):
         for others in reaction.parameters[place + 1 :]:
             sources = {each.label: each for name in names | others for each in choreography.emitters[name]}
@@ -269,7 +275,8 @@ def waits_for_exclusive_events(choreography: ChoreographyModel, reaction: Reacti
 
 
 def _cost_of(costs: Mapping[str, float], reaction: ReactionModel) -> float | None:
-    """Return the cost of all that a reaction waits for; `None` if it can never run."""
+    """Return the number of runs needed for all events that a reaction waits for; `None` if the reaction can never
+    run."""
     cost = 0.0
     for names in reaction.parameters:
         needs = [costs[name] for name in names if name in costs]
@@ -282,8 +289,8 @@ def _cost_of(costs: Mapping[str, float], reaction: ReactionModel) -> float | Non
 def _make_plan(
     choreography: ChoreographyModel, costs: Mapping[str, float], wanted: Iterable[frozenset[str] | str]
 ) -> tuple[Plan, str]:
-    """Return a plan for one event of each of these sets, and the event with which it starts. A label among `wanted` is
-    a reaction that runs then, whatever it chooses."""
+    """Make a plan that leads to one event from each of these sets. Return the plan and the event that starts the saga.
+    A text in `wanted` is the label of a reaction that should run, with any choice."""
     plan, start = Plan(), choreography.starts[0] if choreography.starts else ""
     left = [*wanted]
     while left:
@@ -308,9 +315,9 @@ def _make_plan(
 
 
 def _run_plan(choreography: ChoreographyModel, planned: tuple[Plan, str], found: Witnesses) -> None:
-    """Make a run in which the reactions of a plan choose as planned, and add what it shows.
+    """Make a run in which reactions choose as planned, and add what happened to `found`.
 
-    Outcomes are delivered after everything else, and only deadlines of the plan become due.
+    Outcomes are delivered after everything else, and only planned deadlines become due.
     """
     plan, start = planned
     if not start:
@@ -337,7 +344,7 @@ def _run_plan(choreography: ChoreographyModel, planned: tuple[Plan, str], found:
 
 
 def _list_due(choreography: ChoreographyModel, state: SagaState, plan: Plan) -> list[Move]:
-    """Return the deadlines of a plan that are open."""
+    """Return a move for each planned deadline that is open."""
     found = []
     for label in plan:
         service, _, name = label.partition(".")
@@ -347,7 +354,8 @@ def _list_due(choreography: ChoreographyModel, state: SagaState, plan: Plan) -> 
 
 
 def _rank(choreography: ChoreographyModel, plan: Plan, move: Move) -> int:
-    """Return when a move is made: first what the plan needs, then planned deadlines, then all else, outcomes last."""
+    """Return the rank of a move; the move with the lowest rank is made first. Events that planned reactions need come
+    first, then planned deadlines, then other events. Outcomes come last."""
     if move.kind == "start":
         return 0
     if move.kind != "deliver":
@@ -358,7 +366,7 @@ def _rank(choreography: ChoreographyModel, plan: Plan, move: Move) -> int:
 
 
 def _differs(plan: Plan, step: Step) -> int:
-    """Count the runs that choose something else than planned."""
+    """Return the number of runs in a step that did not choose what was planned."""
     return sum(
         run.label in plan and bool(plan[run.label].events) and sorted(run.emitted) != sorted(plan[run.label].events)
         for run in step.runs
@@ -369,7 +377,7 @@ def _differs(plan: Plan, step: Step) -> int:
 
 
 def find_defects(choreography: ChoreographyModel) -> Iterator[Defect]:
-    """Yield what the declarations alone show to be wrong."""
+    """Yield the problems that are visible in the declarations alone."""
     yield from _find_loose_ends(choreography)
     yield from _find_refused_results(choreography)
     yield from _find_owners(choreography)
@@ -380,7 +388,8 @@ def find_defects(choreography: ChoreographyModel) -> Iterator[Defect]:
 
 
 def find_contradictions(manifests: Iterable[Manifest]) -> Iterator[Defect]:
-    """Yield the contracts of which manifests say different things: they come from releases that do not fit."""
+    """Yield the contracts that manifests describe differently. Such manifests come from releases that do not fit
+    together."""
     known: dict[str, tuple[str, tuple[object, ...]]] = {}
     for manifest in manifests:
         for each in (*manifest.emits, *manifest.consumes):
@@ -421,8 +430,8 @@ def _find_owners(choreography: ChoreographyModel) -> Iterator[Defect]:
 
 
 def _find_reactions_to_neighbours(choreography: ChoreographyModel) -> Iterator[Defect]:
-    """Yield handlers with effects that react to an event after which the deciding service fails the saga. They undo
-    work on one of several failures, and leave it done on the others."""
+    """Yield handlers with effects that react to another service's event, if the deciding service fails the saga because
+    of the same event. Such a handler undoes work only for this one of several failures."""
     if len(choreography.deciders) != 1:
         return
     decider = choreography.services[choreography.deciders[0]]
@@ -446,7 +455,8 @@ def _find_reactions_to_neighbours(choreography: ChoreographyModel) -> Iterator[D
 
 
 def find_loops(choreography: ChoreographyModel) -> list[tuple[ReactionModel, ...]]:
-    """Return the cycles of reactions each of which runs for every event of the one before, by `repeats`."""
+    """Return cycles of reactions that may run without end: each reaction runs once for every event of the previous one,
+    because of `repeats`."""
     nexts = {
         each.label: [other for other in choreography.reactions if other.repeats & each.emits]
         for each in choreography.reactions

@@ -1,9 +1,9 @@
-"""Search an abstract choreography for a sequence of events that breaks a property. Pure.
+"""Search the model of a choreography for a sequence of events that violates a property. Pure functions.
 
-Two searches share the moves of `saga.choreography.check.model` and the properties below. `explore` visits every state,
-up to a limit; deliveries that change nothing are made at once, because they commute with every other move. `walk` makes
-random runs, each with weights of its own for what is late, and is used where there are too many states. What is found
-is shrunk: moves that it does not need are left out.
+There are two searches. `explore` visits every state, up to a limit. A delivery that changes nothing is made at once,
+because it commutes with every other move. `walk` makes random runs, for choreographies with too many states. Each run
+has random weights that decide which messages are late. `shrink` removes the moves from a trace that the violation does
+not need.
 """
 
 from collections import deque
@@ -27,17 +27,17 @@ from saga.choreography.check.model import (
 )
 
 MOVES_MAX = 2_000
-"""Maximum number of moves of one walk."""
+"""Maximum number of moves of one random run."""
 
 
 class PropertyViolation(NamedTuple):
-    """A property that does not hold in a state."""
+    """A violation of a property, found in one state."""
 
     code: str
     subject: str
-    """What is concerned: the label of a reaction, an event, or outcomes."""
+    """What violates the property: the label of a reaction, an event, or outcomes."""
     at_rest: bool = False
-    """True if it only holds against a state in which nothing is left to happen."""
+    """True if the violation counts only in a state in which nothing is left to happen."""
 
 
 class EventTrace(NamedTuple):
@@ -49,7 +49,7 @@ class EventTrace(NamedTuple):
 
     @property
     def runs(self) -> tuple[ReactionRun, ...]:
-        """Return everything that ran, in order."""
+        """Return all runs of the trace, in order."""
         return tuple(run for step in self.steps for run in step.runs)
 
 
@@ -57,7 +57,7 @@ class EventTrace(NamedTuple):
 
 
 def find_violations(choreography: ChoreographyModel, state: SagaState) -> Iterator[PropertyViolation]:
-    """Yield the violations that no later move can mend."""
+    """Yield the violations in a state that no later move can undo."""
     if len(state.outcomes) > 1:
         yield PropertyViolation("two-outcomes", " and ".join(sorted(name for name, _ in state.outcomes)))
     failed = {name for name, _ in state.outcomes if name in choreography.failures}
@@ -78,7 +78,7 @@ def find_violations(choreography: ChoreographyModel, state: SagaState) -> Iterat
 
 
 def find_violations_at_rest(choreography: ChoreographyModel, state: SagaState) -> Iterator[PropertyViolation]:
-    """Yield the violations of a state in which nothing is left to happen."""
+    """Yield the violations in a state in which nothing is left to happen."""
     if not state.outcomes:
         has_begun = any(name not in choreography.changes for name, _ in state.published)
         if choreography.outcomes and has_begun:  # a change of a document that causes no event is no saga
@@ -94,8 +94,8 @@ def find_violations_at_rest(choreography: ChoreographyModel, state: SagaState) -
 
 
 def is_because_of(choreography: ChoreographyModel, reaction: ReactionModel, outcomes: frozenset[str]) -> bool:
-    """Return whether a reaction runs only because one of these outcomes was emitted, or emits one itself whatever it
-    returns."""
+    """Return whether a reaction runs only after one of these outcomes was emitted, or always emits one of them
+    itself."""
     return follows(choreography, reaction, outcomes) or all(outcomes & {*each.once} for each in reaction.alternatives)
 
 
@@ -126,12 +126,13 @@ def _only_from(choreography: ChoreographyModel, event: str, labels: set[str]) ->
 
 
 def _waits(known: ServiceSnapshot, reaction: ReactionModel) -> bool:
-    """Return whether a handler has some of its parts and not all. A handler with `repeats` may wait for ever."""
+    """Return whether a handler has some of its events, but not all. A handler with `repeats` may wait for ever, so it
+    does not count."""
     return not reaction.repeats and any(part[0] == reaction.name for part in known.parts)
 
 
 def describe_waiting(choreography: ChoreographyModel, state: SagaState) -> str:
-    """Return the labels of the handlers that have some of their events and not all."""
+    """Return the labels of the handlers that have some of their events, but not all, as readable text."""
     waiting = [
         f"{service.name}.{handler}"
         for service, known in zip(choreography.services.values(), state.services, strict=True)
@@ -145,7 +146,7 @@ def describe_waiting(choreography: ChoreographyModel, state: SagaState) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """What an exploration has seen."""
+    """Result of an exploration."""
 
     states: int
     is_complete: bool
@@ -161,7 +162,8 @@ class Exploration:
 def explore(choreography: ChoreographyModel, states_max: int, *, is_naive: bool = False) -> Exploration:
     """Visit the states breadth first, up to a limit, and return what was found.
 
-    `is_naive`: make no use of the fact that some deliveries change nothing. A test compares both.
+    `is_naive`: do not make deliveries without effect at once. A test compares the results with those of the faster
+    search.
     """
     seen: dict[SagaState, tuple[SagaState, Step] | None] = {}
     found: dict[PropertyViolation, EventTrace] = {}
@@ -207,8 +209,8 @@ def _make_trace(
 
 
 def walk(choreography: ChoreographyModel, seed: int, start: str) -> tuple[list[Step], SagaState]:
-    """Make one random run to its end. Each service, event and deadline has a random weight in it, so that some of them
-    are late throughout."""
+    """Make one random run to its end. In each run every service, event and deadline has a random weight, so some of
+    them are late throughout the run."""
     random = Random(seed)
     weights: dict[tuple[str, str], float] = {}
     state, steps = begin(choreography, start), list[Step]()
@@ -226,7 +228,7 @@ def walk(choreography: ChoreographyModel, seed: int, start: str) -> tuple[list[S
 
 
 def find_by_walks(choreography: ChoreographyModel, seeds: Iterable[int]) -> Iterator[EventTrace]:
-    """Yield a trace for each violation that random runs meet, one for each kind and subject."""
+    """Yield a trace for each violation that occurs in random runs, once for each code and subject."""
     found = set[PropertyViolation]()
     for seed in seeds:
         start = choreography.starts[seed % len(choreography.starts)]
@@ -246,7 +248,7 @@ def find_by_walks(choreography: ChoreographyModel, seeds: Iterable[int]) -> Iter
 
 
 def shrink(choreography: ChoreographyModel, trace: EventTrace) -> EventTrace:
-    """Return a trace to the same violation without the moves that it does not need."""
+    """Return a shorter trace to the same violation, without the moves that it does not need."""
     wanted = trace.violation
     steps = list(trace.steps)
     size = max(1, len(steps) // 2)
@@ -263,7 +265,8 @@ def shrink(choreography: ChoreographyModel, trace: EventTrace) -> EventTrace:
 
 
 def replay(choreography: ChoreographyModel, start: str, steps: Sequence[Step]) -> tuple[Step, ...] | None:
-    """Make the same moves with the same choices from the start, without those that are not possible any more."""
+    """Make the moves of these steps from the start, with the same choices. Moves that are not possible any more are
+    left out."""
     state, made = begin(choreography, start), list[Step]()
     for step in steps:
         possible = [*list_moves(choreography, state), *list_external_moves(choreography, state)]

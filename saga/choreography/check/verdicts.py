@@ -1,4 +1,4 @@
-"""Check choreographies: a verdict on each property, by rules where they hold, else by a search. Pure."""
+"""Check choreographies: give a verdict on each property, from a rule if one proves it, otherwise from a search."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ PROPERTIES: Mapping[str, tuple[str, ...]] = {
     "one service decides": ("two-deciders",),
     "services react to outcomes, not to failures of neighbours": ("neighbours-failure",),
 }
-"""The properties that are checked, each with the codes of what breaks it."""
+"""The properties that are checked, each with the codes of the findings that violate it."""
 
 ADVICE: Mapping[str, str] = {
     "two-outcomes": "let one service emit all outcomes: the runtime lets it decide once",
@@ -48,28 +48,28 @@ ADVICE: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class CheckLimits:
-    """How much a search may do for properties that no rule proves."""
+    """Limits of the searches for properties that no rule proves."""
 
     states_max: int = 30_000
-    """Number of states above which an exploration is given up."""
+    """Largest number of states for which an exploration is completed."""
     walks: int = 200
-    """Number of random runs of a choreography with more states."""
+    """Number of random runs of a choreography that has more states, or more services."""
     services_max: int = 8
-    """Number of services above which no exploration is tried."""
+    """Largest number of services for which an exploration is tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckFinding:
-    """Something that breaks a property."""
+    """A violation of a property."""
 
     kind: str
-    """Kind of saga: the key field."""
+    """Kind of saga: the name of the key field."""
     code: str
     subject: str
-    """What is concerned: the label of a reaction, or a contract."""
+    """What violates the property: the label of a reaction, a contract, or outcomes."""
     text: str
     trace: EventTrace | None = None
-    """A sequence of steps that shows it; `None` if the declarations alone do."""
+    """A sequence of steps that leads to the violation; `None` if the declarations alone show it."""
 
     @property
     def advice(self) -> str:
@@ -77,7 +77,7 @@ class CheckFinding:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Return what an entry of accepted findings names."""
+        """Return the code and the subject, by which an accepted finding is recognised."""
         return (self.code, self.subject)
 
 
@@ -89,7 +89,7 @@ class PropertyVerdict:
     property: str
     status: Status
     how: str
-    """Rule that proves it, or what was covered."""
+    """Rule that proves the property, or what the search covered."""
     findings: tuple[CheckFinding, ...] = ()
 
 
@@ -106,18 +106,20 @@ class ChoreographyVerdict:
 
     @property
     def status(self) -> Status:
-        """Return `proved` if every property is, `found` if one is broken."""
+        """Return `found` if a property is violated, `proved` if every property is proved, and otherwise `not
+        decided`."""
         statuses = {each.status for each in self.properties}
         return "found" if "found" in statuses else "not decided" if "not decided" in statuses else "proved"
 
 
 SEARCHABLE = [*PROPERTIES][:5]
-"""The properties that a search decides where no rule does."""
+"""The properties for which a search is made if no rule proves them."""
 LIMITS = CheckLimits()
 
 
 def check_manifests(manifests: Iterable[Manifest], limits: CheckLimits = LIMITS) -> list[ChoreographyVerdict]:
-    """Check the choreography of each kind of saga in these manifests, in the order of the kinds' names."""
+    """Check the choreography of each kind of saga in these manifests. The verdicts are in the order of the kinds'
+    names."""
     return [
         check_choreography(build_choreography(kind, services), limits, rules.find_contradictions(services))
         for kind, services in group_by_kind(manifests).items()
@@ -127,7 +129,8 @@ def check_manifests(manifests: Iterable[Manifest], limits: CheckLimits = LIMITS)
 def check_deployment(
     old: Iterable[Manifest], new: Iterable[Manifest], limits: CheckLimits = LIMITS
 ) -> list[ChoreographyVerdict]:
-    """Check each kind of saga while processes of both releases of each service take messages, in any order."""
+    """Check each kind of saga during a deployment, when processes of the old and the new release of each service take
+    messages."""
     before = group_by_kind(old)
     verdicts = []
     for kind, services in group_by_kind(new).items():
@@ -140,7 +143,8 @@ def check_deployment(
 def check_choreography(
     choreography: ChoreographyModel, limits: CheckLimits = LIMITS, contradictions: Iterable[rules.Defect] = ()
 ) -> ChoreographyVerdict:
-    """Check one choreography: find defects, prove what the rules prove, and search for the rest."""
+    """Check one choreography: find the problems that declarations show, prove what the rules can prove, and search for
+    the rest."""
     defects = [*contradictions, *rules.find_defects(choreography)]
     proofs = _prove(choreography)
     if choreography.releases:  # the rules are about services of one release each
@@ -168,7 +172,7 @@ def check_choreography(
 
 
 def _prove(choreography: ChoreographyModel) -> dict[str, str | None]:
-    """Return for each property the rule that proves it; `None` where a search is needed."""
+    """Return, for each property, the reason why it holds; `None` if a search is needed."""
     seen = rules.find_witnesses(choreography)
     successes = seen.outcomes & choreography.successes
     idle = [each.label for each in choreography.reactions if each.label not in seen.completed]
@@ -188,7 +192,8 @@ def _prove(choreography: ChoreographyModel) -> dict[str, str | None]:
 
 
 def _search(choreography: ChoreographyModel, limits: CheckLimits) -> Exploration:
-    """Explore the choreography; make random runs if it has too many states. `states` is then 0."""
+    """Explore the choreography. If it has too many states or services, make random runs; the number of states is then
+    0."""
     if len(choreography.services) <= limits.services_max:
         explored = search.explore(choreography, limits.states_max)
         if explored.is_complete:
@@ -202,7 +207,8 @@ def _search(choreography: ChoreographyModel, limits: CheckLimits) -> Exploration
 def _find_impossible(
     choreography: ChoreographyModel, explored: Exploration, wanted: set[str]
 ) -> Iterable[CheckFinding]:
-    """Yield what can never happen: certain if everything was explored, or if no way leads there at all."""
+    """Yield findings about outcomes and reactions that can never happen. This is certain if all states were visited, or
+    if no sequence of events leads there."""
     costs = rules.estimate_costs(choreography)
     kind = choreography.kind
     if "no-success" in wanted and choreography.outcomes:
