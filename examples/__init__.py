@@ -1,1 +1,1 @@
-"""Examples in other domains than the order saga of `services/`."""
+"""Examples from other domains than the order saga in `services/`: a loan and a trip."""

@@ -1,4 +1,4 @@
-"""Run the services of an example in one process, on files in a folder, until the caller has seen enough."""
+"""Run the services of an example in a process of their own, with all files in one folder."""
 
 import os
 import shutil
@@ -20,7 +20,8 @@ STOP_S_MAX = 60.0
 
 
 def use_folder(name: str) -> Path:
-    """Empty the folder `.saga/examples/NAME`, and let services, clients and commands of this process use it."""
+    """Empty the folder `.saga/examples/NAME` and return it. From now on this process and its child processes keep
+    everything there."""
     folder = Path(".saga/examples", name).absolute()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -41,7 +42,7 @@ async def insert_documents(service: str, collection: str, documents: Mapping[str
 
 @contextmanager
 def run_services(folder: Path, modules: Sequence[str]) -> Generator[None]:
-    """Run services in a process of their own, with the log in the folder, and stop them at the end."""
+    """Run services in a process of their own until the block ends. Their log is `services.log` in the folder."""
     with (folder / "services.log").open("ab") as log:
         command = [sys.executable, "-m", "saga.cli.main", "run", *modules]
         process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

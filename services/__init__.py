@@ -1,6 +1,7 @@
-"""The example: an order saga across four services that know each other's events and nothing else of each other.
+"""The example: an order saga in four services. Each service knows the events of the others, and nothing else of them.
 
-Each folder is one service: `__init__.py` says what it does, `events.py` is generated from `contracts/`, the rest is its
-own world (the bank, the carrier, the stock). `intake/` is beside the four: for orders that an application writes as
-documents. `audit/` compares all their books when a run is over.
+Each folder is one service: `__init__.py` declares its handlers, `events.py` is generated from `contracts/`, and the
+other modules stand for external systems (the bank, the carrier) or hold business documents (the stock). `intake/` is an
+optional fifth service, for orders that an application writes as documents. `audit/` compares the data of all services
+when a run is over.
 """

@@ -1,7 +1,8 @@
-"""Makes `services/orders.jsonl`, the orders of the demonstration: `python -m services.generate_orders > orders.jsonl`.
+"""Generate `services/orders.jsonl`, the orders of the demonstration: `python -m services.generate_orders >
+orders.jsonl`.
 
-The same file on every machine. Of 72 customers five pay with a blocked card and four live where nobody delivers; some
-articles are asked for more often than they are there.
+The file is the same on every machine. Of 72 customers, five pay with a blocked card and four live where no carrier
+delivers. Some articles are ordered more often than they are in stock.
 """
 
 import json
@@ -56,12 +57,12 @@ class Customer:
 
 
 def customers(chance: Random) -> list[Customer]:
-    """Customers, each with card and address."""
+    """Return the customers, each with a card and an address."""
     return [_customer(number, chance) for number in range(1, CUSTOMERS + 1)]
 
 
 def orders() -> Iterator[Order]:
-    """All orders, in the order in which they are placed."""
+    """Yield all orders, in the order in which they are placed."""
     chance = Random(SEED)
     articles, everybody = items(), customers(chance)
     for number in range(1, ORDERS + 1):
@@ -89,7 +90,8 @@ def _customer(number: int, chance: Random) -> Customer:
 
 
 def _one_of(choices: Sequence[T], chance: Random) -> T:
-    """Choose one by `random()` alone: the only draw that Python promises to keep for a seed."""
+    """Choose one item with `random()` alone, because Python guarantees the same numbers for a seed only for this
+    method."""
     return choices[int(chance.random() * len(choices))]
 
 

@@ -1,8 +1,7 @@
-"""The ledger of a pretended outside system, a bank or a carrier: one SQLite file with one row for each call.
+"""The ledger of a simulated external system, a bank or a carrier: an SQLite file with one row for each call.
 
-It promises its callers what a good outside system does: a call with a key that was used before gets the answer of that
-time, and does nothing again. The row is on the disk before the caller has its answer. Several processes may share a
-file.
+It gives callers the guarantees of a good external system. If a call is repeated with the same key, it has no effect and
+gets the same answer. The row is on disk before the caller gets the answer. Several processes may share a file.
 """
 
 import json
@@ -17,7 +16,7 @@ from saga.support.clock import SystemClock
 T = TypeVar("T")
 
 BUSY_S_MAX = 4.0
-"""Time that a call waits for other processes that write: less than the 5 s after which its caller gives it up."""
+"""Seconds that a call waits while other processes write. It is less than the 5 s after which the caller gives up."""
 BUSY_S_PAUSE = 0.005
 
 _clock = SystemClock()
@@ -40,43 +39,43 @@ _ADD = "INSERT INTO calls (key, operation, subject, arguments, answer, refused) 
 
 
 class Contradiction(Exception):
-    """Raised for a call that no correct client makes: a key used again for something else, a charge taken after its
-    release."""
+    """Raised for a call that no correct client makes: a key that is used again for another call, or a charge that is
+    captured after its release."""
 
 
 class Call(NamedTuple):
-    """Request of a client."""
+    """A request of a client."""
 
     operation: str
     subject: str
-    """Charge or booking that it is about."""
+    """Id of the charge or booking that the call is about."""
     arguments: tuple[str, ...] = ()
 
 
 class Answer(NamedTuple):
-    """Answer of the outside system to a call."""
+    """The answer of the external system to a call."""
 
     text: str
     refused: bool = False
 
 
 class Row(NamedTuple):
-    """One call, as the ledger keeps it."""
+    """One call, as the ledger stores it."""
 
     key: str
     call: Call
     answer: Answer
     time: str
-    """Time of the call, RFC 3339 in milliseconds, UTC."""
+    """Time of the call: RFC 3339 in UTC, in milliseconds."""
 
 
 Rule: TypeAlias = Callable[[Sequence[str]], Answer]
-"""Function that answers a new call, from the operations carried out on its subject so far, in order. It may raise
-`Contradiction`: then nothing is written."""
+"""Function that answers a new call. Its argument lists the earlier operations on the same subject, in order. It may
+raise `Contradiction`; then nothing is written."""
 
 
 def was_made(calls: Mapping[str, Call], key: str, call: Call) -> bool:
-    """True if this very call was made before. Raises `Contradiction` when its key was used for another one."""
+    """Return whether the same call was made before. Raises `Contradiction` if its key was used for another call."""
     before = calls.get(key, call)
     if before != call:
         raise Contradiction(f"key {key!r} was used for {before} and is now used for {call}: a new call needs a new key")
@@ -84,14 +83,15 @@ def was_made(calls: Mapping[str, Call], key: str, call: Call) -> bool:
 
 
 class Ledger:
-    """The file, opened by `async with`.
+    """The ledger's file, opened by `async with`.
 
-    Its statements run on the caller's thread: they take a third of a millisecond, but in another thread, beside a busy
-    event loop, each would wait for the interpreter's lock, 27 ms a call in all. Only for other processes is waited.
+    SQL statements run on the event loop's thread, where each takes a third of a millisecond. In another thread, beside
+    a busy event loop, they would wait for the interpreter's lock: a call would take 27 ms. A call only waits while
+    another process writes.
     """
 
     def __init__(self, path: Path, *, latency_s: float = 0.0) -> None:
-        """`latency_s`: time that each answer is on its way back, as over a network."""
+        """`latency_s`: delay of each answer in seconds, as over a network."""
         self._path, self._latency_s = path, latency_s
 
     async def __aenter__(self) -> Self:
@@ -102,9 +102,11 @@ class Ledger:
         self._file.close()
 
     async def once(self, key: str, call: Call, rule: Rule) -> Answer:
-        """Answer that `key` was given before, else the one that `rule` gives now; on the disk when it is returned.
+        """Return the answer that the key got before, or else the new answer of `rule`. It is on disk when it is
+        returned.
 
-        Raises `Contradiction`, and `sqlite3.OperationalError` when the file cannot be written: then nothing was.
+        Raises `Contradiction`, or `sqlite3.OperationalError` if the file cannot be written. In both cases nothing was
+        written.
         """
         answer = await _when_free(lambda: _once(self._file, key, call, rule))
         if self._latency_s:
@@ -113,7 +115,7 @@ class Ledger:
 
 
 async def _when_free(act: Callable[[], T]) -> T:
-    """Result of `act`, once no other process holds the file."""
+    """Call `act` and return its result. Retry while another process holds the file."""
     until_s = _clock.monotonic_s() + BUSY_S_MAX
     while True:
         try:
@@ -125,7 +127,7 @@ async def _when_free(act: Callable[[], T]) -> T:
 
 
 def read(path: Path) -> list[Row]:
-    """All calls, in the order in which they were made. Raises `FileNotFoundError`."""
+    """Return all calls, in the order in which they were made. Raises `FileNotFoundError`."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no ledger {path}: it is made by the first call")
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as file:

@@ -1,7 +1,7 @@
-"""The order choreography in simulated worlds with every fault: `make simulate SEEDS=10000`.
+"""Run the order choreography in simulated worlds with faults of every kind: `make simulate SEEDS=10000`.
 
-Four orders for the same goods in each world: one that goes well, one whose card is declined, one that cannot be
-delivered, one more than there are goods for. Whatever happens, the books balance.
+Each world has four orders for the same goods: two that may succeed, one whose card is declined, and one that cannot be
+delivered. There are not enough goods to set aside for all of them at once. Whatever happens, the books must balance.
 """
 
 import json
@@ -33,7 +33,7 @@ from services.shipping.carrier import Carrier
 FIGURES = Path("build/figures/simulate.jsonl")
 LEFT = 5
 BATCH = 50
-"""Seeds that one process takes at a time."""
+"""Number of seeds that one process takes at a time."""
 
 
 def an_order(id_: str, card: str = "4242", address: str = "Kiel") -> OrderPlaced:
@@ -43,7 +43,7 @@ def an_order(id_: str, card: str = "4242", address: str = "Kiel") -> OrderPlaced
 
 
 def books_balance(world: World) -> None:
-    """Scenario of four orders. Raises `AssertionError` for books that do not balance."""
+    """Run four orders to their end. Raises `AssertionError` if the books do not balance."""
     bank, carrier = Bank(), Carrier()
     world.start(order, payment, inventory, shipping, use=[bank, carrier], documents={"tea": Stock(left=LEFT)})
     orders = [an_order("o-1"), an_order("o-2", card="declined-1"), an_order("o-3", address="Atlantis"), an_order("o-4")]
@@ -62,7 +62,7 @@ def books_balance(world: World) -> None:
 
 
 class Batch(NamedTuple):
-    """Results of some seeds."""
+    """Results of the runs of some seeds."""
 
     runs: int
     sagas: int
@@ -70,11 +70,11 @@ class Batch(NamedTuple):
     dead: int
     cpu_s: float
     failure: str
-    """Report of the first seed that failed; empty: none did."""
+    """Report of the first seed that failed; empty if none failed."""
 
 
 def simulated(seeds: Sequence[int]) -> Batch:
-    """Run these seeds in this process."""
+    """Run these seeds in this process, and return the results."""
     began, tally, mode = process_time(), Tally(), Seeds(1, faults.everything())
     failed = run_all(books_balance, mode, tally, RunOptions(), seeds=seeds)
     failure = "" if failed is None else report(failed, "books_balance")

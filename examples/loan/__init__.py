@@ -1,1 +1,1 @@
-"""A loan: a document starts it, a person decides and is reminded, a budget is reserved meanwhile."""
+"""A loan. A document starts the saga, a budget is reserved, and a person decides, who is reminded each day."""

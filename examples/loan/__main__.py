@@ -1,4 +1,5 @@
-"""`python -m examples.loan`: four applications, written as documents; a person decides one and forgets another."""
+"""Run the example with `python -m examples.loan`: four applications, written as documents. Two need a person, who
+decides one and forgets the other."""
 
 import asyncio
 import os
@@ -28,7 +29,7 @@ APPLICATIONS = {
 
 
 def write_applications(store: Path) -> None:
-    """Write the documents as an application form does, with its own driver and without the toolkit."""
+    """Write the applications as another program would: with its own database driver, without the toolkit."""
     with closing(sqlite3.connect(store, timeout=30)) as connection, connection:
         for key, application in APPLICATIONS.items():
             connection.execute(
@@ -38,7 +39,7 @@ def write_applications(store: Path) -> None:
 
 
 async def answer(client: Client) -> None:
-    """Approve one of the applications that need a person, after its first reminder."""
+    """Play the person: print what is asked, and approve one of the applications after its first reminder."""
     async for event in client.listen(ReviewRequested, ReviewReminded, begin="beginning"):
         match event:
             case ReviewRequested(loan_id=loan_id, applicant=applicant, score=score):
@@ -50,7 +51,7 @@ async def answer(client: Client) -> None:
 
 
 async def main() -> None:
-    """Run the services, write the documents, and print what became of each."""
+    """Run the services, write the applications, and print how each loan ended."""
     folder = use_folder("loan")
     os.environ["LOAN_DAY_S"] = str(DAY_S)
     await insert_documents("funds", "budgets", {BUDGET: Budget(free=Decimal(10_000))})

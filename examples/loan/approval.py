@@ -1,4 +1,4 @@
-"""Approval: decides by the score, or asks a person and reminds them each day, three times."""
+"""Approval: decides by the score, or asks a person and reminds them once a day, three times."""
 
 import os
 from dataclasses import dataclass, replace
@@ -20,12 +20,12 @@ from saga import Later, Saga, Service
 GOOD, BAD = 700, 300
 REMINDERS = 3
 DAY = timedelta(seconds=float(os.environ.get("LOAN_DAY_S") or 24 * 3600))
-"""Time until a reminder: a day; a demonstration sets seconds."""
+"""Time between reminders: a day. The demonstration sets it to a second."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Review:
-    """How often the person was written to."""
+    """State of the saga: how often the person has been asked or reminded."""
 
     letters: int = 0
 

@@ -1,4 +1,4 @@
-"""Intake: an application that another program wrote as a document starts a saga."""
+"""Intake: starts a saga for each application that another program writes as a document."""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -9,7 +9,7 @@ from saga import Change, Service
 
 @dataclass(frozen=True, kw_only=True)
 class Application:
-    """What the application form stores; its key is the id of the loan."""
+    """The document that the application form stores. Its key is the id of the loan."""
 
     applicant: str
     amount: Decimal

@@ -1,4 +1,4 @@
-"""Letters: writes to the applicant when the decision is made. A letter cannot be undone."""
+"""Letters: writes to the applicant when the decision has been made. A letter cannot be undone."""
 
 from collections.abc import AsyncIterator
 
@@ -9,7 +9,7 @@ letters = Service("letters")
 
 
 class Printer:
-    """Prints letters. The same key is printed once."""
+    """Prints letters. If it is called again with the same key, it prints nothing."""
 
     def __init__(self) -> None:
         self.printed: dict[str, str] = {}

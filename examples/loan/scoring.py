@@ -1,4 +1,5 @@
-"""Scoring: asks a credit bureau. It answers slowly and not too often, so calls are limited and retried."""
+"""Scoring: asks a credit bureau for a score. The bureau is slow and allows few calls at once, so calls are limited and
+retried."""
 
 from collections.abc import AsyncIterator
 from decimal import Decimal
@@ -10,7 +11,7 @@ scoring = Service("scoring")
 
 
 class Bureau:
-    """A credit bureau. This one computes the score from the numbers of the application."""
+    """A credit bureau. This one computes the score from the income and the amount in the application."""
 
     async def score(self, applicant: str, amount: Decimal, income: Decimal) -> int:
         """Return a score from 0 to 1000."""

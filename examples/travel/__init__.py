@@ -1,1 +1,1 @@
-"""A trip: seven services, several flights of one kind, and refunds that keep fees."""
+"""A trip: seven services, several flights of one kind, and refunds from which fees are deducted."""

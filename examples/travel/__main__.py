@@ -1,4 +1,5 @@
-"""`python -m examples.travel`: four trips, of which one is full, one overbooked and one not paid."""
+"""Run the example with `python -m examples.travel`: four trips. One can be booked; for the others a flight is full, a
+hotel is overbooked, or the card is refused."""
 
 import asyncio
 from datetime import timedelta
@@ -31,7 +32,7 @@ TRIPS = (
 
 
 async def main() -> None:
-    """Run the services, publish the trips, and print what became of each."""
+    """Run the services, publish the trips, and print how each trip ended."""
     folder = use_folder("travel")
     flights = {
         "CPH-VIE": Flight(left=9, price=Decimal(100), fee=Decimal(30)),

@@ -1,4 +1,4 @@
-"""Documents of the services, and the card company. Pure, no toolkit."""
+"""Documents of the services, and the card company. Plain Python, without the toolkit."""
 
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -6,7 +6,7 @@ from typing import Self
 
 
 class SoldOut(Exception):
-    """Raised if nothing is left."""
+    """Raised if there is nothing left to reserve."""
 
 
 class Refused(Exception):
@@ -15,14 +15,14 @@ class Refused(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """Seats, rooms or cars: how many are left, the price of one, and the fee that is kept if it is cancelled."""
+    """Seats, rooms or cars: how many are left, the price of one, and the fee that a cancellation costs."""
 
     left: int
     price: Decimal
     fee: Decimal = Decimal(0)
 
     def reserve(self) -> tuple[Self, Self]:
-        """Take one. Return the new offer, and the offer as it was booked."""
+        """Take one. Return the offer with one less, and the offer as it was booked."""
         if not self.left:
             raise SoldOut("sold out")
         return replace(self, left=self.left - 1), self
@@ -41,7 +41,7 @@ class Hotel(Offer):
     """Rooms of a hotel."""
 
     overbooked: bool = False
-    """True if the hotel breaks its promise when it is asked to confirm a room."""
+    """True if the hotel will not confirm a room that is reserved."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Car(Offer):
 
 
 class CardCompany:
-    """Takes money from cards and gives it back. A call with a known key does nothing again, as a good one promises."""
+    """Takes money from cards and gives it back. If a call is repeated with the same key, nothing happens again."""
 
     def __init__(self) -> None:
         self.answered: dict[str, str] = {}
@@ -58,7 +58,7 @@ class CardCompany:
         self.returned = Decimal(0)
 
     async def charge(self, key: str, card: str, amount: Decimal) -> str:
-        """Take the amount. Return the number of the charge. Raises `Refused`."""
+        """Take the amount from the card. Return the number of the charge. Raises `Refused`."""
         if card.startswith("declined"):
             raise Refused("card refused")
         if key not in self.answered:

@@ -1,4 +1,5 @@
-"""Hotels: reserves a room, and asks the hotel to confirm it when the trip is paid. A hotel may be overbooked."""
+"""Hotels: reserves a room, and asks the hotel to confirm it once the trip is paid. The hotel may be overbooked and
+refuse."""
 
 from examples.travel.books import Hotel, SoldOut
 from examples.travel.events import (

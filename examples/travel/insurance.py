@@ -1,4 +1,4 @@
-"""Insurance: insures a trip when it is known what it costs: a fan-in of three events."""
+"""Insurance: insures a trip once its price is known. The handler is a fan-in of three events."""
 
 from decimal import Decimal
 

@@ -1,4 +1,4 @@
-"""Mail: writes to the traveller when it is certain what becomes of the trip. A mail cannot be undone."""
+"""Mail: writes to the traveller when the trip is booked or cancelled. A mail cannot be undone."""
 
 from collections.abc import AsyncIterator
 
@@ -9,7 +9,7 @@ mail = Service("mail")
 
 
 class Outbox:
-    """Sends mails. The same key is sent once."""
+    """Sends mails. If it is called again with the same key, it sends nothing."""
 
     def __init__(self) -> None:
         self.sent: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Payments: takes the price of the whole trip. A cancelled trip is paid back without the fees that others keep."""
+"""Payments: takes the price of the whole trip. If the trip is cancelled, the price is paid back less the fees."""
 
 from collections.abc import AsyncIterator
 

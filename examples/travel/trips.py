@@ -23,7 +23,7 @@ from saga import Saga, Service
 
 @dataclass(frozen=True, kw_only=True)
 class Seats:
-    """What the airline has answered so far."""
+    """State of the saga: the seats that are reserved so far, and their prices."""
 
     reserved: int = 0
     price: Decimal = Decimal(0)

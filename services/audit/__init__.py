@@ -1,5 +1,5 @@
-"""The audit: compares the books of all services, the bank and the carrier, order by order, when a run is over.
+"""The audit: compares the data of all services, the bank and the carrier, order by order, when a run is over.
 
-`checks` compares, purely; `books` reads; `python -m services.audit` prints. It belongs to no service: someone from
-outside runs it who may look into everybody's books.
+`books` reads the data, `checks` compares them in pure functions, and `python -m services.audit` prints the result. The
+audit is not part of a service: it is run from outside, with access to the data of all of them.
 """

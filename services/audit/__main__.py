@@ -1,6 +1,7 @@
-"""Prints the audit of a run and exits with 1 if the books differ: `python -m services.audit --dir .saga/demo`.
+"""Print the audit of a run, and exit with 1 if the books differ: `python -m services.audit --dir .saga/demo`.
 
-For services whose stores are elsewhere: `--store couchbase://host/bucket/{service}`, and `--dir` for the two ledgers.
+If the services have other stores, give them with `--store couchbase://host/bucket/{service}`, and with `--dir` the
+folder of the ledgers of bank and carrier.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from services.audit.books import read_books, read_books_at
 from services.audit.checks import Books, Check, audit, outcomes
 
 SHOWN_MAX = 20
-"""Most differences of a check that are printed; `--json` gives all."""
+"""Largest number of differences of one check that are printed; `--json` prints all."""
 
 
 @click.command()
@@ -66,13 +67,13 @@ async def _books_at(address: str, ledgers: Path, expected: frozenset[str], by_ke
 
 
 def table(ended: dict[str, int]) -> list[str]:
-    """Table of outcomes, a line each."""
+    """Return the table of outcomes as lines."""
     width = max(map(len, ended), default=0)
     return [f"{outcome:<{width}}  {count:>6}" for outcome, count in ended.items()]
 
 
 def report(checks: Sequence[Check]) -> list[str]:
-    """Report of the checks, a line each, with the differences below."""
+    """Return the report of the checks: one line for each check, followed by its differences."""
     width = max(len(check.name) for check in checks)
     lines: list[str] = []
     for check in checks:

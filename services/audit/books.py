@@ -1,4 +1,4 @@
-"""Read all books: what each service stores of each order, the stock, and the ledgers of the bank and of the carrier."""
+"""Read all books: what each service stores about each order, the stock, and the ledgers of the bank and the carrier."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -35,26 +35,26 @@ E = TypeVar("E", bound=Event)
 SERVICES = ("order", "payment", "inventory", "shipping")
 
 StoreOf: TypeAlias = Callable[[str], AbstractAsyncContextManager[Store]]
-"""The store of a service, not yet open."""
+"""Function that returns the store of a service, not yet opened."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """All records that were read, before they are put together."""
+    """All data that were read, before they are put together order by order."""
 
     kept: Mapping[str, Mapping[str, SagaHistory]]
-    """Progress of each order, by service and order."""
+    """Progress and journal of each order, by service and order."""
     stock: Mapping[str, Stock]
     bank: Iterable[ledger.Row]
     carrier: Iterable[ledger.Row]
     seeded: Mapping[str, int]
-    """Number of each article that there was at first."""
+    """Initial number of each article."""
 
 
 async def read_books(folder: Path, expected: frozenset[str] = frozenset()) -> Books:
-    """All books of a run: `<service>.db` for each service, `bank.db` and `carrier.db`, all in `folder`.
+    """Read all books of a run from one folder: `<service>.db` for each service, `bank.db` and `carrier.db`.
 
-    `expected`: orders that must be among them. Raises `SagaError` or `FileNotFoundError` for what cannot be read.
+    `expected`: orders that must be in the books. Raises `SagaError` or `FileNotFoundError` if something cannot be read.
     """
 
     def store_of(service: str) -> Store:
@@ -69,9 +69,9 @@ async def read_books(folder: Path, expected: frozenset[str] = frozenset()) -> Bo
 async def read_books_at(
     store_of: StoreOf, ledgers: Path, expected: frozenset[str] = frozenset(), *, by_key: bool = False
 ) -> Books:
-    """All books of a run whose stores are anywhere; `bank.db` and `carrier.db` in the folder `ledgers`.
+    """Read all books of a run whose stores are elsewhere. Only `bank.db` and `carrier.db` are in the folder `ledgers`.
 
-    `by_key`: the stores cannot list what is in them, so nothing is looked at but the orders that are `expected`.
+    `by_key`: the stores cannot list their documents, so only the `expected` orders are read.
     """
     kept: dict[str, Mapping[str, SagaHistory]] = {}
     stock: dict[str, Stock] = {}
@@ -92,18 +92,19 @@ async def read_books_at(
 
 
 async def all_orders(source: ServiceStore) -> dict[str, SagaHistory]:
-    """Progresses that a service keeps, by order."""
+    """Return all orders that a service stores, by order id."""
     return {history.progress.saga: history async for history in read_histories(source)}
 
 
 async def orders_of(source: ServiceStore, orders: Iterable[str]) -> dict[str, SagaHistory]:
-    """Progresses of these orders in a service, each asked for by its key."""
+    """Return these orders as a service stores them. Each is read by its key."""
     found = {id_: await read_history(source, id_) for id_ in orders}
     return {id_: history for id_, history in found.items() if history is not None}
 
 
 def assemble(sources: Sources, library: Library, expected: frozenset[str] = frozenset()) -> Books:
-    """Put together, order by order, the charge, booking and goods that belong to it, by what the services published."""
+    """Put together, order by order, the charges, bookings and goods that its events name. Charges and bookings that no
+    event names are `strays`."""
     charges, bookings = _charges(sources.bank), _bookings(sources.carrier)
     orders = {
         id_: _order(id_, {s: sources.kept[s][id_] for s in SERVICES if id_ in sources.kept[s]}, library)
@@ -129,7 +130,7 @@ def assemble(sources: Sources, library: Library, expected: frozenset[str] = froz
 
 
 def _order(id_: str, kept: Mapping[str, SagaHistory], library: Library) -> Order:
-    """One order as the services tell it; its charges and bookings by their ids alone."""
+    """Return one order, as its events describe it. Its charges and bookings have only what the events say."""
 
     entries = {service: history.entries for service, history in kept.items()}
 
@@ -165,7 +166,7 @@ def _order(id_: str, kept: Mapping[str, SagaHistory], library: Library) -> Order
 
 
 def _because(entry: Transition) -> str:
-    """Reason for which an order ended: the type of the event that decided, or that its time was over."""
+    """Return why an order ended: the type of the event that decided, or `expired`."""
     return "expired" if entry.handler == expire.__name__ else entry.type
 
 
@@ -219,7 +220,7 @@ async def _stock(store: Store) -> dict[str, Stock]:
 
 
 async def _stock_by_key(store: Store) -> dict[str, Stock]:
-    """Stock now of the articles that there were at first."""
+    """Return the current stock of the articles that existed at the start."""
     found = {item.sku: await store.get("stock", item.sku) for item in items()}
     return {sku: _decoded(document.content) for sku, document in found.items() if document is not None}
 

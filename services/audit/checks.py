@@ -1,4 +1,4 @@
-"""Checks of all books together: pure functions from plain records to the differences, order by order."""
+"""Check that all books agree. Pure functions, which take plain records and return the differences, order by order."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,25 +12,26 @@ class Ending:
 
     confirmed: bool
     because: str
-    """Type of the event that decided; `expired` if none did in time."""
+    """Type of the event that decided; `expired` if no event decided in time."""
     time: str
-    """Time; all times are RFC 3339 in milliseconds, UTC: they sort as texts."""
+    """Time of the outcome. All times in this module are RFC 3339 in UTC, in milliseconds, so they can be compared as
+    text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """An amount that the bank set aside, with all that the bank did to it."""
+    """An amount that the bank set aside, and what happened to it."""
 
     id: str
     amount: Decimal
     captured: tuple[str, ...] = ()
-    """Time at which it was captured."""
+    """Times at which it was captured."""
     released: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Booking:
-    """A booking at the carrier, with all that the carrier did to it."""
+    """A booking at the carrier, and what happened to it."""
 
     id: str
     dispatched: tuple[str, ...] = ()
@@ -39,7 +40,7 @@ class Booking:
 
 @dataclass(frozen=True, kw_only=True)
 class Goods:
-    """Something that inventory reported."""
+    """Goods that inventory set aside, handed out or put back, according to one of its events."""
 
     sku: str
     quantity: int
@@ -48,30 +49,30 @@ class Goods:
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """Everything that the books say of one order."""
+    """Everything that the books contain about one order."""
 
     id: str
     endings: tuple[Ending, ...] = ()
     reserved: tuple[Decimal, ...] = ()
-    """The amounts that payment reported as set aside."""
+    """Amounts that payment reported as set aside."""
     charges: tuple[Charge, ...] = ()
     bookings: tuple[Booking, ...] = ()
     set_aside: tuple[Goods, ...] = ()
     handed_out: tuple[Goods, ...] = ()
     put_back: tuple[Goods, ...] = ()
     open_in: tuple[str, ...] = ()
-    """Services in which something of it is still to happen, or waits for a person."""
+    """Services in which the order has open work or waits for an operator."""
 
     @property
     def confirmed(self) -> bool | None:
-        """True if confirmed, false if cancelled; `None`: it did not end, or not in one way."""
+        """True if the order was confirmed, false if it was cancelled; `None` if it has no outcome, or both."""
         outcomes = {ending.confirmed for ending in self.endings}
         return outcomes.pop() if len(outcomes) == 1 else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shelf:
-    """An article: its number at first, and its number now."""
+    """An article: its initial and its current stock."""
 
     sku: str
     seeded: int
@@ -81,34 +82,34 @@ class Shelf:
 
 @dataclass(frozen=True, kw_only=True)
 class Books:
-    """Books of all services, bank and carrier, put together."""
+    """The books of all services, the bank and the carrier, put together."""
 
     orders: Mapping[str, Order]
     shelves: Sequence[Shelf] = ()
     strays: Sequence[str] = ()
-    """Charges and bookings that no service knows of, each in words."""
+    """Charges and bookings that no order names, each as a readable text."""
     expected: frozenset[str] = field(default_factory=frozenset)
-    """Orders that must be among them."""
+    """Orders that must be in the books."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing that must be true, and where it is not."""
+    """Result of one check: its figures and all differences."""
 
     name: str
     figures: str
     differences: tuple[str, ...]
-    """Differences, each beginning with the order or the article."""
+    """Differences; each begins with the order or the article."""
 
 
 def audit(books: Books) -> list[Check]:
-    """All checks, in the order in which people want to read them."""
+    """Return the results of all checks, the most important ones first."""
     checks = (ends, money, stock, carried_out, undone, order_of_events, once, rest)
     return [check(books) for check in checks]
 
 
 def outcomes(books: Books) -> dict[str, int]:
-    """Number of orders by outcome, most first."""
+    """Return the number of orders for each outcome, most frequent first."""
     names = Counter(_ending_in_words(order) for order in books.orders.values())
     return dict(names.most_common())
 
@@ -127,7 +128,8 @@ def ends(books: Books) -> Check:
 
 
 def money(books: Books) -> Check:
-    """Check that money set aside was captured or released, once, and is what payment reported."""
+    """Check that all money that was set aside was captured or released once, and is the amount that payment
+    reported."""
     aside = captured = released = Decimal("0.00")
     differences: list[str] = []
     for order in _sorted(books):
@@ -150,7 +152,7 @@ def money(books: Books) -> Check:
 
 
 def stock(books: Books) -> Check:
-    """Check that goods were handed out or are left, and that none are set aside any more."""
+    """Check that all goods were handed out or are still in stock, and that none are set aside any more."""
     out: Counter[str] = Counter()
     for order in books.orders.values():
         for goods in order.handed_out:
@@ -169,7 +171,7 @@ def stock(books: Books) -> Check:
 
 
 def carried_out(books: Books) -> Check:
-    """Check that every confirmed order was paid, handed out and sent."""
+    """Check that every confirmed order was paid, handed out and dispatched."""
     differences: list[str] = []
     count = 0
     for order in _sorted(books):
@@ -192,7 +194,7 @@ def carried_out(books: Books) -> Check:
 
 
 def undone(books: Books) -> Check:
-    """Check that of a cancelled order no charge, booking or goods are left."""
+    """Check that cancelled orders have left no charge, no booking and no goods set aside."""
     differences: list[str] = []
     count = effects = 0
     for order in _sorted(books):
@@ -227,7 +229,7 @@ def order_of_events(books: Books) -> Check:
 
 
 def once(books: Books) -> Check:
-    """Check that each effect happened once, and none without a service that knows of it."""
+    """Check that each effect happened once, and that an order names each charge and booking."""
     differences, count = list(books.strays), 0
     for order in _sorted(books):
         effects = (
@@ -247,7 +249,7 @@ def once(books: Books) -> Check:
 
 
 def rest(books: Books) -> Check:
-    """Check that nothing is under way any more, and nothing waits for a person."""
+    """Check that no order has open work or waits for an operator."""
     differences = [f"{o.id}: not at rest in {', '.join(o.open_in)}" for o in _sorted(books) if o.open_in]
     figures = f"{len(books.orders) - len(differences)} of {len(books.orders)} orders at rest in all services"
     return Check(name="nothing is left to do", figures=figures, differences=tuple(differences))

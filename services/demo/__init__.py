@@ -1,5 +1,5 @@
-"""The demonstration: four services as four processes, one of them killed in the middle, all books compared at the end.
+"""The demonstration: four services run as four processes, one of them is killed, and all books are compared at the end.
 
-`fleet` starts, kills and stops processes; `page` is the monitor's, on which the orders are shown; `watch` tells how far
-they are; `python -m services.demo` is the story.
+`fleet` starts, kills and stops the processes; `page` runs the monitor's page, which shows the orders; `watch` follows
+the progress of the orders; `python -m services.demo` runs everything.
 """

@@ -1,5 +1,5 @@
-"""The story that `make demo` tells: orders in, a service killed and started again, an order that nobody answers, and
-every book compared."""
+"""Run the demonstration (`make demo`): orders are placed, a service is killed and started again, one order gets no
+answer, and all books are compared."""
 
 import asyncio
 import json
@@ -34,23 +34,24 @@ FOLDER = Path(".saga/demo")
 ORDERS = ROOT / "services" / "orders.jsonl"
 VICTIM, DECIDER = "payment", "order"
 ORDERS_PER_S = 80
-"""Pace at which customers order."""
+"""Rate at which customers place orders."""
 BATCH = 8
 UNDER_WAY_MAX = 60
-"""Orders under way at most: customers of a slow machine order no faster than it works."""
+"""Largest number of orders in flight. On a slow machine, customers order only as fast as the services work."""
 KILL_AFTER = 0.3
-"""Share of the orders that have ended when the victim is killed: customers are still ordering."""
+"""Share of orders that have ended when the victim is killed. Customers are still ordering then."""
 DEAD_S = 1.0
-"""Time that it stays dead: the others go on with what they can."""
+"""Seconds until the victim is started again. The other services continue meanwhile."""
 PATIENCE_S, STARTS = 5.0, 6
-"""Time after which an order expires here, for 15 minutes are too long for a demonstration; at least, and in times that
-the services took to start: an order that was under way when one was killed waits for its next start."""
+"""Minimum seconds after which an order expires, and the same as a multiple of the time that the services took to start.
+15 minutes would be too long for a demonstration, but an order must survive the restart of a killed service."""
 SILENT_CARD = "silent-4711"
-"""Card of the first order, whose issuer does not answer before the order has expired."""
+"""Card of the first order. Its issuer does not answer until that order has expired."""
 STILL_S_MAX = 90.0
-"""Longest time in which nothing moves, beside the patience of an order: as long as anything does, it is waited for."""
+"""Seconds without any progress after which the demonstration gives up. The last wait for outcomes adds the time after
+which an order expires."""
 TELL_S = 10.0
-"""Time without an outcome after which it is printed what is waited for."""
+"""Seconds without an outcome after which the demonstration prints what it waits for."""
 LOOK_S = 0.1
 ON_TERMINAL = sys.stdout.isatty()
 
@@ -84,7 +85,7 @@ async def _run_story_until_signal(fleet: Fleet, page: Page, clock: Clock) -> boo
 
 
 async def story(fleet: Fleet, page: Page, clock: Clock) -> bool:
-    """Tell the story; true if the books differ."""
+    """Run the demonstration. Return whether the books differ."""
     began_s = clock.monotonic_s()
     first, *others = read_orders(ORDERS)
     orders = [replace(first, card=SILENT_CARD), *others]
@@ -107,8 +108,8 @@ async def story(fleet: Fleet, page: Page, clock: Clock) -> bool:
 
 
 async def _start(fleet: Fleet, clock: Clock) -> dict[str, int]:
-    """Start all services, the one that decides last: it gets as much patience as the others were slow to start. Give
-    the ids of their processes."""
+    """Start all services and return their process ids. The deciding service starts last, because its deadline depends
+    on how long the others took to start."""
     began_s, others = clock.monotonic_s(), [service for service in fleet.services if service != DECIDER]
     pids = {service: fleet.start(service) for service in others}
     while not all(map(fleet.is_at_work, others)):
@@ -119,7 +120,7 @@ async def _start(fleet: Fleet, clock: Clock) -> dict[str, int]:
 
 
 async def _all_ended(fleet: Fleet, page: Page, broker: Broker, orders: list[OrderPlaced], clock: Clock) -> Watch:
-    """Place the orders and kill a service, until every order has its outcome."""
+    """Place the orders, and kill and restart a service meanwhile. Return when every order has its outcome."""
     await broker.ensure_topics([find_library(ROOT).topics[topic] for topic in TOPICS])
     progress, began_s = Progress(len(orders), clock), clock.monotonic_s()
     accident, silence = Accident(fleet, progress, clock), Silence(fleet, progress, orders[0].order_id)
@@ -148,7 +149,7 @@ async def _all_ended(fleet: Fleet, page: Page, broker: Broker, orders: list[Orde
 
 
 async def _all_settled(fleet: Fleet, orders: list[OrderPlaced], clock: Clock) -> None:
-    """Wait until all orders, which have their outcomes, are carried out or undone, everywhere."""
+    """Wait until all services have carried out the outcomes of all orders."""
     ids, stillness = [order.order_id for order in orders], Stillness(clock, STILL_S_MAX)
     while left := await unsettled(fleet.folder, ids, clock):
         fleet.check()
@@ -160,7 +161,7 @@ async def _all_settled(fleet: Fleet, orders: list[OrderPlaced], clock: Clock) ->
 
 
 async def _compare(orders: list[OrderPlaced], one: str) -> bool:
-    """Print outcomes and audit, and where to look further; true if the books differ."""
+    """Print the outcomes, the audit, and commands to look further. Return whether the books differ."""
     books = await read_books(FOLDER, frozenset(order.order_id for order in orders))
     checks = audit(books)
     click.echo("\n".join(map(printable, [*table(outcomes(books)), "", *report(checks), ""])))
@@ -176,7 +177,7 @@ async def _compare(orders: list[OrderPlaced], one: str) -> bool:
 
 
 def read_orders(file: Path) -> Iterator[OrderPlaced]:
-    """The orders in lines of JSON. Raises `SagaError` naming the line's field."""
+    """Read orders from a file with one JSON object per line. Raises `SagaError` that names the wrong field."""
     for line in file.read_text("utf-8").splitlines():
         order = from_json(json.loads(line), OrderPlaced)
         assert isinstance(order, OrderPlaced)
@@ -184,14 +185,14 @@ def read_orders(file: Path) -> Iterator[OrderPlaced]:
 
 
 def _shown(path: Path) -> Path:
-    """Path as short as it can be typed from here."""
+    """Return the path relative to the current folder, if it is inside."""
     with suppress(ValueError):
         return path.relative_to(Path.cwd())
     return path
 
 
 class Stillness:
-    """Time in which nothing moves: a wait prints what it waits for, and ends where nothing will come."""
+    """Detects that a wait makes no progress: it tells when to print a status, and gives up after a limit."""
 
     def __init__(self, clock: Clock, limit_s: float) -> None:
         self._clock, self._limit_s = clock, limit_s
@@ -199,8 +200,8 @@ class Stillness:
         self._ended_s = self._moved_s = clock.monotonic_s()
 
     def look(self, ended: int, moved: int) -> bool:
-        """Return whether it is time to say what is waited for. `ended`: orders that have, `moved`: everything that was
-        done for any. Raises `Fallen` when nothing has moved for too long."""
+        """Return whether to print what the demonstration waits for. `ended` and `moved`: counts that grow with each
+        ended order, and with any progress. Raises `Fallen` if there was no progress for too long."""
         now_s = self._clock.monotonic_s()
         if moved > self._moved:
             self._moved, self._moved_s = moved, now_s
@@ -215,7 +216,7 @@ class Stillness:
 
 
 class Accident:
-    """Kills a service once, and starts it again."""
+    """Kills a service once, and starts it again later."""
 
     def __init__(self, fleet: Fleet, progress: "Progress", clock: Clock) -> None:
         self._fleet, self._progress, self._clock = fleet, progress, clock
@@ -223,7 +224,7 @@ class Accident:
         self._over = False
 
     def happen(self, ended: float) -> None:
-        """Do what is due. `ended`: the share of the orders that have."""
+        """Kill or restart the service if it is time for that. `ended`: share of the orders that have ended."""
         now_s = self._clock.monotonic_s()
         if self._killed_s is None and ended >= KILL_AFTER:
             self._killed_s = now_s
@@ -234,13 +235,13 @@ class Accident:
 
 
 class Silence:
-    """Silence of a card's issuer: it ends when the order that it held up has expired."""
+    """The card issuer that does not answer. It answers again when the order that waits for it has expired."""
 
     def __init__(self, fleet: Fleet, progress: "Progress", order_id: str) -> None:
         self._fleet, self._progress, self._order_id = fleet, progress, order_id
 
     def end_if_expired(self, watch: Watch) -> None:
-        """Have the issuer answer again, once the order has ended without it: payment then undoes what it did."""
+        """Let the issuer answer again once the order has ended without it. Payment then undoes what it did."""
         if self._order_id in watch.ended[CANCELLED] and self._fleet.silence.exists():
             self._fleet.silence.unlink()
             self._progress.say(
@@ -250,7 +251,7 @@ class Silence:
 
 
 class Progress:
-    """One line that is rewritten on a terminal; elsewhere a line when a tenth of the orders more has ended."""
+    """Progress display: on a terminal one line that is rewritten, elsewhere a new line for each tenth of the orders."""
 
     def __init__(self, total: int, clock: Clock) -> None:
         self.placed = 0
@@ -258,7 +259,7 @@ class Progress:
         self._tenths = 0
 
     def show(self, watch: Watch, *, last: bool = False) -> None:
-        """Show how far the orders are."""
+        """Show how many orders are placed, confirmed, cancelled and in flight."""
         tenths = watch.count * 10 // self._total
         if not ON_TERMINAL and tenths == self._tenths:
             return
@@ -271,7 +272,7 @@ class Progress:
         click.echo(f"\r\033[K{line}" if ON_TERMINAL else line, nl=last or not ON_TERMINAL)
 
     def say(self, what: str) -> None:
-        """Print a line that stays on the terminal."""
+        """Print a line that the progress line does not overwrite."""
         click.echo(f"{chr(13)}\033[K{self._seconds()} {what}" if ON_TERMINAL else f"{self._seconds()} {what}")
 
     def _seconds(self) -> str:

@@ -1,4 +1,4 @@
-"""The four services, each in a process of its own: started, killed, started again, stopped, and never left running."""
+"""Run the four services, each in a process of its own. None is left running at the end."""
 
 import os
 import signal
@@ -16,45 +16,45 @@ from services.audit.books import SERVICES
 ROOT = Path(__file__).parents[2]
 """Folder from which `services` can be imported."""
 STOP_S_MAX = 120.0
-"""Longest time for a service to drain, on a slow machine: its own limit is 20 s."""
+"""Seconds that a service may take to stop on a slow machine. The limit of the service itself is 20 s."""
 AT_WORK = b'"event":"assigned"'
 LOOK_S = 0.02
 LOG_LINES, LOG_CHARACTERS = 3, 400
-"""Last lines that are shown of the log of a service that fell, and characters of each."""
+"""Number of last lines, and of characters of each, that are shown of the log of a service that ended unexpectedly."""
 
 
 class Fallen(Exception):
-    """Raised if a service has ended by itself."""
+    """Raised if a service ended unexpectedly."""
 
 
 class Fleet:
-    """Processes whose files all lie in one folder: stores, broker, ledgers, and a log for each service.
+    """The processes of the services. All files are in one folder: stores, broker, ledgers, and a log for each service.
 
-    Leaving the `with` block kills what still runs: services survive that, it is what they are made for.
+    At the end of the `with` block, services that still run are killed. They are built to survive that.
     """
 
     def __init__(
         self, folder: Path, clock: Clock, services: Sequence[str] = SERVICES, *, patience_s: float | None = None
     ) -> None:
-        """`patience_s`: time after which an unanswered order expires; `None`: the service's own. It counts for
-        services that are started from then on."""
+        """`patience_s`: seconds after which an unanswered order expires; `None` for the default of the service. A later
+        change of the attribute affects services that are started after it."""
         self.folder, self.services, self.patience_s = folder.absolute(), services, patience_s
         self._clock = clock
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
     def broker(self) -> str:
-        """Address of the broker that they share."""
+        """URL of the broker that the services share."""
         return f"embedded:///{self.folder}/broker.db"
 
     @property
     def silence(self) -> Path:
-        """File as long as which there is the issuer of some cards does not answer."""
+        """File that keeps the issuer of some cards from answering as long as it exists."""
         return self.folder / "silence"
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Environment that tells a service where everything is. Nothing of the caller's own settings gets in."""
+        """Environment variables of the services. The caller's own `SAGA_` variables are left out."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("SAGA_")}
         return kept | {
             "SAGA_BROKER": self.broker,
@@ -76,7 +76,7 @@ class Fleet:
             self.kill(service)
 
     def start(self, service: str) -> int:
-        """Start a service; the id of its process. It goes on where it was, whether it was stopped or killed."""
+        """Start a service and return its process id. After a stop or a kill it continues where it was."""
         with (self.folder / f"{service}.log").open("ab") as log:
             # A session of its own: Ctrl-C in the terminal reaches us alone, and we end the services in order.
             process = subprocess.Popen(
@@ -92,24 +92,25 @@ class Fleet:
         return process.pid
 
     def start_all(self) -> dict[str, int]:
-        """Start each; the ids of their processes."""
+        """Start all services and return their process ids."""
         return {service: self.start(service) for service in self.services}
 
     def is_at_work(self, service: str) -> bool:
-        """Return whether its log says that it has taken partitions."""
+        """Return whether the service has been assigned partitions, according to its log."""
         with suppress(OSError):
             return AT_WORK in (self.folder / f"{service}.log").read_bytes()
         return False
 
     def kill(self, service: str) -> int:
-        """Kill it with SIGKILL, which cannot be caught; the id of the process, which is gone."""
+        """Kill the service with SIGKILL, which a process cannot handle. Return the id of the ended process."""
         process = self._running.pop(service)
         process.kill()
         process.wait()
         return process.pid
 
     async def stop(self) -> None:
-        """Stop all with SIGTERM; return when they have drained. Raises `Fallen` for one that did not end well."""
+        """Stop all services with SIGTERM, and wait until they have drained. Raises `Fallen` if one does not stop in
+        time, or fails."""
         self.check()
         for process in self._running.values():
             process.send_signal(signal.SIGTERM)
@@ -123,7 +124,7 @@ class Fleet:
         self._tell_of({service: process for service, process in ended.items() if process.returncode})
 
     def check(self) -> None:
-        """Check that all services run. Raises `Fallen` if one that was started has ended by itself."""
+        """Check that all started services are running. Raises `Fallen` if one ended unexpectedly."""
         self._tell_of({service: process for service, process in self._running.items() if process.poll() is not None})
 
     def _tell_of(self, ended: Mapping[str, subprocess.Popen[bytes]]) -> None:

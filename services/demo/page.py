@@ -1,5 +1,5 @@
-"""The monitor's page beside the services of the demonstration: it shows their orders while they run, and none of them
-waits for it."""
+"""Run the monitor's page beside the demonstration. It shows the orders while they run; the services do not depend on
+it."""
 
 import re
 import subprocess
@@ -11,18 +11,18 @@ from typing import Self
 from services.demo.fleet import ROOT, Fleet
 
 HOST, PORT = "127.0.0.1", 8642
-"""Place where the page is shown."""
+"""Address of the page."""
 _SHOWN = re.compile(r"the monitor answers at (http://\S+)")
 
 
 class Page:
-    """Process of a monitor that reads what a fleet tells.
+    """The process of a monitor that reads the transition events of the services.
 
-    Leaving the `with` block kills it: it is a reader, and holds nothing that could be lost.
+    At the end of the `with` block the process is killed. It only reads, so nothing is lost.
     """
 
     def __init__(self, fleet: Fleet, port: int = PORT) -> None:
-        """`port`: where it is shown, unless another process listens there; then it is any that is free."""
+        """`port`: port of the page; if it is in use, any free port is taken."""
         self.log = fleet.folder / "page.log"
         self._environment: Mapping[str, str] = {**fleet.environment, "PYTHONUNBUFFERED": "1"}
         self._port = port
@@ -37,7 +37,7 @@ class Page:
             self._process.wait()
 
     def start(self, **more: str) -> None:
-        """Start it; it is shown soon after. `more`: variables of its environment."""
+        """Start the process; the page is available soon after. `more`: additional environment variables."""
         self._environment = {**self._environment, **more}
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -51,7 +51,8 @@ class Page:
             )
 
     def news(self) -> str | None:
-        """Address at which it is shown, or the reason why it is not; `None`: it is not known yet."""
+        """Return a sentence with the address of the page, or with the reason why there is none; `None` as long as
+        neither is known."""
         log = self.log.read_text("utf-8", "replace")
         if found := _SHOWN.search(log):
             return f"a page shows them at {found[1]}, as long as this runs"

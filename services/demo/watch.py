@@ -1,4 +1,4 @@
-"""Progress of the orders: outcomes as they are published, from the log; and from the stores, whether all is settled."""
+"""Follow the progress of orders: their outcomes from the log, and from the stores whether all work is finished."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
@@ -20,8 +20,8 @@ RECORDS_MAX = 500
 
 
 class Watch:
-    """Reader of all events, as a group of its own, which keeps how each order ended, and its last event. Its
-    group's listener too."""
+    """Reads all events as a consumer group of its own, and remembers the outcome and the last event of each order. It
+    is also the listener of its group."""
 
     def __init__(self) -> None:
         self.ended: dict[str, set[str]] = {CONFIRMED: set(), CANCELLED: set()}
@@ -35,7 +35,7 @@ class Watch:
 
     @property
     def known(self) -> set[str]:
-        """Orders that have ended."""
+        """Ids of the orders that have ended."""
         return self.ended[CONFIRMED] | self.ended[CANCELLED]
 
     @property
@@ -45,12 +45,12 @@ class Watch:
 
     @asynccontextmanager
     async def on(self, broker: Broker) -> AsyncGenerator["Watch"]:
-        """Read inside the block. The topic must be there."""
+        """Join the consumer group inside the block. The topics must exist."""
         async with broker.join(Subscription("demo", TOPICS), self) as self._membership:
             yield self
 
     async def look(self, timeout_s: float) -> None:
-        """Take in what is new; return when there was something, or after `timeout_s`."""
+        """Read new events. Return as soon as there are some, or after `timeout_s`."""
         assert self._membership is not None, "look inside `async with watch.on(broker)`"
         for record in await self._membership.poll(self._partitions, records_max=RECORDS_MAX, timeout_s=timeout_s):
             type_, self.records = envelope.type_of(record) or "", self.records + 1
@@ -61,7 +61,7 @@ class Watch:
                     self.ended[type_].add(order)
 
     def waits_for(self, placed: Iterable[str]) -> str:
-        """Return which of these orders have not ended, with their last events."""
+        """Return a sentence that says how many of these orders have not ended, and what their last events are."""
         last = Counter(self._last.get(order, "nothing yet") for order in set(placed) - self.known)
         counts = ", ".join(f"{count} after {type_}" for type_, count in last.most_common())
         return f"waiting for {last.total()} orders to end: {counts or 'none is placed'}"
@@ -76,20 +76,21 @@ class Watch:
         self._partitions.difference_update(partitions)
 
     def on_expired(self, partition: Partition, first: int, after: int) -> None:
-        """Do nothing: orders that cannot be seen any more are seen as not ended."""
+        """Do nothing: if events have expired, their orders count as not ended."""
 
     def on_replaced(self, partition: Partition, position: int) -> None:
-        """Do nothing, as above."""
+        """Do nothing: if a log was replaced, the orders in it count as not ended."""
 
     def on_partitions_added(self, topic: str, before: int, now: int) -> None:
-        """Do nothing: the new partitions are read as the others are."""
+        """Do nothing: new partitions are read like the others."""
 
 
 async def unsettled(folder: Path, orders: Collection[str], clock: Clock) -> dict[str, list[str]]:
-    """Orders that a service has not brought to their end, by service; services that have are left out.
+    """Return the orders that a service has not settled yet, by service. Services that have settled all orders are left
+    out.
 
-    An order is settled in a service that has carried out the order's outcome and has nothing open of it: whatever comes
-    of the order afterwards is ignored there.
+    A service has settled an order if it has carried out the order's outcome and has no open work for it. It ignores all
+    later messages of that order.
     """
     waiting: dict[str, list[str]] = {}
     for service in SERVICES:

@@ -1,4 +1,4 @@
-"""Intake: an order that an application wrote as a document becomes OrderPlaced."""
+"""Intake: turns an order that an application wrote as a document into an OrderPlaced event."""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -9,7 +9,7 @@ from services.intake.events import OrderPlaced
 
 @dataclass(frozen=True, kw_only=True)
 class OrderDocument:
-    """Order as the application writes it."""
+    """The order document that the application writes."""
 
     customer_id: str
     sku: str
@@ -25,7 +25,7 @@ intake.document(OrderDocument, "orders")
 
 @intake.handler
 async def place(change: Change[OrderDocument]) -> OrderPlaced | None:
-    """A document that was removed before anybody saw it is no order."""
+    """Place an order for a new document. A document that is already removed is not an order."""
     order = change.document
     if order is None:
         return None

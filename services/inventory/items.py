@@ -1,4 +1,4 @@
-"""The articles of the shop, and how many of each there are at first: `items.json`."""
+"""The articles of the shop and their initial stock, from `items.json`."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""Puts the articles of `items.json` into inventory's store: `python -m services.inventory.seed`.
+"""Put the articles of `items.json` into the store of inventory: `python -m services.inventory.seed`.
 
-What is there already stays as it is, so it may run again at any time.
+Articles that are already there are not changed, so it can be run again at any time.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from services.inventory.stock import Stock
 
 
 async def seed(store: Store) -> int:
-    """Put the articles into the store; the number of documents that are new."""
+    """Put the articles into the store. Return the number of new documents."""
     new = 0
     for item in items():
         try:
@@ -33,7 +33,7 @@ async def seed(store: Store) -> int:
 @click.command()
 @click.option("--store", metavar="URL", help="The store of inventory. Without it: SAGA_STORE, as for the service.")
 def main(store: str | None) -> None:
-    """Put the articles of the shop into the store of inventory; those that are there already stay as they are."""
+    """Put the articles of the shop into the store of inventory. Articles that are already there are not changed."""
     try:
         settings = Settings.from_environment(store=store)
         new = asyncio.run(_seed(settings))

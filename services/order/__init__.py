@@ -1,4 +1,4 @@
-"""Order: decides, once, what becomes of an order; after a quarter of an hour without the others."""
+"""Order: decides once whether an order is confirmed or cancelled, at the latest 15 minutes after it was placed."""
 
 import os
 from datetime import timedelta
@@ -17,7 +17,7 @@ from services.order.events import (
 order = Service("order")
 
 PATIENCE = timedelta(seconds=float(os.environ.get("ORDER_PATIENCE_S") or 15 * 60))
-"""Time that an order waits for an answer: 15 minutes; the demonstration sets seconds."""
+"""Time that an order waits for an answer: 15 minutes. The demonstration sets it to some seconds."""
 
 
 @order.handler

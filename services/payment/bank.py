@@ -1,4 +1,5 @@
-"""The bank's client. A real one would talk HTTP behind the same methods; the pretended bank is a ledger in a file."""
+"""The client of the bank. A real one would use HTTP behind the same methods; this bank is simulated by a ledger in a
+file."""
 
 import os
 from collections.abc import AsyncGenerator, Sequence
@@ -10,7 +11,7 @@ from services.ledger import Answer, Call, Contradiction, Ledger, was_made
 
 
 class Declined(Exception):
-    """Refusal of the bank: the card is blocked."""
+    """Raised if the bank refuses a charge, because the card is blocked."""
 
 
 def is_blocked(card: str) -> bool:
@@ -18,15 +19,15 @@ def is_blocked(card: str) -> bool:
 
 
 def check_answers(card: str) -> None:
-    """Raises `ConnectionError` while the card's issuer gives no answer: cards of `silent-...`, as long as there is a
-    file PAYMENT_SILENCE."""
+    """Raise `ConnectionError` if the issuer of the card does not answer: for cards `silent-...`, while the file named
+    by PAYMENT_SILENCE exists."""
     file = os.environ.get("PAYMENT_SILENCE")
     if file and card.startswith("silent") and Path(file).exists():
         raise ConnectionError("the card's issuer does not answer")
 
 
 class Bank:
-    """Bank with its books in memory: the one for tests. `Bank.connect()` gives the one that survives its process."""
+    """A bank with its books in memory, for tests. `Bank.connect()` returns one whose books survive its process."""
 
     def __init__(self) -> None:
         self.held: dict[str, Decimal] = {}
@@ -36,13 +37,13 @@ class Bank:
     @classmethod
     @asynccontextmanager
     async def connect(cls) -> AsyncGenerator["Bank"]:
-        """The bank whose ledger is PAYMENT_LEDGER; it answers after PAYMENT_LATENCY_MS."""
+        """Open the bank whose ledger is the file PAYMENT_LEDGER. Its answers take PAYMENT_LATENCY_MS."""
         path = Path(os.environ.get("PAYMENT_LEDGER") or ".saga/bank.db")
         async with Ledger(path, latency_s=float(os.environ.get("PAYMENT_LATENCY_MS") or "0") / 1000) as ledger:
             yield LedgerBank(ledger)
 
     async def reserve(self, key: str, card: str, amount: Decimal) -> str:
-        """Set `amount` aside; the charge. Raises `Declined`."""
+        """Set `amount` aside. Return the id of the charge. Raises `Declined`."""
         call = Call("reserve", key, (card, str(amount)))
         repeated = was_made(self.calls, key, call)
         self.calls[key] = call
@@ -53,14 +54,14 @@ class Bank:
         return key
 
     async def capture(self, key: str, charge_id: str) -> None:
-        """Take what is set aside. Raises `Contradiction` for a charge that is unknown or was released."""
+        """Take the amount that is set aside. Raises `Contradiction` if the charge is unknown or was released."""
         call = Call("capture", charge_id)
         if not was_made(self.calls, key, call):
             self.taken[charge_id] = self._no_longer_held(call)
             self.calls[key] = call
 
     async def release(self, key: str, charge_id: str) -> None:
-        """Let go what is set aside. Raises `Contradiction` for a charge that is unknown or was captured."""
+        """Release the amount that is set aside. Raises `Contradiction` if the charge is unknown or was captured."""
         call = Call("release", charge_id)
         if not was_made(self.calls, key, call):
             self._no_longer_held(call)
@@ -73,7 +74,7 @@ class Bank:
 
 
 class LedgerBank(Bank):
-    """Bank with its books in a ledger."""
+    """A bank with its books in a ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()

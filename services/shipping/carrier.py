@@ -1,4 +1,5 @@
-"""The carrier's client. A real one would talk HTTP behind the same methods; the pretended one is a ledger in a file."""
+"""The client of the carrier. A real one would use HTTP behind the same methods; this carrier is simulated by a ledger
+in a file."""
 
 import os
 from collections.abc import AsyncGenerator, Sequence
@@ -9,7 +10,7 @@ from services.ledger import Answer, Call, Contradiction, Ledger, was_made
 
 
 class Refused(Exception):
-    """Refusal of the carrier: it does not deliver there."""
+    """Raised if the carrier does not deliver to an address."""
 
 
 def is_undeliverable(address: str) -> bool:
@@ -17,7 +18,7 @@ def is_undeliverable(address: str) -> bool:
 
 
 class Carrier:
-    """Carrier with its books in memory: the one for tests. `Carrier.connect()` gives the one that survives its
+    """A carrier with its books in memory, for tests. `Carrier.connect()` returns one whose books survive its
     process."""
 
     def __init__(self) -> None:
@@ -28,13 +29,13 @@ class Carrier:
     @classmethod
     @asynccontextmanager
     async def connect(cls) -> AsyncGenerator["Carrier"]:
-        """The carrier whose ledger is SHIPPING_LEDGER; it answers after SHIPPING_LATENCY_MS."""
+        """Open the carrier whose ledger is the file SHIPPING_LEDGER. Its answers take SHIPPING_LATENCY_MS."""
         path = Path(os.environ.get("SHIPPING_LEDGER") or ".saga/carrier.db")
         async with Ledger(path, latency_s=float(os.environ.get("SHIPPING_LATENCY_MS") or "0") / 1000) as ledger:
             yield LedgerCarrier(ledger)
 
     async def book(self, key: str, address: str, parcels: int) -> str:
-        """Book a way to `address`; the booking. Raises `Refused`."""
+        """Book a delivery to `address`. Return the id of the booking. Raises `Refused`."""
         call = Call("book", key, (address, str(parcels)))
         repeated = was_made(self.calls, key, call)
         self.calls[key] = call
@@ -45,7 +46,8 @@ class Carrier:
         return key
 
     async def dispatch(self, key: str, booking_id: str) -> str:
-        """Send the goods; where to ask for them. Raises `Contradiction` for a booking that is not there any more."""
+        """Send the goods. Return the tracking number. Raises `Contradiction` if the booking is unknown or was taken
+        back."""
         call = Call("dispatch", booking_id)
         if not was_made(self.calls, key, call):
             self.dispatched[booking_id] = self._no_longer_booked(call)
@@ -53,7 +55,7 @@ class Carrier:
         return f"tracking-{booking_id}"
 
     async def unbook(self, key: str, booking_id: str) -> None:
-        """Take the booking back. Raises `Contradiction` for one that is unknown or under way."""
+        """Take the booking back. Raises `Contradiction` if it is unknown or the goods have been sent."""
         call = Call("unbook", booking_id)
         if not was_made(self.calls, key, call):
             self._no_longer_booked(call)
@@ -66,7 +68,7 @@ class Carrier:
 
 
 class LedgerCarrier(Carrier):
-    """Carrier with its books in a ledger."""
+    """A carrier with its books in a ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()
