@@ -132,8 +132,7 @@ def generate_(module: Path | None, names: tuple[str, ...], is_added: bool) -> No
 
 
 def _classes_to_write(module: Path, names: tuple[str, ...], is_added: bool) -> list[str]:
-    """Return the names of the classes that a module is to have: those named, those it has, or both. Raises
-    `SyntaxError`."""
+    """Return the names of the classes to write into a module: the named, the existing, or both. Raises `SyntaxError`."""
     if names and not is_added:
         return [*names]
     there = list_classes(module.read_text("utf-8")) if module.exists() else []
@@ -143,18 +142,18 @@ def _classes_to_write(module: Path, names: tuple[str, ...], is_added: bool) -> l
 @contracts.command("write")
 @click.argument("modules", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def write_contracts(modules: tuple[Path, ...]) -> None:
-    """Write the contracts of event classes below @event: contracts/<topic>/<Name>.v<N>.avsc.
+    """Write the contracts of classes decorated with @event: contracts/<topic>/<Name>.v<N>.avsc.
 
     It imports the named modules, or all below the current folder that declare events. A version that is not released
-    (`saga contracts release`) is written over. A released one is not: a change of its class goes into the next version,
-    with version=2 at @event, and what is to be done is printed. If any contract cannot be written, none is.
+    (`saga contracts release`) is overwritten. A released version is not: its class needs version=2 (or the next number)
+    at @event, so that the change becomes a new version. If any contract cannot be written, none is.
 
     \b
     saga contracts write services/payment/events.py
 
     \b
-    Exit code 0: all contracts are as their classes say.
-    Exit code 1: nothing was written; what is to be done is printed.
+    Exit code 0: all contracts agree with their classes.
+    Exit code 1: nothing was written; standard error says what to do.
     """
     found = modules or tuple(path.relative_to(Path.cwd()) for path in find_event_modules(Path.cwd()))
     without = [str(module) for module in modules if not find_event_lines(module)]
@@ -176,10 +175,10 @@ def write_contracts(modules: tuple[Path, ...]) -> None:
 
 
 def _compare_classes(modules: Iterable[Path]) -> tuple[dict[ContractProblem, ClassDrift], list[ContractProblem], int]:
-    """Compare the event classes of these modules with their files.
+    """Compare the event classes of these modules with their contract files.
 
-    Return a problem for each class that differs, with the difference; the problems of modules that cannot be imported,
-    and of contracts that two classes declare; and the number of classes.
+    Return a problem for each class that differs, with its difference. Also return the other problems (modules that
+    cannot be imported, contracts that two classes declare) and the number of classes.
     """
     drifts: dict[ContractProblem, ClassDrift] = {}
     problems: list[ContractProblem] = []
@@ -204,14 +203,14 @@ def _compare_classes(modules: Iterable[Path]) -> tuple[dict[ContractProblem, Cla
 
 
 def _describe_drift(name: str, drift: ClassDrift, file: str, line: int) -> ContractProblem:
-    """Return the problem of a class that says something else than its file."""
+    """Return the problem of a class that differs from its contract file."""
     differences = "; ".join(drift.differences) or "a description, a lint rule or the layout of the file"
     says = f"{name} and {_to_relative(drift.file)} differ: {differences}"
     return ContractProblem(rule="class", file=file, line=line, says=says, remedy=drift.refusal or _WRITE)
 
 
 def _write_files(texts: Mapping[Path, str]) -> None:
-    """Write contracts. If a folder cannot be loaded then, restore what was there. Raises `ContractError`."""
+    """Write contracts. If a folder can no longer be loaded with them, restore the old files. Raises `ContractError`."""
     before = {file: file.read_bytes() if file.exists() else None for file in texts}
     for file, text in texts.items():
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -234,15 +233,17 @@ def _write_files(texts: Mapping[Path, str]) -> None:
 def check(module: Path | None, form: str | None) -> None:
     """Check that versions of contracts are compatible, and that classes and generated modules agree with them.
 
-    The field "compatible" of a version says what it promises: backward, it reads messages of the previous version;
-    forward, the previous version reads its messages; full, both; with _transitive, of all earlier versions. The default
-    is full_transitive: topics, queues and archives keep messages of all versions, and services are deployed, and rolled
-    back, independently of each other. Versions that it names in "upcasts" are read by upcasters.
+    The field "compatible" of a version says what it promises. backward: it reads messages of the previous version.
+    forward: the previous version reads its messages. full: both. With _transitive the promise covers all earlier
+    versions. The default is full_transitive, because topics, queues and archives keep messages of all versions, and
+    services are deployed, and rolled back, independently of each other. Versions that are listed in "upcasts" are read
+    by upcasters.
 
     Without a module it checks the contracts of the current folder, every generated module below it, and every class
-    below @event, whose modules it imports. It exits with 1 and prints the problems if a version breaks its promise, if
-    a module differs from what `saga contracts generate` would write, if a class differs from its contract (`saga
-    contracts write`), if contracts are invalid, or if a released version (`saga contracts release`) has changed.
+    decorated with @event; it imports the modules of these classes. It exits with 1 and prints the problems if a version
+    breaks its promise, if a module differs from what `saga contracts generate` would write, if a class differs from its
+    contract (`saga contracts write`), if contracts are invalid, or if a released version (`saga contracts release`) has
+    changed.
     """
     problems: list[ContractProblem] = []
     if module is not None:
@@ -354,7 +355,7 @@ def print_problems_and_exit(
 ) -> None:
     """Print the problems, or that there are none, and end the command: with exit code 1 if there are any.
 
-    `rules`: the rules that were applied, each with a sentence. `good`, `bad`: further lines for people, if there are no
+    `rules`: the rules that were applied, each with a sentence. `good`, `bad`: lines of the text output, if there are no
     problems or after the problems. `counts`: numbers of the things that were checked, for JSON.
     """
     match form:

@@ -108,7 +108,7 @@ def _switching(kind: str, *options: Option, off: bool = False, check: Callable[.
 
 
 def _switch(service: str, wanted: Switch, operator: Operator, deployment: Deployment) -> None:
-    """Publish the request for a control, wait for the service's answer, and print it."""
+    """Send the service a request for a control, wait for its answer, and print it."""
     sent = asyncio.run(operator_commands.send_switch(service, wanted, operator, deployment))
     entry = asyncio.run(operator_commands.wait_for_entry(service, sent, deployment, operator.wait_s))
     if entry is None:
@@ -166,9 +166,9 @@ def _make_limit(off: bool, **given: Any) -> dict[str, Any]:
     check=_make_limit,
 )
 def limit(service: str, wanted: Switch, operator: Operator, deployment: Deployment) -> None:
-    """Override the declared limits of a resource or a handler of SERVICE, by lower or higher ones.
+    """Override the declared limits of a resource or a handler of SERVICE. The new limits may be lower or higher.
 
-    Limits that are not given stay as declared. They hold for each process: two workers let through twice as many.
+    Limits that are not given stay as declared. They apply to each process: two workers admit twice as many.
 
     \b
     Exit codes: as `saga control pause`.

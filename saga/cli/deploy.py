@@ -1,4 +1,4 @@
-"""`saga deploy`: look before a release is deployed."""
+"""`saga deploy`: check a release before it is deployed."""
 
 import asyncio
 from dataclasses import asdict

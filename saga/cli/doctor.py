@@ -15,7 +15,7 @@ from saga.support.clock import SystemClock
 from saga.support.printable import count_noun, printable_lines
 
 NAMED_MAX = 3
-"""Maximum number of names before the text of a finding. Others are listed after it."""
+"""Maximum number of names before the text of a finding. If there are more, all names are listed after the text."""
 
 
 @click.command()

@@ -34,7 +34,7 @@ class GraphPart:
     """The part of a graph that is drawn."""
 
     start: str | None
-    """Event from which everything that is drawn can follow; `None` for any."""
+    """Draw only what can follow from this event; `None` draws everything."""
     services: tuple[str, ...]
     """Services that are drawn with their neighbours; empty for all."""
 

@@ -56,9 +56,9 @@ def new(operator: Operator) -> None:
 def rewrap(operator: Operator) -> None:
     """Wrap the secrets of all subjects with the newest key, and print which keys are no longer needed.
 
-    Remove those, and their copies: then no earlier backup of the secrets can be decrypted, and so none of a subject
-    that was forgotten since. Services keep running, and others may create keys meanwhile: a key is printed only if no
-    secret uses it and none will.
+    Remove the printed keys and their copies. Then earlier backups of the secrets can no longer be decrypted, and with
+    them those of subjects that were forgotten since. Services keep running, and others may create keys meanwhile: a key
+    is printed only if no secret uses it and none will.
 
     \b
     Exit code 0: all secrets are wrapped with the newest key.

@@ -35,7 +35,7 @@ async def print_attention(
 
 
 def attention_to_json(each: AttentionItem) -> dict[str, object]:
-    """Return a record and its state as JSON values."""
+    """Convert a dead letter, escalation or failing run and its state to JSON values."""
     fields = asdict(each.letter)
     blame = fields.pop("blame")
     return {**fields, "class": blame, "now": each.state}

@@ -111,8 +111,9 @@ class Main(LazyGroup):
 
 
 def _leave_threads(code: int) -> None:
-    """End the process with this code if threads of a driver are still running. The interpreter cannot shut down beside
-    them: the driver would end the process with SIGABRT.
+    """End the process at once with this code if threads of a driver are still running.
+
+    Python cannot shut down while they run: the driver would end the process with SIGABRT.
     """
     if UNCLOSED:
         for stream in (sys.stdout, sys.stderr):

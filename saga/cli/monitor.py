@@ -367,15 +367,16 @@ def _find_unattended(settings: Settings) -> list[ServiceOffsets]:
 def rates(monitor: str | None, broker: str | None, as_json: bool) -> None:
     """Show throughput, latency and failures of each handler.
 
-    All of the last hour before the newest transition; /s is of the last five whole ones. p50, p95, p99: half,
-    95 % and 99 % of its runs took no longer, in milliseconds; they are exact to a twelfth. STORM: in the last five
-    minutes it failed at least 20 times so that it is tried again, and more often than it came to an end.
+    The numbers cover the hour before the newest transition; the rate per second (/s) covers its last five whole
+    minutes. p50, p95 and p99 are durations in milliseconds that 50 %, 95 % and 99 % of the handler's runs did not
+    exceed, with an error of at most a twelfth. STORM marks a retry storm: in the last five minutes at least 20 attempts
+    failed and are retried, and these are more than the runs that finished.
 
-    A partition is hot that gets at least 100 messages, and three times as many as the mean of its topic; a saga that
-    has 50 transitions or more.
+    A partition is hot if it gets at least 100 messages, and three times as many as the mean of its topic. A saga is hot
+    if it has 50 transitions or more.
 
-    If SAGA_MONITOR is set, or --monitor given, the monitor there is asked; if it does not answer, or neither is given,
-    the topic saga.transitions is read from its oldest record on. Which of both it was is told on standard error.
+    The monitor at SAGA_MONITOR or --monitor is asked. If none is set, or it does not answer, the topic saga.transitions
+    is read from its oldest record. Standard error says which one was used.
 
     \b
     Exit code 0: shown.

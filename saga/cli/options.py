@@ -99,8 +99,10 @@ def _make_record(who: str, why: str) -> Operator:
 
 
 def _find_user() -> str:
-    """Return the name of the user if the broker is embedded, as in development. Elsewhere a name has to be given: on a
-    server the user is often a shared one."""
+    """Return the name of the operating system's user if the broker is embedded, as in development.
+
+    With another broker a name must be given, because on a server several people often share a user.
+    """
     context = click.get_current_context(silent=True)
     try:
         settings = Settings.from_environment(broker=context.params.get("broker") if context is not None else None)

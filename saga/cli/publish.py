@@ -27,7 +27,7 @@ from saga.messages import Event
 BATCH = 500
 """Number of events that are published together."""
 LINE_TIMES = 4
-"""How many times longer than a record a line may be, because JSON needs more space than Avro."""
+"""Maximum size of a line as a multiple of the maximum size of a record, because JSON needs more space than Avro."""
 SPOOL_BYTES_MAX = 32_000_000
 """Maximum size of the input that is kept in memory while it is checked, in bytes. Larger input is kept on disk."""
 PROBLEMS_SHOWN_MAX = 20

@@ -26,7 +26,7 @@ from saga.support.clock import SystemClock
 from saga.telemetry.logs import EventLog
 
 GRACE_S = 5.0
-"""Seconds after the drain within which everything that still keeps the process running must end."""
+"""Seconds after the drain. If something still keeps the process running then, the process is ended."""
 
 
 @click.command()

@@ -118,9 +118,9 @@ def list_command(deployment: Deployment, selection: Selection, only_open: bool, 
     saga among them, that wait for a message that tells when the saga began. If the service has forgotten the saga, they
     wait for ever.
 
-    A part of a fan-in is open until its handler can never run: it is closed, has run, or emits outcomes and the saga
-    has ended there. It is not open either in a saga that has an outcome, or failed as far as some service knows, if
-    nothing else is open anywhere and no service has written anything for an hour.
+    A message of a fan-in counts as open, except in two cases. One: its handler can never run, because it is closed, has
+    already run, or emits outcomes and the saga has ended in this service. Two: the saga has an outcome or a failure
+    that some service knows, nothing else is open in any service, and no service has written anything for an hour.
 
     With --dead: everything that the services published on their topics <service>.dead, and what blocks a saga in their
     stores, each with its reason and its state: dead letters, escalations (a compensation that fails, or something that
@@ -278,7 +278,7 @@ def _wait(saga: str, deployment: Deployment, wait_s: int | None) -> list[str]:
 
 
 def _show(saga_id: str, details: ShowOptions, deployment: Deployment, as_json: bool) -> None:
-    """Print one saga as it is. Exit with code 1 if no service knows it."""
+    """Print one saga in its current state. Exit with code 1 if no service knows it."""
     seen = asyncio.run(read_saga(saga_id, deployment, details.service))
     if not seen.histories:
         where = f"{details.service} does not know" if details.service else "no service knows"
@@ -302,7 +302,7 @@ def _show(saga_id: str, details: ShowOptions, deployment: Deployment, as_json: b
 
 
 async def _reveal(saga: str, seen: SagaDetails, operator: Operator) -> EventDecoder:
-    """Record in the key log who sees the saga's events, then return a decoder that decrypts them."""
+    """Return a decoder that decrypts the saga's events, after recording in the key log who sees them."""
     ring = key_ring_of(Settings.from_environment())
     decoder = await make_decoder(seen.histories, ring)
     ring.append_audit_line("reveal", saga, operator.who, operator.why)
@@ -379,7 +379,7 @@ def _format_heading(saga: str, seen: SagaDetails, service: str | None) -> list[s
 
 
 def _name_history(history: SagaHistory) -> str:
-    """Return the service's name. If the version of its state is not the first, include it."""
+    """Return the service's name, with the version of its state if that is not the first."""
     version = history.progress.version
     return f"{history.service} (state version {version})" if version > 1 else history.service
 
@@ -435,7 +435,7 @@ _CELLS: tuple[Callable[[TimelineEntry], str], ...] = (
 
 
 def _format_story(line: TimelineEntry) -> str:
-    """Describe the message, and how the service processed it."""
+    """Describe the message of a transition, and what the service did with it."""
     story = line.type + (f" -> {', '.join(line.emitted)}" if line.emitted else "")
     if line.steps:
         story += f"  [{', '.join(line.steps)}]"
@@ -466,31 +466,31 @@ def _format_open_work(seen: SagaDetails) -> list[str]:
 def verify(saga_id: str | None, deployment: Deployment, as_json: bool) -> None:
     """Check that recorded histories are unchanged and complete.
 
-    Each transition holds the hash of the one before it, the first one that of its service and saga, and the progress
-    that of the last one. So a transition that was changed, left out or inserted is found, in archives too, and a
-    history in the place of another one. Each transition also holds digests of what it changed in the progress: state,
-    outcome, inbox, completed runs, closed handlers, compensable results, queued and pending messages, and what is to be
-    compensated must be what the transitions lead to. So cutting off the last transitions is found, even if count and
-    hash were adjusted.
+    Transitions form a hash chain: each one contains the hash of the one before it, the first one the hash of its
+    service and saga, and the progress the hash of the last one. So the command finds a transition that was changed,
+    left out or inserted, in archives too, and a history that was put in the place of another one. Each transition also
+    contains digests of what it changed in the progress: state, outcome, inbox, completed runs, closed handlers,
+    compensable results, queued and pending messages, and what is to be compensated. The progress must match them. So
+    the command finds that the last transitions were cut off, even if count and hash were adjusted.
 
-    The transition events on the topic saga.transitions are the witness. With it an earlier version of a whole progress,
-    another history, a missing progress that cannot have expired, and two transitions with one number are found, for as
-    long as the topic keeps the events (SAGA_TRANSITIONS_DAYS). Whoever can write to the topic as well can deceive it.
-    `saga sagas rebuild` publishes what it rebuilds, and that is the history from then on. With SAGA_TRANSITIONS=off
-    there is no witness.
+    The transition events on the topic saga.transitions are the witness. With it the command finds an earlier version of
+    a whole progress, another history, a missing progress that cannot have expired, and two transitions with one number,
+    for as long as the topic keeps the events (SAGA_TRANSITIONS_DAYS). Somebody who can write to the topic as well can
+    deceive it. `saga sagas rebuild` publishes what it rebuilds, and that is the history from then on. With
+    SAGA_TRANSITIONS=off there is no witness.
 
     \b
-    Not found, because nothing in the store shows it:
+    Not found, because nothing in the store shows it (fields of the progress in parentheses):
     - without the witness: an earlier version of a whole progress, a missing progress, and changes by somebody who
       computed all hashes again
-    - begun runs (intents): a change or removal that contradicts nothing, or an additional one
-    - which self-consumed events handlers still wait for (own), or are withdrawn with a result: one that is missing,
-      or was put back; and which of them the version takes that wrote last (heard)
-    - the times of inbox entries, and an additional one with the time 0: these stand for self-consumed events, too
-    - the mark that everything is published (published), while a run has begun; and from which transition on (told)
-      transition events are to be published
+    - begun runs (intents): an additional one, or a change or removal that contradicts nothing
+    - self-consumed events that handlers still wait for or that are withdrawn with a result (own): one that was removed
+      or put back
+    - the types of self-consumed events in the release of the service that wrote last (heard)
+    - the times of inbox entries, and an additional entry with the time 0, as self-consumed events have it
+    - the number of published transitions (published) while a run has begun, and of published transition events (told)
     - the start of a saga that was not known from the beginning
-    - who started a saga (principal), if it is left out: earlier releases that did not know it leave it out, too
+    - who started a saga (principal), if it is left out: earlier releases left it out, too
     - before the first transition: everything but service, saga and start
 
     So this finds mistakes and manual tampering. It proves nothing against those who can write to store and topic and
@@ -565,20 +565,20 @@ def repair(
 
     Whatever waits for a time (parked runs, failing compensations, deadlines, suspended runs) has a timer on a topic. If
     these topics were deleted, or offsets on them moved, no timer fires: this command publishes the timer of each
-    waiting saga again, and the service continues. Work that has begun or is ready, and was left for longer than a
-    handler may take, this command continues itself, with the same idempotency keys.
+    waiting saga again, and the service continues. If work has begun or is ready, and nothing has happened for longer
+    than a handler may take, this command continues it itself, with the same idempotency keys.
 
     Topics that were deleted and created again, or a log that was lost, no longer contain what was published there, but
     the progress of each saga does. This command publishes it again, in the same order and with the same ids, so that
     consumers recognize duplicates. It finds these topics by itself.
 
-    After a release in which a handler begins to take an event that its own service emits: what earlier releases emitted
-    is in the progress of each saga, which handles it with its next message. This command does it for all sagas at
-    once, also for those that will get no message. MODULES declare the services: call `saga sagas repair
-    services.payment --dry-run` first, then without.
+    A new release may have a handler for an event that the service itself emits. Events of this type that earlier
+    releases emitted are in the progress of each saga, and a saga handles them with its next message. This command
+    handles them in all sagas at once, also in those that will get no message.
 
-    Call it when all processes run the new release. They may keep running: it works like one more of them. It may be
-    stopped at any time and called again: it continues with what is left.
+    MODULES declare the services: call `saga sagas repair services.payment --dry-run` first, then without. Call it when
+    all processes run the new release. They may keep running: it works like one more of them. It may be stopped at any
+    time and called again: it continues with what is left.
 
     \b
     Exit code 0: done, or printed with --dry-run.
@@ -669,14 +669,14 @@ def rebuild(  # one parameter for each option
 ) -> None:
     """Rebuild lost progress documents from the topics.
 
-    It finds sagas of which the service has handled messages and its store has no progress: after a store was restored
-    from an old copy, or documents were removed. MODULES declare the services: call `saga sagas rebuild services.payment
-    --dry-run` first, then with --apply. An existing progress is never changed.
+    It finds sagas of which the service has handled messages but its store has no progress, because the store was
+    restored from an old copy, or documents were removed. MODULES declare the services: call `saga sagas rebuild
+    services.payment --dry-run` first, then with --apply. An existing progress is never changed.
 
-    No external system is called. The run of a handler that emitted something is recorded as the log has it. One that
-    emitted nothing, and makes no external call, runs again here. Any other is left to the service, which runs it with
-    the same idempotency keys as before. A saga that the log does not determine is refused, with the reason. Results of
-    steps are not in the log, and so not in the rebuilt progress.
+    No external system is called. If a handler emitted something, its run is recorded as the log shows it. If it emitted
+    nothing and makes no external call, it runs again here. Any other run is left to the service, which repeats it with
+    the same idempotency keys as before. If the log does not determine a saga, the saga is refused, with the reason.
+    Results of steps are not in the log, and so not in the rebuilt progress.
 
     \b
     Exit code 0: all were rebuilt, or would be.

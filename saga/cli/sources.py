@@ -17,18 +17,19 @@ class ManifestSources(NamedTuple):
     """The manifests that a command is about."""
 
     manifests: Mapping[str, Manifest]
-    """By service."""
+    """Manifests by service."""
     files: Mapping[str, str]
-    """Path of the file of each manifest that was read from one, by service."""
+    """Path of each manifest's file, by service. Manifests made from modules have none."""
     folder: Path | None
-    """Folder from which they were read, if it is one."""
+    """Folder from which manifests were read; `None` if there is no folder, or more than one."""
 
 
 def load_manifests(sources: Sequence[str], folder: Path | None) -> ManifestSources:
     """Return the manifests of these sources: files, folders of files, and modules that declare services.
 
-    Without sources they are those of `folder`, or of `manifests/` beside `contracts/`. A service that is named later
-    replaces an earlier one. Raises `ConfigurationError` for a file or module that cannot be used, or if there is none.
+    Without sources they are read from `folder`, or from `manifests/` beside `contracts/`. If several sources have the
+    same service, modules take precedence over folders, and folders over files. Raises `ConfigurationError` for a file
+    or module that cannot be used, or if there is none.
     """
     if folder is None and not sources:
         try:
