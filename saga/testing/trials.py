@@ -333,7 +333,9 @@ def _find_saga(service: PreparedService, each: "Event | Change[Any] | timedelta"
 async def _process_arrival(
     service: ServiceRuntime, clock: TrialClock, number: int, event: "Event | Change[Any]"
 ) -> None:
-    """Process one event or change of the script until it is finished. Skip an event that the service does not consume."""
+    """Process one event or change of the script until it is finished. Skip an event that the service does not
+    consume.
+    """
     if isinstance(event, Change):
         message = make_arriving_change(service, event, clock)
     elif name_of(type(event)) not in service.contracts:

@@ -1,4 +1,4 @@
-"""Tests of the promises of `saga.broker.port`, one for each. To test a broker, subclass `BrokerConformance`:
+"""Tests of the guarantees in `saga.broker.port`, one for each. To test a broker, subclass `BrokerConformance`:
 
     class TestMine(BrokerConformance):
         @pytest.fixture
@@ -10,11 +10,11 @@
             ...
 
 Each call of `connect` returns a broker that is not open yet. All brokers of one test share a log, as different
-processes would. Runs with pytest-asyncio in its automatic mode.
+processes would. The suite runs with pytest-asyncio in its automatic mode.
 
-The suite is composed of smaller ones: ends of the log, marks of partitions in progress, refusals, and logs that lose
-records, are replaced or become unreadable. Records of other producers are tested in
-`saga.testing.conformance.foreign_records`.
+`BrokerConformance` combines smaller suites. They test the ends of the log, the marks of partitions in progress, what a
+broker refuses to publish, and logs that lose records, are replaced, or become unreadable. Records of other producers
+are tested in `saga.testing.conformance.foreign_records`.
 """
 
 import asyncio
@@ -88,8 +88,8 @@ class EndsConformance(BrokerSuite):
 
 
 class LeavingConformance(BrokerSuite):
-    """Tests of the mark that messages of a partition are in progress. If nothing clears the mark, the next owner gets
-    it.
+    """Tests of the mark that says that messages of a partition are in progress. The mark stays until it is cleared, so
+    the partition's next owner sees it.
     """
 
     async def test_partitions_that_nothing_has_begun_have_no_mark(self, broker: Broker, topic: str, group: str) -> None:
@@ -195,11 +195,13 @@ class RemovalConformance(BrokerSuite):
 
 
 OLD, NEW = 40, 120
-"""Number of records in the old log and in the new one. All offsets of the old log also exist in the new one."""
+"""Number of records in a topic before and after it is created again. There are more afterwards, so every offset of the
+old log also exists in the new one.
+"""
 
 
 class ReplacementConformance(BrokerSuite):
-    """Tests that an offset belongs to one log: a topic that is created again is read from its beginning."""
+    """Tests that an offset belongs to one log: after a topic was created again, it is read from its beginning."""
 
     async def test_a_topic_keeps_its_log_and_each_record_names_it(
         self, connect: Connect, broker: Broker, topic: str, group: str
@@ -285,17 +287,15 @@ KEYS = 24
 
 
 class UnreadableConformance(BrokerSuite):
-    """Tests that an unreadable record stalls only its partition, is reported, and is read after it has been
-    repaired.
-    """
+    """Tests that an unreadable record stalls only its partition, is reported, and is read once it has been repaired."""
 
     no_damage_reason = "give the fixture `damage`, or say here why no record of this broker can become unreadable"
     damaged_topic_partitions = 12
 
     @pytest.fixture
     def damage(self) -> Damage:
-        """Provide a function that damages a stored record. Parametrise the fixture if there are several kinds of
-        damage.
+        """Provide a function that damages a stored record. Parametrise the fixture if records can be damaged in several
+        ways.
         """
         pytest.skip(self.no_damage_reason)
 
@@ -338,7 +338,7 @@ class UnreadableConformance(BrokerSuite):
         assert sorted(before.records + after.records) == stored
 
     async def _scan(self, broker: Broker, topic: str) -> tuple[list[Record], str]:
-        """Return the records that a scan yields, and the error that ends it."""
+        """Scan the topic. Return the records that were read, and the error that ended the scan."""
         found: list[Record] = []
         try:
             async for record in broker.scan(topic):
@@ -360,7 +360,7 @@ class UnreadableConformance(BrokerSuite):
 
 
 class DamagedPartitionReader:
-    """Reader that collects the records of one partition apart from the others."""
+    """A reader that collects the records of the damaged partition separately from the others."""
 
     def __init__(
         self, membership: Membership, listener: RecordingListener, partition: Partition, within_s: float
@@ -403,7 +403,7 @@ class BrokerConformance(
     ForeignConformance,
     EndsConformance,
 ):
-    """All tests for brokers. Abilities in which brokers may differ are attributes of `BrokerSuite`."""
+    """All tests for brokers. Set the attributes of `BrokerSuite` to say what your broker can do."""
 
     # ---------------------------------------------------------------- publish and read
 

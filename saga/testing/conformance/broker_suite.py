@@ -1,4 +1,4 @@
-"""Base of every suite for brokers: fixtures that an adapter's test provides, and actions that the tests share."""
+"""Base class of the suites for brokers: fixtures that an adapter's test provides, and actions that the tests share."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
@@ -15,7 +15,7 @@ from saga.support.clock import SystemClock
 
 @dataclass
 class RecordingListener:
-    """A listener that records its calls. It gives up a partition only when `may_let_go` is set."""
+    """A listener that records its calls. It does not give up partitions while `may_let_go` is cleared."""
 
     has: dict[Partition, int] = field(default_factory=dict)
     calls: list[tuple[str, frozenset[Partition]]] = field(default_factory=list)
@@ -24,10 +24,11 @@ class RecordingListener:
     expired: dict[Partition, list[range]] = field(default_factory=dict)
     """Ranges of offsets that were removed before they were read."""
     replaced: dict[Partition, list[int]] = field(default_factory=dict)
-    """Offsets at which reading had stopped in a log that was then replaced by another one."""
+    """For each partition whose log was replaced by another one, the offset at which reading had stopped in the old log.
+    """
     may_let_go: asyncio.Event = field(default_factory=asyncio.Event)
     before_letting_go: Callable[[], Awaitable[None]] | None = None
-    """Function called before a partition is given up, at the time when a worker commits its work."""
+    """Function called before a partition is given up, at the point where a worker commits its work."""
 
     def __post_init__(self) -> None:
         self.may_let_go.set()
@@ -60,7 +61,7 @@ class RecordingListener:
         self.added.append((topic, before, now))
 
     def partitions_of(self, what: str) -> frozenset[Partition]:
-        """Return all partitions for which one kind of call was made.
+        """Return all partitions for which the listener got one kind of call.
 
         Kinds are `assigned`, `revoked`, `gone` (lost after it was revoked) and `lost` (without being revoked).
         """
@@ -68,7 +69,7 @@ class RecordingListener:
 
 
 def event(topic: str, key: str, value: str | None = "") -> Outgoing:
-    """Return a record to publish."""
+    """Make a record to publish."""
     return Outgoing(topic, key.encode(), None if value is None else value.encode(), ())
 
 
@@ -79,7 +80,7 @@ def values(records: Collection[Record]) -> list[str]:
 
 Connect: TypeAlias = Callable[[], Broker]
 Remove: TypeAlias = Callable[[Mapping[Partition, int]], Awaitable[None]]
-"""Function that removes all records below these offsets from the log, whether they were read or not."""
+"""Function that removes all records below these offsets from the log, even records that were not read yet."""
 Recreate: TypeAlias = Callable[[str, int], Awaitable[None]]
 """Function that deletes a topic and creates it again with this number of partitions."""
 
@@ -88,15 +89,15 @@ LOOK_S = 0.005
 
 
 class BrokerSuite:
-    """A log of one topic, and members of groups that read it. Attributes describe the abilities in which brokers may
-    differ.
+    """Base class for tests with one topic, and members of consumer groups that read it. Subclasses set the attributes
+    in which brokers may differ.
     """
 
     partitions = 4
     within_s = 10.0
-    """Maximum time in seconds for everything that a test waits for."""
+    """Maximum time in seconds that a test waits for anything."""
     drain_s = 5.0
-    """Minimum time in seconds that the broker waits until a member returns from `on_revoked`, before it reassigns the
+    """Minimum time in seconds that the broker waits for a member's `on_revoked` to return, before it reassigns the
     partition.
     """
 
@@ -117,7 +118,7 @@ class BrokerSuite:
 
     @pytest.fixture
     def prefix(self) -> str:
-        """Provide a prefix for this test's names, for logs that outlive the test."""
+        """Provide a prefix for the names of topics and groups, for a log that is shared by several tests."""
         return ""
 
     @pytest.fixture
@@ -146,7 +147,7 @@ class BrokerSuite:
         await CLOCK.within(self.within_s, holds())
 
     async def complete(self, listener: RecordingListener) -> None:
-        """Wait until the listener has been assigned all partitions of one topic."""
+        """Wait until the listener has been assigned all partitions of the topic."""
         await self.until(lambda: len(listener.has) == self.partitions)
 
     @asynccontextmanager
@@ -167,7 +168,7 @@ class BrokerSuite:
         *,
         listener: RecordingListener,
     ) -> list[Record]:
-        """Read at least the next `count` records, and return them with any others of the same poll."""
+        """Poll until at least `count` records have been read, and return all records that were read."""
         records: list[Record] = []
 
         async def fill() -> None:

@@ -2,9 +2,11 @@
 `BrokerConformance` sends all of them through its broker.
 
 A row is one record: the family of producers, what is unusual about it, its value and headers, the verdict and the
-reason. Every row either represents one order, `{"order_id": "o-1", "total": 9.80, "quantity": 3, "at":
-2026-11-21T14:06:40.123Z}`, of the contract `com.shop.OrderPlaced`, or is no order. Parts of a record that we do not
-need are no reason to refuse it. A record that is refused or skipped has a reason. No value is guessed.
+reason. A row either represents one order, `{"order_id": "o-1", "total": 9.80, "quantity": 3, "at":
+2026-11-21T14:06:40.123Z}`, of the contract `com.shop.OrderPlaced`, or it is not an order.
+
+A service must not refuse a record because of parts that it does not need. If it refuses or skips a record, it gives a
+reason. It never guesses a value.
 """
 
 import base64
@@ -27,9 +29,13 @@ from saga.errors import BadInput, SchemaUnasked, UnknownSchema
 from saga.messages import Event, Headers, Message, Outgoing, Record, Writer
 
 Verdict: TypeAlias = Literal["handled", "waits", "refused", "letter", "passed"]
-"""Result of the service for a record. `handled`: handled as that order. `waits`: its saga is parked until a release
-that knows its version is deployed. `refused`: a dead letter that blocks its saga and can be replayed. `letter`: a dead
-letter that blocks no saga. `passed`: skipped, and counted unless the record is certainly meant for others.
+"""How a service treats a record.
+
+- `handled`: handled as the order that the row represents.
+- `waits`: its saga is parked until a release that knows its version is deployed.
+- `refused`: a dead letter that blocks its saga and can be replayed.
+- `letter`: a dead letter that blocks no saga.
+- `passed`: skipped, and counted unless the record is certainly meant for others.
 """
 
 KEY: Final = b"o-1"
@@ -60,9 +66,7 @@ CONTRACTS: Final[tuple[dict[str, Any], ...]] = tuple(
 
 
 def _schema(name: str = "OrderPlaced", space: str | None = "com.shop", **types: Any) -> dict[str, Any]:
-    """Return a sender's schema: our schema with other types for some fields, with additional fields, or without some
-    (`None`).
-    """
+    """Make a sender's schema: ours with other types for some fields, with additional fields, or without some (`None`)."""
     fields = {field["name"]: field["type"] for field in CONTRACTS[0]["fields"]} | types
     named = [{"name": field, "type": type_} for field, type_ in fields.items() if type_ is not None]
     return {"type": "record", "name": name, **({"namespace": space} if space else {}), "fields": named}
@@ -74,7 +78,7 @@ FINGERPRINTS: Final = {
     "OrderPacked": bytes.fromhex("bb90f8e81a079e72"),
     "OrderRelayed": bytes.fromhex("155394ce28b08e52"),
 }
-"""Fingerprints of our contracts, as any implementation of Avro computes them."""
+"""Fingerprints of our contracts. Every implementation of Avro computes the same."""
 
 
 def _long(number: int) -> bytes:
@@ -86,7 +90,7 @@ def _long(number: int) -> bytes:
 
 
 def _avro(schema: Any, value: Any) -> bytes:
-    """Encode a value. This encoder for the few types of these schemas is written by hand, so that no library is tested
+    """Encode a value. The encoder is written by hand for the few types in these schemas, so that no library is tested
     against itself.
     """
     match schema:
@@ -123,21 +127,21 @@ def _body(schema: Any, **values: Any) -> bytes:
 
 
 def _single(name: str = "OrderPlaced") -> bytes:
-    """Return an order or other event of one of our contracts, in Avro single-object encoding."""
+    """Encode an order, or the same fields as another of our contracts, in Avro single-object encoding."""
     return b"\xc3\x01" + FINGERPRINTS[name] + _body(_schema(name))
 
 
 def _unknown() -> bytes:
-    """Return a value in Avro single-object encoding whose schema is unknown to the service."""
+    """Encode a value in Avro single-object encoding with a schema that the service does not know."""
     return b"\xc3\x01unknown!" + _body(_schema(more=STRING), more="x")
 
 
 SCHEMAS: Final[dict[int, str]] = {}
-"""Schemas of the registry, by id."""
+"""Schemas in the registry, by id."""
 
 
 def _frame(schema: Any = None, **values: Any) -> bytes:
-    """Return a value in the wire format of a schema registry, and add the schema to the registry."""
+    """Encode a value in the wire format of a schema registry, and add its schema to the registry."""
     given = _schema() if schema is None else schema
     id_ = len(SCHEMAS) + 1
     SCHEMAS[id_] = json.dumps(given)
@@ -152,13 +156,13 @@ def _json(**fields: Any) -> bytes:
 
 
 def _event(**attributes: Any) -> bytes:
-    """Return a CloudEvent in structured mode."""
+    """Encode a CloudEvent in structured mode."""
     event = {"specversion": "1.0", "id": "7", "source": "/shop", "type": "com.shop.OrderPlaced", "data": _FIELDS}
     return json.dumps({name: value for name, value in (event | attributes).items() if value is not ...}).encode()
 
 
 def _ce(type_: str = "com.shop.OrderPlaced", **more: str | bytes | None) -> Headers:
-    """Return the headers of a CloudEvent in binary mode. `content`: its content type."""
+    """Make the headers of a CloudEvent in binary mode. `content`: its content type."""
     named = {"type": type_, "id": "7", "source": "/shop", "specversion": "1.0", **more}
     content = named.pop("content", None)
     made = [(f"ce_{name}", _bytes(value)) for name, value in named.items() if value is not None]
@@ -180,7 +184,7 @@ def _type_header(type_: str) -> Headers:
 
 @dataclass(frozen=True, slots=True)
 class ForeignRecord:
-    """A record of another project, and the verdict that is right for it."""
+    """A record of another project, with the correct verdict."""
 
     family: str
     what: str
@@ -402,7 +406,7 @@ def _structured_records() -> tuple[ForeignRecord, ...]:
 
 
 def _registry_records() -> tuple[ForeignRecord, ...]:
-    """Return values with the id of a registry's schema, which stands before the value or in a header."""
+    """Return records that refer to a schema in a registry, by an id before the value or in a header."""
     body = _body(_schema())
     elsewhere = "which is not read"
     debezium = [("MicroTimestamp", LONG), ("Timestamp", LONG), ("NanoTimestamp", LONG)]
@@ -455,7 +459,7 @@ def _connect(type_: str, name: str) -> dict[str, Any]:
 
 
 def _records_with_headers() -> tuple[ForeignRecord, ...]:
-    """Return records with headers that the service needs, and with others."""
+    """Return records with headers that the service needs, and with additional ones."""
     sender, ours = "librdkafka, C", _single()
     return (
         ForeignRecord(sender, "a header without a value", ours, (*_ce(), ("x-none", None))),
@@ -507,7 +511,7 @@ def _writer(id_: int) -> Writer:
 
 
 class ConsumingService:
-    """A service that consumes orders, used to find out how a record is treated."""
+    """A service that consumes orders, used to find out how it treats a record."""
 
     def __init__(self, folder: Path) -> None:
         for contract in CONTRACTS:
@@ -531,7 +535,7 @@ class ConsumingService:
         return take
 
     def judge(self, record: Record) -> tuple[Verdict, str]:
-        """Return the service's verdict on a record as delivered by a broker, and the reason."""
+        """Return the service's verdict on a record that a broker delivered, and the reason."""
         id_ = schema_id_of(record)
         if id_ is not None:
             record = record._replace(writer=_writer(id_))
@@ -549,7 +553,7 @@ class ConsumingService:
         return ("handled", "") if event == self.orders[taken.type] else ("refused", f"it became {event}")
 
     def _decode(self, message: Message) -> Event:
-        """Return the event in a message. If necessary, ask the registry for its schema."""
+        """Decode the event in a message. Ask the registry for the schema if the service does not have it yet."""
         handler = f"take_{message.type}"
         try:
             return self.prepared.decode(handler, message)
@@ -564,7 +568,7 @@ class ForeignConformance:
     async def test_each_record_of_other_producers_gets_its_verdict(
         self, broker: Broker, topic: str, tmp_path: Path
     ) -> None:
-        """Publish all records under one key, so that they stay in order, and judge each as if it had the key of its
+        """Publish all records under one key, so that they stay in order. Judge each record as if it had the key of its
         row.
         """
         seen, wrong = ConsumingService(tmp_path), list[str]()

@@ -1,4 +1,4 @@
-"""Tests of the promises of `saga.store.port` and of `saga.change`, one for each.
+"""Tests of the guarantees in `saga.store.port` and `saga.change`, one for each.
 
 An adapter's test subclasses `StoreConformance` and provides two fixtures:
 
@@ -8,9 +8,9 @@ An adapter's test subclasses `StoreConformance` and provides two fixtures:
         @pytest.fixture
         def passes(self, clock: SettableClock) -> PassTime: ...
 
-A store that also notes changes subclasses `ChangesConformance`, with the fixture `opens`.
+The test of a store that also records document changes subclasses `ChangesConformance`, with the fixture `opens`.
 
-A crash of the process and faults of the medium differ from store to store: the adapter's own tests cover those.
+Crashes of the process and faults of the storage medium differ from store to store. The adapter's own tests cover those.
 """
 
 import asyncio
@@ -29,18 +29,20 @@ from saga.support.clock import SystemClock
 OpenStore: TypeAlias = Callable[[], Store]
 """Function that creates another store on the same storage, not open yet. The storage is empty at first."""
 PassTime: TypeAlias = Callable[[float], Awaitable[None]]
-"""Function that advances the time that expiry uses by a number of seconds; a negative number turns it back."""
+"""Function that advances the clock used for expiry by a number of seconds; a negative number turns it back."""
 
 DAY_S = 86_400.0
 
 
 class StoreConformance:
-    """Tests of a store. `store` and `other` are two open stores on the same storage, like those of two processes."""
+    """Tests of a store. `store` and `other` are open at the same time on the same storage, like the stores of two
+    processes.
+    """
 
     expiry_grain_s: float = 1.0
     """Precision of the store's expiry, in seconds."""
     expiries_s: Sequence[float] = (29 * DAY_S, 30 * DAY_S, 31 * DAY_S, 365 * DAY_S, 40 * 365 * DAY_S)
-    """Expiry times in seconds that the store must accept: around the limits at which a store may encode them
+    """Expiry times in seconds that the store must accept: values around 30 days, where a store may encode them
     differently, and a very long one.
     """
 
@@ -355,7 +357,7 @@ class StoreConformance:
 BAG, BOX = "bags", "boxes"
 CLOCK = SystemClock()
 OVER_S = 0.01
-"""Additional pause in seconds after an expiry time, because the store's clock may round differently."""
+"""Pause in seconds that is added to an expiry time, because the store's clock may round differently."""
 
 
 class ChangeStore(Store, ChangeSource, Protocol):
@@ -540,7 +542,9 @@ class ChangesConformance:
 
 
 def list_changes(store: ChangeStore, service: str = "s") -> list[DocumentChange]:
-    """Return the changes that a store has recorded, without their numbers, which may be any increasing ones."""
+    """List the changes that a store has recorded. Their numbers are left out, because a store may choose any increasing
+    numbers.
+    """
     noted: list[RecordedChange] = list(store.read_recorded(service, 1000))
     assert [each.number for each in noted] == sorted({each.number for each in noted})
     return [each.changed for each in noted]

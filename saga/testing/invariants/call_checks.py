@@ -1,5 +1,5 @@
-"""Invariants of calls: each call is in an intent before it is made, and recorded updates agree with the markers in
-documents.
+"""Invariants of calls: each call is written in an intent before it is made, and recorded updates agree with the markers
+in documents.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ _NOT_DETERMINISTIC = describe_exception(NotDeterministic(""))
 
 def check_intents(case: SagaCase) -> Iterator[Violation]:
     """Check that each step and update was written in an intent before it was made, together with all earlier answers.
-    Also check that nothing in an intent is changed or lost before the transition that ends the run.
+    Also check that the contents of an intent stay unchanged until the transition that ends the run.
     """
     for life in case.every_life():
         wrong = _find_contradiction(life)
@@ -34,8 +34,8 @@ def check_intents(case: SagaCase) -> Iterator[Violation]:
 
 
 def check_same_calls(case: SagaCase) -> Iterator[Violation]:
-    """Check that no run was given up because its rerun made different calls. This cannot happen to a handler that makes
-    the same calls in every rerun, whatever fails.
+    """Check that no run was given up because its rerun made different calls. A handler that makes the same calls in
+    every rerun is never given up for this reason, whatever fails.
     """
     for life in case.every_life():
         for t in life.entries:
@@ -44,8 +44,8 @@ def check_same_calls(case: SagaCase) -> Iterator[Violation]:
 
 
 def _find_contradiction(life: ProgressLife) -> str | None:
-    """Return a description of the first contradiction between the calls in successive versions of a progress; `None` if
-    there is none.
+    """Describe the first contradiction between the calls in successive versions of a progress; `None` if there is
+    none.
     """
     runs: dict[RunKey, RecordedIntent] = {}
     begun: set[tuple[RunKey, str, int]] = set()
@@ -71,8 +71,9 @@ def _find_contradiction(life: ProgressLife) -> str | None:
 
 
 def _key_of_run(intent: RecordedIntent) -> RunKey:
-    """Return the key of the run that an intent belongs to. An intent of kind `lieu` that runs no abort has the key of
-    the run that it replaces, because it repeats the calls of that run.
+    """Return the key of the run that an intent belongs to. An intent of kind `lieu` belongs to a compensation that
+    replaces an original that can never finish. Unless it runs an abort, it repeats the calls of the original run and
+    has its key.
     """
     kind = "do" if intent.kind == "lieu" and not intent.undo_with else intent.kind
     return kind, intent.handler, intent.cause
@@ -81,8 +82,8 @@ def _key_of_run(intent: RecordedIntent) -> RunKey:
 def _find_unrecorded_call(
     roles: HandlerRoles, entry: Transition, runs: Mapping[RunKey, RecordedIntent], begun: set[tuple[RunKey, str, int]]
 ) -> str | None:
-    """Describe the first call in a transition that is missing from the intents of its run, or differs from them. `None`
-    if there is none, or if the transition ends no run.
+    """Describe the first call in a transition that is missing from the intents of its run, or differs from them. Return
+    `None` if there is no such call, or if the transition does not end a run.
     """
     if entry.ran:
         run: RunKey = ("do", entry.handler, entry.cause or entry.message)
@@ -104,10 +105,12 @@ def _find_unrecorded_call(
 
 
 def _find_changed_call(before: RecordedIntent, calls: tuple[StepRecord, ...], where: str) -> str | None:
-    """Describe the first call of an intent that a later record of its run contradicts; `None` if there is none.
+    """Describe the first call of an intent that a later record of the same run contradicts; `None` if there is none.
 
-    `calls`: the calls of the later record, including the one that has begun. An answer that an operator gave does not
-    count as a call of the run, but it must remain until the operator replaces it.
+    An answer that an operator gave does not count as a call of the run, but it must remain until the operator replaces
+    it.
+
+    `calls`: the calls of the later record, including the one that has begun.
     """
     answered = {(call.name, call.number) for call in calls if call.by is not None}
     for known in before.calls:
@@ -129,7 +132,7 @@ def _find_changed_call(before: RecordedIntent, calls: tuple[StepRecord, ...], wh
 
 
 def _find_open_call(intent: RecordedIntent) -> StepRecord | None:
-    """Return the call that has begun and has no answer yet."""
+    """Return the call that has begun but has no answer yet; `None` if there is none."""
     begins = intent.begins
     if begins is None or any((c.name, c.number) == (begins.name, begins.number) for c in intent.calls):
         return None
@@ -172,10 +175,12 @@ _marker = msgspec.json.Decoder(Marker)
 def check_documents(evidence: Evidence, cases: SagaCases) -> Iterator[Violation]:
     """Check that markers and recorded updates agree.
 
-    No marker occurs twice, changes, or disappears before the document has so many that old ones are removed. Each
-    recorded update has a marker. Each update that took effect is recorded, or a dead letter names its handler. The
-    check does not apply to sagas that started again after the retention, because their ids repeat. In partial evidence
-    a marker may be missing from a document with many updates.
+    No marker occurs twice or changes. No marker disappears, except where a document has so many that old ones are
+    removed. Each recorded update has a marker. Each update that took effect is recorded, or a dead letter names its
+    handler.
+
+    Sagas that started again after the retention are not checked, because their ids repeat. In partial evidence a marker
+    may be missing from a document with many updates.
     """
     for name, witnessed in evidence.services.items():
         pruned = _may_be_pruned(name, cases) if evidence.partial else frozenset()
@@ -200,7 +205,7 @@ def check_documents(evidence: Evidence, cases: SagaCases) -> Iterator[Violation]
 def _collect_markers(
     document: str, contents: Sequence[bytes], proofs: dict[str, FoundMarker]
 ) -> Iterator[tuple[str, str | None]]:
-    """Collect every marker that a document ever held into `proofs`; yield contradictions among them."""
+    """Add every marker that a document ever held to `proofs`. Yield descriptions of contradictions among them."""
     before: Mapping[str, Raw] = {}
     for content in contents:
         try:
@@ -228,8 +233,8 @@ def _collect_markers(
 
 
 def _may_be_pruned(service: str, cases: SagaCases) -> frozenset[str]:
-    """Return the documents that may have held so many markers at once that old ones were removed. Each update leaves
-    one marker, and so does each update that a compensation prevents.
+    """Return the documents from which old markers may have been removed because there were too many. An update leaves
+    one marker, and an update that a compensation prevents leaves one too.
     """
     lives = [life for case in cases.cases.values() for life in case.lives.get(service, ())]
     asked = Counter(call.document for life in lives for t in life.entries for call in t.calls if call.kind == "update")
@@ -239,8 +244,8 @@ def _may_be_pruned(service: str, cases: SagaCases) -> frozenset[str]:
 def _find_contradicting_updates(
     life: ProgressLife, proofs: Mapping[str, FoundMarker], known: set[str], pruned: Collection[str]
 ) -> Iterator[str]:
-    """Yield descriptions of updates for which transitions and documents disagree. Adds all recorded or begun updates to
-    `known`.
+    """Yield descriptions of updates for which transitions and documents disagree. Add all updates that are recorded or
+    have begun to `known`.
     """
     service, saga = life.service.name, life.p.saga
     for t, call, id_ in progress_checks.list_updates(service, saga, life.entries):
@@ -268,7 +273,7 @@ def _find_contradicting_updates(
 def _find_unrecorded_update(
     service: str, id_: str, proof: FoundMarker, cases: Mapping[str, SagaCase]
 ) -> Iterator[Violation]:
-    """Yield a violation if no transition records this update, although it took effect."""
+    """Yield a violation for an update that took effect, unless a dead letter explains why no transition records it."""
     marker = proof.marker
     case = cases.get(marker.saga)
     if case is not None:

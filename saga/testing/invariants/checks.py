@@ -1,8 +1,10 @@
 """All invariants of the kit, applied to one run.
 
-Invariants of messages: the log and the progresses contain the same events, in the same order and once each, and none is
-left unhandled. Invariants of sagas: each has one outcome, every result is compensated after a failure, and nothing runs
-too early. Invariants of calls and documents are in `call_checks`.
+- Invariants of messages: the log and the progresses contain the same events, once each and in the same order, and every
+  event is handled.
+- Invariants of sagas: each saga has one outcome, every result is compensated after a failure, and nothing runs too
+  early.
+- Invariants of calls and documents are in `call_checks`.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -34,8 +36,8 @@ from saga.testing.invariants.evidence import (
 
 
 def check_history(case: SagaCase) -> Iterator[Violation]:
-    """Check that the chain of hashes is valid, the state follows from the transitions, no life of a progress was
-    overwritten, and no version exceeded its bounds.
+    """Check that the chain of hashes is valid, that the state follows from the transitions, that no life of a progress
+    was overwritten, and that no version exceeded its bounds.
     """
     for name, several in case.lives.items():
         for i, life in enumerate(several):
@@ -61,10 +63,10 @@ def check_once(case: SagaCase) -> Iterator[Violation]:
 
 
 def check_published_as_recorded(case: SagaCase) -> Iterator[Violation]:
-    """Check that each recorded event is in the log, with the same bytes, and that a service has recorded each event
-    that it published.
+    """Check that each recorded event is in the log with the same bytes, and that each event that a service published is
+    recorded.
 
-    In a spoiled saga events may be forged, so there only the first part is checked.
+    In a spoiled saga only the first part is checked, because events in the log may be forged.
     """
     published, letters = {e.id for e in case.events}, {letter.id for letter in case.dead_letters}
     for life in case.every_life():
@@ -122,9 +124,11 @@ def _check_recorded_as_published(case: SagaCase) -> Iterator[Violation]:
 
 
 def check_order(case: SagaCase) -> Iterator[Violation]:
-    """Check that in each partition events first appear in the order in which they are recorded; that handlers of one
-    event see its messages in the order of their first appearance; and that nothing overtakes a dead letter. The order
-    of handling is not checked for spoiled sagas.
+    """Check the order of events and handlers.
+
+    In each partition, events first appear in the order in which they are recorded. Handlers of one event see its
+    messages in the order of their first appearance. Nothing overtakes a dead letter. In spoiled sagas only dead letters
+    are checked.
     """
     for life in case.every_life():
         wrong = progress_checks.find_run_behind_dead_letter(life.service.roles, life.entries)
@@ -156,7 +160,7 @@ def check_order(case: SagaCase) -> Iterator[Violation]:
 
 
 def check_all_committed(evidence: Evidence) -> Iterator[Violation]:
-    """Check that each service has committed all records of its topics. Timers that no saga waits for do not count,
+    """Check that each service has committed all records of its topics. A timer counts only if its saga waits for it,
     because the timer of a closed deadline stays in the log until it is due.
     """
     for name, witnessed in evidence.services.items():
@@ -171,7 +175,7 @@ def check_all_committed(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _is_awaited(evidence: Evidence, witnessed: ServiceEvidence, partition: Partition, done: int) -> bool:
-    """Return whether a timer from the committed offset on is the current timer of its saga."""
+    """Return True if a timer at or after the committed offset is the current timer of its saga."""
     for record in evidence.log:
         if (record.topic, record.partition) == partition and record.offset >= done:
             with suppress(BadInput):  # the topic may contain records that other programs wrote
@@ -184,7 +188,7 @@ def _is_awaited(evidence: Evidence, witnessed: ServiceEvidence, partition: Parti
 
 
 def check_unreadable_reported(evidence: Evidence, cases: SagaCases) -> Iterator[Violation]:
-    """Check that a record whose saga cannot be determined is a dead letter in each service that reads its topic."""
+    """Check that a record whose saga cannot be determined is a dead letter in each service that may consume it."""
     reported = {(letter.service, letter.position) for letter in cases.dead_letters}
     for record, type_ in cases.unreadable:
         where = f"{record.topic}/{record.partition}/{record.offset}"
@@ -200,8 +204,8 @@ def check_unreadable_reported(evidence: Evidence, cases: SagaCases) -> Iterator[
 def check_nothing_waits(case: SagaCase) -> Iterator[Violation]:
     """Check that nothing is left open, unless a dead letter blocks it.
 
-    Every message is in the inbox, pending, or reported to an operator. A message waits for other events only if one of
-    these was never published. A service has handled its self-consumed events.
+    Every message is in the inbox, pending, or reported to an operator. A message is pending only if one of the other
+    events that its handler needs was never published. A service has handled its self-consumed events.
     """
     for service, life in case.last_lives():
         wrong = progress_checks.find_stranded(life.p, service.roles)
@@ -237,8 +241,8 @@ def _describe_waiting(pending: PendingMessage) -> str:
 
 
 def _find_self_consumed(life: ProgressLife) -> dict[str, str]:
-    """Return the types of the self-consumed events in the service's transitions, by event id. Events of runs whose
-    results are all compensated are left out.
+    """Return the types of the self-consumed events in the service's transitions, by event id. Leave out the events of
+    runs whose results are all compensated.
     """
     roles = life.service.roles
     own: dict[str, str] = {}
@@ -263,8 +267,8 @@ def _find_unhandled(case: SagaCase, life: ProgressLife, own: Mapping[str, str]) 
 
 
 def _is_due(role: HandlerRole, type_: str) -> bool:
-    """Return True if an event of this type makes the handler run. A handler with `repeats` runs on the events of its
-    first parameter; events of its other parameters only have to be available.
+    """Return True if an event of this type makes the handler run. A handler with `repeats` runs only for events of its
+    first parameter. Events of its other parameters must have arrived, but do not make it run.
     """
     return not role.many or type_ in role.takes[0]
 
@@ -288,7 +292,9 @@ def _could_run(case: SagaCase, life: ProgressLife, role: HandlerRole, own: Colle
 
 
 def _find_loss(case: SagaCase, service: str, event: LoggedEvent) -> str | None:
-    """Describe the loss if a handler is missing this message; `None` if the service has accounted for the message."""
+    """Describe the loss of a message that a handler should have processed; `None` if the service has accounted for the
+    message.
+    """
     lives = case.lives.get(service, [])
     missing: str | None = "any handler: the service knows nothing of the saga"
     for life in lives:
@@ -311,10 +317,10 @@ def _find_loss(case: SagaCase, service: str, event: LoggedEvent) -> str | None:
 
 
 def check_one_outcome(case: SagaCase) -> Iterator[Violation]:
-    """Check that every saga has an outcome, unless a dead letter blocks it or an external event is missing, and that it
-    has only one.
+    """Check that every saga has exactly one outcome. A saga may lack an outcome if a dead letter blocks it or if an
+    external event is missing.
 
-    Applies to sagas whose start is in the log, and which some service of this run can end.
+    Only sagas are checked whose start is in the log, and which some service of this run can end.
     """
     outcomes = case.outcomes()
     if len(outcomes) > 1 and not case.started_again:
@@ -336,7 +342,9 @@ def check_one_outcome(case: SagaCase) -> Iterator[Violation]:
 
 
 def _awaits_external_event(case: SagaCase, kinds: set[str]) -> bool:
-    """Return True if the log lacks an event of an external producer that does not start a saga."""
+    """Return True if a service consumes an event of an external producer that does not start a saga and is not in the
+    log.
+    """
     contracts, published = case.declarations.contracts, {s.type for s in case.events}
     return any(
         contracts[type_].produced_externally and not contracts[type_].starts and contracts[type_].key in kinds
@@ -347,9 +355,9 @@ def _awaits_external_event(case: SagaCase, kinds: set[str]) -> bool:
 def check_compensations(case: SagaCase) -> Iterator[Violation]:
     """Check compensations.
 
-    After a failure every result of a handler with a compensation is compensated, unless a dead letter names the
-    handler. Calls that such a handler made before it became dead are reported to an operator. After a success nothing
-    is compensated. A result exists before it is compensated, is compensated once, and no handler runs on it afterwards.
+    After a failure, every result of a handler with a compensation is compensated, unless a dead letter names the
+    handler. If such a handler became dead, the calls that it made before are reported to an operator. After a success,
+    nothing is compensated. A result is compensated once, after it was recorded, and no handler runs on it afterwards.
     """
     for service, life in case.last_lives():
         wrong = progress_checks.find_wrong_compensation(service.roles, life.entries)
@@ -376,7 +384,9 @@ def check_compensations(case: SagaCase) -> Iterator[Violation]:
 
 
 def _find_unreported_calls(role: HandlerRole, life: ProgressLife) -> Iterator[str]:
-    """Yield the calls of a dead run that were never reported to an operator, if the run's handler has been closed."""
+    """Yield the calls of a run that ended as a dead letter and that were never reported to an operator, if the handler
+    has been closed.
+    """
     if role.name not in life.p.closed:
         return
     letters = [letter for t in life.entries for letter in t.letters]
@@ -414,8 +424,8 @@ def _find_uncompensated(role: HandlerRole, life: ProgressLife) -> Iterator[str]:
 
 
 def check_not_early(case: SagaCase) -> Iterator[Violation]:
-    """Check that a handler of a success ran only if that success is in the log, and that a compensation ran only if one
-    of the failures that it reacts to is in the log.
+    """Check that handlers of outcomes did not run too early: a handler of a success ran only if that success is in the
+    log, and a compensation ran only if one of the failures that it reacts to is in the log.
     """
     if case.spoiled:
         return
@@ -440,20 +450,20 @@ def check_not_early(case: SagaCase) -> Iterator[Violation]:
 
 
 def _ran_on_success(entry: Transition, case: SagaCase, successes: set[str]) -> bool:
-    """Return True if the handler ran on a success outcome that is in the log."""
+    """Return True if the handler ran on a success outcome, and this outcome is in the log."""
     ran_on = set(progress_checks.list_causes(entry))
     return any(s.id in ran_on and s.type in successes for s in case.events)
 
 
 NEAR_MS = 1000
-"""Time in milliseconds before a deadline is due. Of an event that arrived within this time it cannot be known from
-outside whether the log contained it when the deadline ran.
+"""How long before its due time a deadline may miss an event, in milliseconds. The evidence does not show whether an
+event that arrived so shortly before was already in the log when the deadline ran.
 """
 
 
 def check_deadlines(case: SagaCase) -> Iterator[Violation]:
-    """Check that a deadline ran only if no event that closes it had arrived in time. A service must handle the log up
-    to the due time before the deadline runs.
+    """Check that a deadline ran only if no event that closes it had arrived in time. Before a deadline runs, the
+    service must have handled the log up to its due time.
     """
     if case.spoiled or case.started_again:
         return
@@ -496,7 +506,9 @@ OF_A_SAGA = (
     check_order,
     check_nothing_waits,
 )
-"""Invariants of each saga whose history is valid. Those whose violation causes others come first."""
+"""Invariants that are checked for each saga with a valid history. If one violation can cause others, its invariant
+comes first.
+"""
 
 OF_ALL_VERSIONS = (call_checks.check_intents,)
 """Invariants that need every version of a progress, so they are not checked in partial evidence."""
@@ -505,14 +517,16 @@ UNSEEN_IN_PARTIAL = (
     "older versions of progresses and documents",
     "reruns",
 )
-"""Parts of the invariants `history`, `documents` and `rerun` that partial evidence cannot show."""
+"""What partial evidence cannot show, so that the invariants `history`, `documents` and `rerun` are checked only in
+part.
+"""
 
 
 def find_violations(evidence: Evidence) -> list[Violation]:
     """Return every violation. Call this function when nothing is in progress. In partial evidence `UNSEEN_IN_PARTIAL`
     is not checked.
 
-    The check in `saga.testing.invariants.rerun` is separate, because it runs handlers again and takes longer.
+    The reruns of `saga.testing.invariants.rerun` are not included, because they run handlers again and take longer.
     """
     cases = group_by_saga(evidence, collect_declarations(evidence))
     asked = [check for check in OF_A_SAGA if not (evidence.partial and check in OF_ALL_VERSIONS)]
@@ -529,7 +543,7 @@ def find_violations(evidence: Evidence) -> list[Violation]:
 
 
 def find_progress_problem(service: PreparedService, contents: Sequence[bytes]) -> str | None:
-    """Return a description of a problem in the last of these versions of a progress; `None` if there is none."""
+    """Describe a problem in the last of these versions of a progress; `None` if there is none."""
     try:
         p = decode_progress(contents[-1])
         entries = tuple(map(decode_transition, p.transitions))

@@ -1,4 +1,6 @@
-"""Evidence of a run: every version of each document, the log, and the committed offsets."""
+"""Evidence of a run, which the invariants are checked against: every version of each document, the log, and the
+committed offsets.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,20 +50,20 @@ class ServiceEvidence:
     """Evidence of one service."""
 
     service: PreparedService
-    """The release of the service that runs at the end."""
+    """The release of the service that ran last."""
     versions: Mapping[str, Sequence[bytes]]
-    """For each saga, every content that its progress has had, oldest first, even if it has expired since."""
+    """For each saga, every content that its progress has had, oldest first. Expired progresses are included."""
     archives: Mapping[str, Sequence[tuple[str, bytes]]]
-    """For each saga, keys and contents of its archives and overflow segments."""
+    """For each saga, its archives and overflow segments as pairs of key and content."""
     documents: Mapping[tuple[str, str], Sequence[bytes]]
-    """For each business document (collection and key), every content that it has had, oldest first."""
+    """For each business document, by collection and key, every content that it has had, oldest first."""
     committed: Mapping[Partition, int]
     resources: Mapping[type, object] = field(default_factory=dict)
     """Resources by type, for handlers that are run again."""
     keys: Keys | None = None
-    """Keys of encrypted values."""
+    """Keys with which values are encrypted; `None` if nothing is encrypted."""
     releases: Sequence[PreparedService] = ()
-    """All releases that have run, if there were others than `service`."""
+    """All releases that have run; empty if `service` was the only one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +72,15 @@ class Evidence:
 
     services: Mapping[str, ServiceEvidence]
     log: Sequence[Record]
-    """All records of the topics of contracts and of `<service>.dead`, in the order in which they were appended."""
+    """All records of the services' topics, in the order in which they were appended. Dead letters and timers are
+    included.
+    """
     ends: Mapping[Partition, int]
     """End of each partition: the offset of the next record."""
     spoiled: frozenset[str]
-    """Sagas that got an unreadable message, or a repeated message after the retention."""
+    """Sagas in which events may be forged or repeated, because they got an unreadable message, or a repeated message
+    after the retention.
+    """
     wrong_ms: int = 0
     """Largest error of any process's clock, in milliseconds."""
     partial: bool = False
@@ -83,13 +89,13 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One violation of an invariant, with the saga and service in which it was found."""
+    """A fact that breaks an invariant, with the saga and service in which it was found."""
 
     invariant: Invariant
     saga: str | None
     service: str | None
     what: str
-    """Description of the facts, as a sentence."""
+    """What is wrong, as a sentence."""
 
     def __str__(self) -> str:
         where = " ".join(f"{name} {value!r}" for name, value in (("saga", self.saga), ("in", self.service)) if value)
@@ -100,7 +106,7 @@ class Violation:
 
 
 class RecordedIntent(Struct, frozen=True, gc=False):
-    """The part of an intent that identifies its run, and the calls of that run."""
+    """The fields of an intent that identify its run, and the calls of that run."""
 
     handler: str
     kind: IntentKind
@@ -111,7 +117,7 @@ class RecordedIntent(Struct, frozen=True, gc=False):
 
 
 class VersionHead(Struct, frozen=True, gc=False):
-    """The part of a progress version that tells its place in the history, and what is in progress."""
+    """The fields of a progress version that show its place in the history and what is in progress."""
 
     n: int = 0
     hash: str = ""
@@ -147,7 +153,7 @@ class ProgressLife:
 def collect_lives(
     service: PreparedService, contents: Sequence[bytes], archives: Sequence[tuple[str, bytes]]
 ) -> list[ProgressLife]:
-    """Return the lives of a progress, oldest first. Raises `SagaError` or `msgspec.DecodeError` if a content is not a
+    """Split a progress into its lives, oldest first. Raises `SagaError` or `msgspec.DecodeError` if a content is not a
     valid progress.
     """
     lives = []
@@ -159,7 +165,7 @@ def collect_lives(
 
 
 def split_lives(contents: Sequence[bytes]) -> Iterator[tuple[tuple[VersionHead, ...], Sequence[bytes]]]:
-    """Yield the versions of each life, as heads and as contents.
+    """Yield each life of a progress, as the heads and the contents of its versions.
 
     A new life begins where the number of transitions decreases, or stays the same with a different hash. Raises
     `msgspec.DecodeError` if a content is not a progress.
@@ -192,8 +198,8 @@ def _collect_archived(p: SagaProgress, archives: Sequence[tuple[str, bytes]]) ->
 
 
 def find_broken_chain(life: ProgressLife) -> str | None:
-    """Describe a problem with the chain of hashes, with the state that follows from the transitions, or with an older
-    version that is no prefix of the history. `None` if there is none.
+    """Describe what is wrong with the history of a progress; `None` if nothing is. The chain of hashes must be valid,
+    the state must follow from the transitions, and each older version must be a prefix of the history.
     """
     found = verify_history(life.raw_transitions, life.p)
     if found is not None:
@@ -206,8 +212,9 @@ def find_broken_chain(life: ProgressLife) -> str | None:
 
 
 def find_exceeded_bound(life: ProgressLife) -> str | None:
-    """Describe a violated bound of a progress; `None` if there is none. Before it appends a transition, a writer must
-    have published all earlier ones and recorded this, and must archive transitions above the limit.
+    """Describe a bound that some version of a progress exceeds; `None` if there is none. Before it appends a
+    transition, a writer must have published all earlier ones and recorded this. It must archive transitions above the
+    limit.
     """
     for head in life.heads:
         if head.n - head.published > 1:
@@ -218,9 +225,7 @@ def find_exceeded_bound(life: ProgressLife) -> str | None:
 
 
 def find_broken_chain_in_version(p: SagaProgress, entries: Sequence[Transition]) -> str | None:
-    """Describe the problem that `find_broken_chain` would find, for a single version whose oldest transitions may be
-    archived.
-    """
+    """Check a single version like `find_broken_chain`. Its oldest transitions may be archived."""
     if not p.first:
         found = verify_history(p.transitions, p)
         return f"HISTORY {found.what}" if found is not None else None
@@ -234,8 +239,8 @@ def find_broken_chain_in_version(p: SagaProgress, entries: Sequence[Transition])
 
 
 def find_overwritten_life(before: ProgressLife, after: ProgressLife) -> str | None:
-    """Describe the problem if a life begins although the one before it cannot have expired, which means that the
-    progress was overwritten. `None` otherwise.
+    """Describe the problem if a life begins although the one before it cannot have expired, which means that it
+    overwrote the progress. Return `None` otherwise.
     """
     if before.p.is_open:
         return f"WRITTEN OVER: {before.p.n} transitions with something open were replaced"
@@ -266,20 +271,22 @@ class LoggedDeadLetter(NamedTuple):
     id: str
     service: str
     handler: str | None
-    """Handler that the dead letter is about; `None` if the progress does not know this message."""
+    """Handler that the dead letter is about; `None` if no progress records the dead letter, such as when the service
+    had already forgotten the saga.
+    """
     message: str
     position: str | None
     """Position of a record whose saga cannot be determined; `None` for all others."""
     is_escalation: bool
-    """True if it reports that a compensation fails and is being retried. Such a report is no reason for something to be
-    left open at the end.
+    """True if the record only reports that a compensation fails and is being retried. Such a report does not excuse
+    anything that is still open at the end.
     """
     record: Record
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceDeclarations:
-    """Declarations that are the same for all sagas of a run."""
+    """The combined declarations of all services of a run."""
 
     services: Mapping[str, PreparedService]
     contracts: Mapping[str, Contract]
@@ -289,13 +296,13 @@ class ServiceDeclarations:
     consumed: frozenset[str]
     """Types of events that some service of the run consumes."""
     spoiled: frozenset[bytes]
-    """Keys of sagas in which events may be forged, even in the name of a service."""
+    """Keys of the sagas in which events may be forged. Forged events may name a service of the run as their source."""
     wrong_ms: int = 0
     """Largest error of any process's clock, in milliseconds."""
 
     @property
     def changes(self) -> Mapping[str, type[Event]]:
-        """Topics of document changes, each with the event class of these changes."""
+        """Topics of document changes, each with the event class for the changes."""
         return {topic: event for service in self.services.values() for topic, event in service.changes.items()}
 
     @property
@@ -314,9 +321,9 @@ class SagaCase:
     """Events in the order of the log."""
     dead_letters: list[LoggedDeadLetter] = field(default_factory=list)
     timers: set[tuple[str, str]] = field(default_factory=set)
-    """Service and id of each timer in the log."""
+    """The timers in the log, as pairs of service and id."""
     lives: dict[str, list[ProgressLife]] = field(default_factory=dict)
-    """Lives of the progress in each service that knows the saga, oldest first."""
+    """For each service that knows the saga, the lives of its progress, oldest first."""
 
     @property
     def started_again(self) -> bool:
@@ -342,7 +349,7 @@ class SagaCase:
         return chain.from_iterable(self.lives.values())
 
     def last_lives(self) -> Iterator[tuple[PreparedService, ProgressLife]]:
-        """Return the last life of the progress in each service that knows the saga."""
+        """Return the last life of the progress for each service that knows the saga."""
         return ((lives[-1].service, lives[-1]) for lives in self.lives.values())
 
     def is_forgotten(self, service: str) -> bool:
@@ -359,7 +366,7 @@ class SagaCases:
 
     cases: Mapping[str, SagaCase]
     unreadable: Sequence[tuple[Record, str | None]]
-    """Records whose saga cannot be determined, each with its type if that can be determined."""
+    """Records whose saga cannot be determined, each with its type if that is known."""
     dead_letters: Sequence[LoggedDeadLetter]
     """All dead letters, including those that belong to no saga."""
     broken: Sequence[Violation]
@@ -367,7 +374,7 @@ class SagaCases:
 
 
 def collect_declarations(evidence: Evidence) -> ServiceDeclarations:
-    """Return the declarations of all services, combined."""
+    """Combine the declarations of all services."""
     services = {name: witnessed.service for name, witnessed in evidence.services.items()}
     contracts = {name: contract for service in services.values() for name, contract in service.contracts.items()}
     ending = {contracts[name].key for service in services.values() for name in service.roles.outcomes}
@@ -432,9 +439,7 @@ def group_by_saga(evidence: Evidence, declarations: ServiceDeclarations) -> Saga
 
 
 def _identify(record: Record, declarations: ServiceDeclarations) -> tuple[str | None, str]:
-    """Return type and schema of a record as a worker would determine them. The type is `None` if it cannot be
-    determined.
-    """
+    """Determine type and schema of a record as a worker would. The type is `None` if it cannot be determined."""
     type_ = envelope.type_of(record)
     if type_ is not None or declarations.library is None:
         return type_, ""
@@ -446,7 +451,7 @@ def _identify(record: Record, declarations: ServiceDeclarations) -> tuple[str | 
 
 
 def _read_event(record: Record, type_: str, schema: str, declarations: ServiceDeclarations) -> LoggedEvent | None:
-    """Return the event in a record; `None` if a worker cannot decode it as a message."""
+    """Read the event in a record; `None` if a worker cannot decode it as a message."""
     try:
         return _read_event_of_service(record, type_, declarations) or _read_any_event(
             record, type_, schema, declarations
@@ -456,8 +461,8 @@ def _read_event(record: Record, type_: str, schema: str, declarations: ServiceDe
 
 
 def _read_event_of_service(record: Record, type_: str, declarations: ServiceDeclarations) -> LoggedEvent | None:
-    """Return the event if a service of the run published it; `None` for any other record. The event is not decoded
-    again, which saves time because most records are of this kind.
+    """Read the event if a service of the run published it; `None` for any other record. Most records are of this kind,
+    so the value is not decoded again, to save time.
     """
     if not record.value or not record.key or record.key in declarations.spoiled:
         return None
@@ -481,7 +486,7 @@ def _read_any_event(record: Record, type_: str, schema: str, declarations: Servi
 
 
 def _read_timer(record: Record) -> SagaTimer | None:
-    """Return the timer in a record; `None` if a worker could not decode it."""
+    """Read the timer in a record; `None` if a worker could not decode it."""
     try:
         return parse_timer(record)
     except BadInput:

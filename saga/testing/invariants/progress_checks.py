@@ -1,4 +1,4 @@
-"""Checks of the progress of one saga in one service, alone or together with the log. The exhaustive exploration and the
+"""Checks of one service's progress of a saga, alone or together with the log. The exhaustive exploration and the
 simulation use them.
 
 Each function returns a description of the first problem; `None` if there is none.
@@ -14,17 +14,17 @@ from saga.progress.handlers import HandlerRoles, compensation_name
 from saga.testing.invariants import evidence
 
 ENDS = ("dropped", "replayed", "discarded", "resolved")
-"""Kinds of records on `<service>.dead` that report the end of a dead letter. The kind is the suffix of the record's
-id.
+"""Kinds of records on `<service>.dead` that report that a dead letter is settled. The kind is the suffix of the
+record's id.
 """
 TURN = re.compile(r"~\d+$")
 """Suffix of a cause that marks a later turn of a suspended run."""
 AT_LAST_MS = 1 << 62
-"""Time so late that all timed work is due."""
+"""A time at which all timed work is due."""
 
 
 def find_problem(roles: HandlerRoles, p: SagaProgress, entries: Sequence[Transition]) -> str | None:
-    """Return the first problem of a version of a progress that can be seen without other evidence.
+    """Describe the first problem in a version of a progress that shows without other evidence.
 
     `entries`: the decoded transitions of the version.
     """
@@ -45,15 +45,15 @@ def list_recorded_ids(entries: Sequence[Transition]) -> list[str]:
 
 
 def list_causes(entry: Transition) -> list[str]:
-    """Return the ids of all messages that a handler ran on. They include those in `shown`, which the handler received
-    although its run did not depend on them.
+    """Return the ids of all messages that a handler ran on. This includes `shown`: messages that the handler received,
+    but that did not cause its run.
     """
     return [*TURN.sub("", entry.cause or entry.message).split("+"), *entry.shown]
 
 
 def find_double_record(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
-    """Check that each handler records a cause once, that each published id is recorded once, and that there is at most
-    one outcome.
+    """Check that each handler ran once (with `repeats`: once for each cause), that each published id is recorded once,
+    and that there is at most one outcome.
     """
     ids_ = list_recorded_ids(entries)
     if len(set(ids_)) != len(ids_):
@@ -77,7 +77,7 @@ def find_double_record(roles: HandlerRoles, entries: Sequence[Transition]) -> st
 
 def find_wrong_compensation(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
     """Check that each result is compensated once, after it was recorded, and that results of one handler are
-    compensated newest first. Also check that no handler runs on a withdrawn event, or after it was closed.
+    compensated newest first. Also check that no handler runs on a compensated event, or after its own compensation.
     """
     results: set[str] = set()
     gone: set[str] = set()
@@ -119,9 +119,7 @@ def _find_run_after_compensation(roles: HandlerRoles, entries: Sequence[Transiti
 
 
 def find_run_behind_dead_letter(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
-    """Check that, while a dead letter blocks the saga, no later message of the saga is handled. Only compensations may
-    run.
-    """
+    """Check that no later message of the saga is handled while a dead letter blocks it. Only compensations may run."""
     undoing = {role.undo.name for role in roles.handlers.values() if role.undo is not None}
     dead: dict[str, str] = {}
     for t in entries:
@@ -137,8 +135,8 @@ def find_run_behind_dead_letter(roles: HandlerRoles, entries: Sequence[Transitio
 
 
 def find_run_of_closed_deadline(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
-    """Check that no deadline handler begins after an event that closes it, such as an outcome, was emitted or
-    received.
+    """Check that no deadline handler begins after the service received or emitted an event that closes it, such as an
+    outcome.
     """
     closed: set[str] = set()
     for t in entries:
@@ -150,11 +148,10 @@ def find_run_of_closed_deadline(roles: HandlerRoles, entries: Sequence[Transitio
 
 
 def find_stranded(p: SagaProgress, roles: HandlerRoles) -> str | None:
-    """Check that at the end no run is begun, queued, suspended or due for compensation unless a dead letter blocks it,
-    and that nothing is ready to run.
+    """Check that nothing is left to do at the end: no run is begun, queued, suspended or due for compensation unless a
+    dead letter blocks it, and nothing is ready to run.
 
-    Exception: a failure outcome may stay pending until the start of its saga is known, and so may messages queued
-    behind it.
+    A failure outcome may stay pending while the start of its saga is unknown, and so may messages queued behind it.
     """
     dead = p.is_quarantined
     unknown = p.started is None and bool(p.compensating)
@@ -169,8 +166,8 @@ def find_stranded(p: SagaProgress, roles: HandlerRoles) -> str | None:
 
 
 def find_unaccounted_handler(p: SagaProgress, roles: HandlerRoles, type_: str, message: str) -> str | None:
-    """Return the name of a handler that should have processed a message although the progress has no trace of it. For a
-    compensation it is the name of its original handler. `None` if every handler has a trace.
+    """Return the name of a handler that should have processed a message, but of which the progress has no trace. For a
+    compensation this is the name of its original handler. `None` if every handler has a trace.
     """
     for role in roles.by_type.get(type_, ()):
         if (
@@ -193,8 +190,8 @@ def find_wrong_log_order(
     """Check that handlers run on messages in the order of a log.
 
     Handlers of a single event are checked all together or, with `apart`, each separately. Handlers of several events
-    with `repeats` are always checked separately, because their messages wait for each other. `places`: positions of
-    messages in one log.
+    with `repeats` are always checked separately, because their messages wait for each other. `places`: place of each
+    message in one log.
     """
     own = {
         e.id for t in entries for e in t.events
@@ -220,8 +217,8 @@ def find_wrong_log_order(
 
 
 def find_wrong_publish_order(order: Sequence[str], published: Iterable[str]) -> str | None:
-    """Check that every published event or dead letter is recorded, and that they were first published in the recorded
-    order.
+    """Check that every published event or dead letter is recorded, and that they were first published in the order in
+    which they are recorded.
     """
     published = tuple(published)
     if published == tuple(order[: len(published)]):  # fast path: the exploration checks every state

@@ -1,14 +1,15 @@
-"""Check that a rerun writes the same bytes. Each version of a progress is made again from the version before it, by the
-real engine.
+"""Check that a rerun writes the same bytes. The real engine makes each version of a progress again from the version
+before it.
 
 The handler gets the answers that are recorded in the version, so no external system is called. It must make the same
-calls in the same order, and record the same results. Skipped, and not counted as checked:
+calls in the same order, and record the same results. Some versions are skipped and not counted as checked:
 
 - transitions in which a message was given up, because the reason of the failure is no longer known;
-- calls of a compensation that replaces an original that can never finish, because it reads documents as they were then;
+- calls of a compensation that replaces an original that can never finish, because it reads documents in their state at
+  that time;
 - versions written for a message that is no longer in the log;
-- runs that ended before they were due, and runs that began with a message that was too old by then: the clock was set
-  meanwhile, and there is no single time at which a rerun writes the same;
+- runs that ended before they were due, and runs that began with a message that was too old by then, because the clock
+  was set in between, so there is no single time at which a rerun writes the same;
 - runs of handlers whose resources are not in the evidence.
 """
 
@@ -58,22 +59,22 @@ Item = TypeVar("Item")
 
 
 class RerunComplete(Halted):
-    """Raised when a rerun has made its write, to end it there."""
+    """Raised to end a rerun once it has made its write."""
 
 
 class _RerunFailed(Halted):
-    """Raised when a rerun fails where the first run did not."""
+    """Raised when a rerun fails at a point where the first run did not."""
 
 
 class RerunStore:
-    """In-memory store with the documents as they were before the write that is repeated. Writing a progress ends the
-    rerun.
+    """An in-memory store for a rerun, with the documents as they were before the write that is repeated. Writing a
+    progress ends the rerun.
     """
 
     document_bytes_max = 1 << 30
 
     def __init__(self, there: Mapping[tuple[str, str], Document]) -> None:
-        """Create a store with these documents. Keys are collection and key."""
+        """Create a store with these documents, by collection and key."""
         self.there = dict(there)
         self.progress: bytes | None = None
         """The progress that the rerun wrote."""
@@ -108,7 +109,7 @@ async def _fail(*asked: object) -> Any:
 
 
 def _make_ports(service: str, store: Any, now_ms: int, keys: Keys | None) -> Ports:
-    """Return the ports of a rerun. Only the store, the clock and the keys may be used; calls of external systems and
+    """Return the ports of a rerun. Only the store, the clock and the keys can be used. Calls of external systems and
     pauses fail.
     """
     clock = FixedClock(now_ms)
@@ -135,30 +136,30 @@ class _IndexedLog:
 
 @dataclass(frozen=True, slots=True)
 class _WriteStep:
-    """The change from one version of a progress to the next, and what is known about how it was made."""
+    """The change from one version of a progress to the next, and what is known about the write that made it."""
 
     before: SagaProgress
     after: SagaProgress
     content: bytes
     entry: Transition | None
-    """The new transition; `None` for an intent."""
+    """The new transition; `None` if the write is an intent."""
     time: str
     run: RunKey | None
     calls: tuple[StepRecord, ...] = ()
     failures: tuple[FailedAttempt, ...] = ()
     message: Message | None = None
-    """Message of the run whose intent is new."""
+    """Message of the run, if the write is an intent."""
     wakes: tuple[str, ...] = ()
     """Ids of all timers that were set before this step, newest first.
 
-    Any of them may have caused the write. When a timer fires, a turn processes everything that is ready, and its later
-    transitions need not name a timer.
+    Any of them may have caused the write: when a timer fires, a turn processes everything that is ready, and its later
+    transitions need not name the timer.
     """
 
 
 async def find_rerun_differences(witnessed: ServiceEvidence, log: Sequence[Record]) -> tuple[int, list[Violation]]:
-    """Return the number of repeated versions of this service's progresses, and a violation for each that came out
-    differently.
+    """Repeat the writes of all progresses of this service. Return the number of repeated versions, and a violation for
+    each that came out differently.
     """
     index = _index_log(log)
     checked, found, service = 0, list[Violation](), witnessed.service
@@ -191,7 +192,7 @@ def _index_log(log: Sequence[Record]) -> _IndexedLog:
 def _list_write_steps(
     releases: Sequence[PreparedService], saga: str, contents: Sequence[bytes]
 ) -> Iterator[_WriteStep]:
-    """Yield the steps that can be repeated, of all lives of a progress."""
+    """Yield the steps in all lives of a progress that can be repeated."""
     for _, versions in split_lives(contents):
         before = written_down.new_progress(releases[0].name, saga, decode_progress(versions[0]).version)
         wakes: tuple[str, ...] = ()
@@ -228,8 +229,8 @@ def _step_of_transition(
 
 
 def _was_set_back(before: SagaProgress, run: RunKey, entry: Transition) -> bool:
-    """Return True if a parked run ended before the time at which it was due. Then the clock was set back in between,
-    and there is no single time at which the run is due and writes the same.
+    """Return True if a parked run ended before the time at which it was due. The clock was then set back in between, so
+    there is no single time at which the run is due and writes the same.
     """
     has_begun = any((i.kind, i.handler, i.cause) == run for i in before.intents)
     return has_begun and any(
@@ -239,8 +240,8 @@ def _was_set_back(before: SagaProgress, run: RunKey, entry: Transition) -> bool:
 
 
 def _step_of_intent(before: SagaProgress, after: SagaProgress, content: bytes) -> _WriteStep | None:
-    """Return the step in which an intent was added, or got another call; `None` if there is not exactly one such
-    intent.
+    """Return the step in which an intent was added or got another call; `None` if not exactly one intent has
+    changed.
     """
     known = set(map(_identify_intent, before.intents))
     new = [intent for intent in after.intents if _identify_intent(intent) not in known]
@@ -273,8 +274,8 @@ async def _compare_releases(
     log: _IndexedLog,
     archives: Mapping[str, bytes],
 ) -> str | None:
-    """Compare the rerun under each release that can have made the write. Return an empty text if one release gives the
-    same bytes, else a difference; `None` if the step cannot be repeated.
+    """Repeat the step under each release that may have made it. Return an empty text if one release gives the same
+    bytes, otherwise the difference; `None` if the step cannot be repeated.
     """
     answers = [
         await _compare_rerun(replace(witnessed, service=release), step, log, archives)
@@ -286,7 +287,7 @@ async def _compare_releases(
 
 
 def _can_have_made(release: PreparedService, step: _WriteStep) -> bool:
-    """Return True if this release can have made the step."""
+    """Return True if this release may have made the step."""
     p = step.before
     is_known = step.run is None or step.run[1] in release.roles.handlers
     return is_known and p.version <= release.version and not find_undeclared(p, release.roles)
@@ -295,11 +296,12 @@ def _can_have_made(release: PreparedService, step: _WriteStep) -> bool:
 async def _compare_rerun(
     witnessed: ServiceEvidence, step: _WriteStep, log: _IndexedLog, archives: Mapping[str, bytes]
 ) -> str | None:
-    """Return the difference between the write and its rerun, empty if there is none; `None` if the message that caused
-    the write is no longer known, a resource is missing, or the clock was set ahead.
+    """Repeat the step, and return the difference between its write and the rerun's; an empty text if they are equal.
+    Return `None` if the message that caused the write is no longer known, a resource is missing, or the clock was set
+    ahead.
 
-    A transition without a position may have several candidates for that message. It is enough if one of them gives the
-    same bytes.
+    If the transition has no position, several messages may have caused it. It is enough if one of them gives the same
+    bytes.
     """
     if step.run is not None and not _has_resources(witnessed, step.run):
         return None
@@ -320,8 +322,9 @@ async def _compare_rerun(
 
 
 def _was_set_ahead(step: _WriteStep, retention_s: int) -> bool:
-    """Return True if a run began with a new message that is older than the retention at the time of the write. Then the
-    clock was set ahead between the decision to run it and the write, and a rerun at that time rejects the message.
+    """Return True if a run began with a new message that is older than the retention at the time of the write. The
+    clock was then set ahead between the decision to run and the write, and a rerun at that time would reject the
+    message.
     """
     message = step.message
     if message is None or from_iso(message.time) + 1000 * retention_s >= from_iso(step.time):
@@ -337,7 +340,7 @@ def _has_resources(witnessed: ServiceEvidence, run: RunKey) -> bool:
 
 
 def _find_causes(service: PreparedService, step: _WriteStep, log: _IndexedLog) -> Iterator[tuple[Message, Position]]:
-    """Yield the messages that may have caused the write of a version, the most likely first."""
+    """Yield the messages that may have caused the step, the most likely first."""
     if step.entry is not None and step.entry.position is not None:
         record = log.at.get(Position(*step.entry.position, step.entry.log_id))
         if record is not None:
@@ -367,7 +370,9 @@ def _route_messages(service: PreparedService, records: Sequence[Record]) -> Iter
 async def _rerun_step(
     witnessed: ServiceEvidence, step: _WriteStep, message: Message, position: Position, archives: Mapping[str, bytes]
 ) -> bytes | None:
-    """Return the progress that a rerun writes; `None` if the rerun fails or writes nothing."""
+    """Repeat the step with this message, and return the progress that the rerun writes; `None` if it fails or writes
+    nothing.
+    """
     store = RerunStore({(ARCHIVES, key): Document(content, 1) for key, content in archives.items()})
     ports = _make_ports(witnessed.service.name, store, from_iso(step.time), witnessed.keys)
     service = make_service_runtime(witnessed.service, witnessed.resources, ports)

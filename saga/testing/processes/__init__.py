@@ -1,9 +1,9 @@
-"""The second kind of test world: the same test on real processes, with the real clock, on the embedded broker and
+"""A test world of real processes: the same test as in the simulation, with the real clock, on the embedded broker and
 SQLite stores.
 
 Faults that the simulation imitates happen here for real: `kill -9`, frozen processes, locks between processes, bytes on
-a disk. A run cannot be repeated byte for byte. Faults that would need a simulated disk, network or clock are left out
-(`LEFT_OUT`).
+a disk. A run cannot be repeated byte for byte. Faults that would need a simulated disk, network or clock do not exist
+here (`LEFT_OUT`).
 """
 
 from saga.testing.processes.faults import LEFT_OUT

@@ -1,4 +1,4 @@
-"""Deletion of the topics that a world has created on a Kafka that runs on after it."""
+"""Delete the topics that a world has created on a Kafka that runs on after the world."""
 
 from collections.abc import Collection
 
@@ -10,9 +10,9 @@ LOOK_S = 0.05
 
 
 async def delete_topics(server: str, topics: Collection[str]) -> None:
-    """Delete topics, and return when the broker lists none of them. Raises `BrokerError` if it lists one for too long.
+    """Delete topics, and wait until the broker no longer lists them. Raises `BrokerError` if it lists one for too long.
 
-    Kafka deletes in the background: a world that starts at once would still see the topics.
+    Kafka deletes topics in the background, so the next world could still see them without the wait.
     """
     from aiokafka.admin import AIOKafkaAdminClient
 

@@ -1,7 +1,7 @@
 """Faults in a world of real processes. A seeded generator draws their kinds, numbers and times.
 
-Kinds and times are the same for a seed. The operations that they hit are not, because the processes run at their own
-pace.
+The same seed gives the same kinds and times. It does not hit the same operations, because the processes run at their
+own pace.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,15 +16,18 @@ from saga.testing.processes.servers import ServerFault
 from saga.testing.processes.worker_processes import WorkerPool, WorkerProcess
 
 AccidentKind = Literal["crash", "duplicate", "freeze", "rebalance"]
-"""`crash`: a worker is killed by SIGKILL and started again. `duplicate`: a client's event is published once more.
-`freeze`: a worker is stopped by SIGSTOP, sometimes for so long that it loses its partitions. `rebalance`: a third
-worker joins a service and leaves it again.
+"""Kinds of faults that need nothing of the servers.
+
+- `crash`: a worker is killed by SIGKILL and started again.
+- `duplicate`: a client's event is published once more.
+- `freeze`: a worker is stopped by SIGSTOP, sometimes for so long that it loses its partitions.
+- `rebalance`: a third worker joins a service and leaves it again.
 """
 
 FAULTS_MAX = 20
 """Maximum number of faults in one world, because each of them costs real time."""
 PER_RATE = 100
-"""Number of faults of one kind per run until quiet, at a rate of 1; see `count_of`."""
+"""Number of faults of one kind that follow when something is published, at a rate of 1; see `count_of`."""
 GAP_S_MAX = 0.1
 """Maximum time in seconds between two faults. It is about as long as a saga takes."""
 FROZEN_S_MAX, FROZEN_S_MAX_SERVERS = 2.0, 8.0
@@ -35,7 +38,7 @@ which the broker considers a member dead (`TIMING` of `saga.testing.processes.sh
 BUSY_S = 0.1
 """Seconds by which a fault of a server is delayed while another one is active."""
 STAYS_S_MAX = 0.3
-"""Maximum time in seconds that a third worker stays after it got its share of the partitions."""
+"""Maximum time in seconds that a third worker stays once it has its share of the partitions."""
 
 LEFT_OUT: Mapping[str, str] = MappingProxyType(
     {
@@ -89,7 +92,7 @@ def describe_left_out(kinds: Iterable[str], why: Mapping[str, str] = LEFT_OUT) -
 
 
 def count_of(rate: float) -> int:
-    """Return the number of faults of one kind in a run until quiet.
+    """Return how many faults of one kind follow when something is published.
 
     In the simulation a rate is the probability for each operation. Operations of real processes cannot be counted from
     outside, so here a rate of 0.01 means one fault and 0.03 means three. Any rate above 0 means at least one.
@@ -99,7 +102,7 @@ def count_of(rate: float) -> int:
 
 @dataclass(slots=True)
 class ScheduledFault:
-    """A fault that will happen, with its time."""
+    """A fault, or the end of one, with the time at which it happens."""
 
     at_s: float
     act: Callable[[], None]
@@ -116,7 +119,7 @@ class ExtraWorker:
 
 @dataclass(slots=True, kw_only=True)
 class ProcessFaults:
-    """The faults of a world of real processes. Each happens to a worker, an event or a server at its time."""
+    """The faults of a world of real processes. At its scheduled time, each hits a worker, an event or a server."""
 
     seed: int
     rates: Mapping[str, float]
@@ -124,9 +127,9 @@ class ProcessFaults:
     crew: WorkerPool
     clock: Clock
     hire: Callable[[str], WorkerProcess]
-    """Function that starts one more worker of a service."""
+    """Starts one more worker of a service."""
     publish_again: Callable[[Random], None]
-    """Function that publishes one of the clients' events once more."""
+    """Publishes one of the clients' events once more."""
     troubles: Mapping[str, Sequence[ServerFault]] = field(default_factory=dict)
     """Faults that the servers can have, by kind."""
     frozen_s_max: float = FROZEN_S_MAX
@@ -143,11 +146,11 @@ class ProcessFaults:
 
     @property
     def are_over(self) -> bool:
-        """True if no more faults will happen and none still has an effect."""
+        """True if no fault is scheduled, and none still has an effect."""
         return not self._due and not self._guests and self.crew.is_steady
 
     def begin(self) -> None:
-        """Schedule faults that begin now. Called after something was published."""
+        """Schedule faults, beginning now. Call this method after something was published."""
         kinds = [
             kind for kind in (*get_args(AccidentKind), *self.troubles) for _ in range(count_of(self.rates.get(kind, 0)))
         ]
@@ -162,7 +165,7 @@ class ProcessFaults:
     def happen(self, is_whole: Callable[[str], bool]) -> None:
         """Make all faults happen that are due.
 
-        `is_whole`: function that tells whether all workers of a service have their share of the partitions.
+        `is_whole`: returns True if all workers of a service have their share of the partitions.
         """
         now_s = self.clock.monotonic_s()
         due = [each for each in self._due if each.at_s <= now_s]
@@ -219,8 +222,8 @@ class ProcessFaults:
         self.happened.append(f"{guest.name} joined")
 
     def _trouble(self, kind: str) -> None:
-        """Begin a fault of a server. If another one is active, wait until it has ended, because the end of one fault
-        would end both.
+        """Begin a fault of a server. If another one is active, postpone this one until it has ended, because the end of
+        one fault would end both.
         """
         if self._in_trouble:
             self._due.append(ScheduledFault(self.clock.monotonic_s() + BUSY_S, lambda: self._trouble(kind)))

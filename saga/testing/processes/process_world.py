@@ -1,4 +1,4 @@
-"""A world of real processes, which the test observes: two workers of each service on one broker."""
+"""A world of real processes: two workers of each service on one broker. The test observes it from outside."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -57,13 +57,15 @@ DEADLINE_S, DEADLINE_S_SERVERS = 60.0, 120.0
 that a worker is dead.
 """
 STARTS_MAX = 5
-"""Maximum number of starts of a worker that fails to start because a server does not answer."""
+"""Maximum number of attempts to start a worker whose start fails because a server does not answer."""
 QUIET_LOOKS = 3
-"""Number of consecutive checks that must find nothing in progress before the world counts as quiet."""
+"""Number of consecutive checks that must find nothing in progress until the world counts as quiet."""
 UNNAMED = "documents that no progress names"
-"""Name of the documents that are not checked on servers, because not every server can list its keys."""
+"""Documents that are not checked on servers. A document is found there only if a progress names it, because not every
+server can list its keys.
+"""
 RUN_FOR_MAX = timedelta(seconds=10)
-"""Maximum time for `run_for`. For longer times use the simulation."""
+"""Maximum time for `run_for`. Use the simulation for longer times."""
 
 
 class StartedService(NamedTuple):
@@ -84,9 +86,13 @@ class ProcessWorld(World):
             kinds that do not exist in this world, with reasons.
         servers: function that provides servers, see `saga.testing.processes.servers`.
 
-    Promises: the services are really killed with `kill -9`. Not promised: that the same seed hits the same operations.
-    Leaving the `with` block ends all processes and removes all files. Fakes of `use` remain objects of the test;
-    services call their async methods from other processes, one call after another.
+    Guarantees:
+    - The services are really killed with `kill -9`.
+    - Leaving the `with` block ends all processes and removes all files.
+    - Fakes of `use` remain objects of the test. Services call their async methods from other processes, one call after
+      another.
+
+    The same seed does not always hit the same operations.
     """
 
     def __init__(
@@ -146,7 +152,7 @@ class ProcessWorld(World):
         self._stack.close()
 
     def left_out(self, kinds: Iterable[str]) -> list[str]:
-        """Return a sentence for each of these kinds of faults that does not exist in this world, with the reason."""
+        """Return a sentence, with the reason, for each of these kinds of faults that does not exist in this world."""
         why = LEFT_OUT if self._giver is None else LEFT_OUT_ON_SERVERS
         return describe_left_out(kinds, {kind: of for kind, of in why.items() if kind not in self._troubles})
 
@@ -254,13 +260,13 @@ class ProcessWorld(World):
         return None
 
     def always(self, what: str, holds: Callable[[], bool]) -> None:
-        """Add an invariant of your own. Because it can only be checked from outside, it is checked every 20 ms (on
-        servers every 200 ms), and at the end.
+        """Add an invariant of your own. It can only be checked from outside, so it is checked every 20 ms (on servers
+        every 200 ms), and at the end.
         """
         self._always.append((what, holds))
 
     def save_schedule(self) -> Path:
-        """Raise `SagaError`: a run of real processes has no schedule."""
+        """Raise `SagaError`, because a run of real processes has no schedule."""
         raise SagaError(
             "a run of real processes cannot be replayed, so it has no schedule: find a seed of the simulation that "
             "fails in the same way"
@@ -282,7 +288,7 @@ class ProcessWorld(World):
 
     @property
     def unseen(self) -> Sequence[str]:
-        """The parts of the invariants that `verify` cannot check in this world."""
+        """What `verify` cannot check in this world."""
         return UNSEEN_IN_PARTIAL if self._giver is None else (*UNSEEN_IN_PARTIAL, UNNAMED)
 
     # ---------------------------------------------------------------- starting
@@ -354,7 +360,7 @@ class ProcessWorld(World):
             raise AssertionError(f"not always: {'; '.join(broken)} (before: {self._describe_faults()})")
 
     def _is_whole(self, *, lag_max: float = inf) -> bool:
-        """Return True if in each service's group every worker is a member and has its share of the partitions, and no
+        """Return True if every worker is a member of its service's group and has its share of the partitions, and no
         group's lag exceeds `lag_max`.
         """
         groups = self._shared.groups()  # read once, so that the states of all groups are from one moment
@@ -405,7 +411,7 @@ class ProcessWorld(World):
 
 
 def _check_declared(services: Sequence[Declared], documents: "Mapping[str, DataclassInstance]") -> None:
-    """Check that the documents are declared. Raises `SagaError` for one that no service declares."""
+    """Raise `SagaError` for a document that no service declares."""
     kinds = {document.kind for declared in services for document in declared.documents}
     for key, document in documents.items():
         if type(document) not in kinds:

@@ -1,4 +1,4 @@
-"""Fakes that are called across processes: they remain objects of the test, and workers call them through a socket.
+"""Call fakes across processes: they remain objects of the test, and workers call them through a socket.
 
 Only our own processes use the socket, which is in a folder that only this user can enter. Therefore requests and
 answers may be pickled.
@@ -21,16 +21,16 @@ from saga.errors import SagaError
 from saga.testing.processes.worker_processes import CallLimits
 
 HEADER_BYTES = 8
-"""Number of bytes of the length that precedes each message."""
+"""Number of bytes that encode the length of a message, in front of it."""
 READY_S_MAX = 10.0
 """Maximum time in seconds that a fake may block its thread. A fake that blocks it longer counts as hanging."""
 PICKLING = (pickle.PickleError, TypeError, AttributeError, ImportError, RecursionError, EOFError)
-"""Exceptions that show that a value cannot be sent from one process to another."""
+"""Exceptions which mean that a value cannot be sent from one process to another."""
 
 
 ON_SELF = (types.FunctionType, property, cached_property)
-"""Kinds of members that read instance data. In a worker process the remote fake has none, because the real fake lives
-in the test's process. So these members raise `AttributeError` there; only the fake's async methods are forwarded.
+"""Kinds of members that use data of the instance. The real fake with its data is in the test's process, so in a worker
+these members raise `AttributeError`. Only the fake's async methods are forwarded.
 """
 
 
@@ -52,7 +52,7 @@ class CallReply(NamedTuple):
 
 
 class FakeServer:
-    """Server for calls of the test's fakes. It handles one call after another, on a thread with an event loop of its
+    """Runs calls of the test's fakes for the workers, one call after another, on a thread with an event loop of its
     own.
 
     If the caller is gone, because of a timeout or `kill -9`, the call is cancelled at its current `await`, as in the
@@ -62,7 +62,7 @@ class FakeServer:
     def __init__(self, socket: Path) -> None:
         self.socket = socket
         self.fakes: list[object] = []
-        """Fakes, by the numbers that requests use. Fakes are added, never removed."""
+        """The fakes. Requests refer to them by index, so fakes are added, but never removed."""
         self._thread = threading.Thread(target=self._run_loop, name="outside", daemon=True)
         self._ready = threading.Event()
         self._refused: OSError | None = None
@@ -156,8 +156,8 @@ class FakeServer:
 
 
 def make_remote_fake(gives: type, number: int, calls: Mapping[str, CallLimits | None], socket: Path) -> object:
-    """Return an object for a worker process whose async methods call a fake of the test. It is an instance of a
-    subclass of `gives`.
+    """Make an object for a worker process whose async methods call a fake of the test. It is an instance of a subclass
+    of `gives`.
 
     `calls`: the names of these methods, each with the limits that the fake declares.
     """
@@ -179,7 +179,7 @@ def make_remote_fake(gives: type, number: int, calls: Mapping[str, CallLimits | 
 def _limits_of(said: CallLimits | None, made: Mapping[str, Callable[..., Any]]) -> Limits | None:
     """Return the limits of a method of the remote fake.
 
-    `made`: all its methods by name; one of them may be the fallback of another.
+    `made`: all methods of the remote fake, by name. One of them may be the fallback of another.
     """
     if said is None:
         return None
@@ -227,7 +227,7 @@ def _not_here(self: object, name: str) -> object:
 
 
 def _made_as_it_is(self: object) -> None:
-    """Initialise nothing, in place of the `__init__` of the real class, which would connect or create state of its
+    """Initialise nothing. It replaces the `__init__` of the real class, which would connect or create state of its
     own.
     """
 

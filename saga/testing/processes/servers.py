@@ -1,8 +1,9 @@
 """Real servers for a world of processes: their addresses, their possible faults, and the function that starts them.
 
-A provider is a function that takes a folder and returns a context manager with servers. Services and topics keep their
-names, so each world needs empty servers: either new ones, or servers that outlive it, from which it removes what it has
-created. The plugin uses `saga.testing.servers.provider:servers`, or the one that `--saga-servers` names.
+A provider is a function that takes a folder and returns a context manager with servers. Each world needs servers
+without data of other worlds, because services and topics have the same names in each. They are either new, or they
+outlive the world, which then removes what it has created. The plugin uses `saga.testing.servers.provider:servers`, or
+the provider that `--saga-servers` names.
 """
 
 import importlib
@@ -40,8 +41,8 @@ worker is replaced within the time of a test.
 
 
 class ServerAddresses(Struct, frozen=True, kw_only=True):
-    """Addresses of both servers, in a setup for tests: one node each, no TLS, and writes that are acknowledged once
-    they are in memory.
+    """Addresses of a Kafka and a Couchbase that are set up for tests: one node each, no TLS, and writes that are
+    acknowledged once they are in memory.
     """
 
     kafka: str
@@ -52,8 +53,8 @@ class ServerAddresses(Struct, frozen=True, kw_only=True):
     username: str = "saga"
     password: str = "secret"
     outlives_world: bool = False
-    """Whether the servers run on after the world. Then the world uses no topic and no saga that existed before, and
-    deletes at its end what it has created.
+    """True if the servers run on after the world. The world then refuses topics and sagas that existed before, and at
+    its end it deletes what it has created.
     """
 
     @property
@@ -70,7 +71,7 @@ class ServerAddresses(Struct, frozen=True, kw_only=True):
         }
 
     def broker(self, clock: Clock) -> "KafkaAdministration":
-        """Return a Kafka adapter with administration, not open yet."""
+        """Return a Kafka adapter for administration, not open yet."""
         from saga.broker.kafka.adapter import KafkaSettings
         from saga.broker.kafka.administration import KafkaAdministration
 
@@ -85,9 +86,7 @@ class ServerAddresses(Struct, frozen=True, kw_only=True):
         return KafkaAdministration(settings, clock=clock)
 
     def store(self, clock: Clock) -> Store:
-        """Return the store of all services, not open yet. Document names contain the service's name, so one store is
-        enough.
-        """
+        """Return the store, not open yet. All services share it, because document names contain the service's name."""
         from saga.store.couchbase.adapter import CouchbaseSettings
         from saga.store.couchbase.store import CouchbaseStore
 
@@ -110,13 +109,13 @@ class ServerFault(NamedTuple):
     """Minimum and maximum duration in seconds."""
     begin: Callable[[], None]
     end: Callable[[], None]
-    """Function that ends the fault, and returns when the server answers again. It is called on the thread that called
+    """Function that ends the fault, and returns when the server answers again. It runs on the thread that called
     `begin`.
     """
 
 
 class Servers(Protocol):
-    """Kafka and Couchbase, which run within the `with` block of their provider."""
+    """A Kafka and a Couchbase, which run within the `with` block of their provider."""
 
     @property
     def place(self) -> ServerAddresses:
@@ -124,20 +123,20 @@ class Servers(Protocol):
 
     @property
     def aside(self) -> ServerAddresses:
-        """Addresses that the world itself uses to publish and observe. They lead to the same servers, without the
-        proxies that cause faults.
+        """Addresses that the world itself uses to publish and observe. They lead to the same servers, but not through
+        the proxies that cause faults.
         """
 
     @property
     def troubles(self) -> Mapping[str, Sequence[ServerFault]]:
-        """Possible faults by kind. Kinds of the simulation that are missing here are left out of the test."""
+        """Possible faults by kind. A test leaves out the faults of the simulation whose kind is missing here."""
 
 
 ServerProvider: TypeAlias = Callable[[Path], AbstractContextManager[Servers]]
 
 
 def load_provider(name: str) -> ServerProvider:
-    """Return the function named by a text `module:function`. Raises `SagaError` if there is no such function."""
+    """Load the function named by a text `module:function`. Raises `SagaError` if there is no such function."""
     module, _, function = name.partition(":")
     try:
         found: ServerProvider = getattr(importlib.import_module(module), function)
@@ -148,14 +147,14 @@ def load_provider(name: str) -> ServerProvider:
 
 AGAIN_S = 0.2
 ASK_S_MAX = 2.0
-"""Maximum time in seconds of a request for group states. The world must not wait longer, because only it can end the
-faults that keep the broker from answering.
+"""Maximum time in seconds of a request for group states. The world must not wait longer: the broker may be unable to
+answer because of a fault, and only the world can end that fault.
 """
 
 
 class SharedServers(SharedFiles):
-    """The broker and the store of all services on servers, as the world uses them: without the proxies that the workers
-    go through.
+    """The broker and the store on servers, as the world itself uses them: without the proxies between the workers and
+    the servers.
     """
 
     look_s = 0.2
@@ -166,9 +165,9 @@ class SharedServers(SharedFiles):
         """Topics that each service reads."""
         self._services: list[Declared] = []
         self._created: set[str] = set()
-        """Topics that this world has created, on servers that outlive it."""
+        """Topics that this world has created, if the servers outlive it."""
         self._inserted: list[tuple[str, str]] = []
-        """Collection and key of each document that the test gave."""
+        """Collection and key of each document that the test passed to `start`."""
         self._sagas: set[str] = set()
         super().__init__(folder, clock)
 
@@ -219,7 +218,9 @@ class SharedServers(SharedFiles):
         await self._broker.ensure_topics(topics)
 
     async def _check_sagas_are_new(self, said: Sequence[Outgoing | ServiceWrite]) -> None:
-        """Raise `SagaError` if the servers outlive this world and a service knows one of these sagas from before it."""
+        """Check that no service has a progress of these sagas from before this world, if the servers outlive it. Raises
+        `SagaError` otherwise.
+        """
         if not self._servers.aside.outlives_world:
             return
         keys = {each.key.decode() for each in said if isinstance(each, Outgoing) and each.key} - self._sagas
@@ -233,9 +234,9 @@ class SharedServers(SharedFiles):
         self._sagas |= keys
 
     async def _remove_all(self) -> None:
-        """Delete the documents and topics of this world. Positions of groups go with the topics.
+        """Delete the documents and topics of this world. Committed offsets are deleted with the topics.
 
-        Documents are found as in `_read_documents`, so those that no progress names stay.
+        Documents are found as in `_read_documents`, so documents that no progress names are not deleted.
         """
         log = [record for topic in sorted(self._created) async for record in self._broker.scan(topic)]
         documents = set(self._inserted)
@@ -277,7 +278,7 @@ class SharedServers(SharedFiles):
         return await self._store.get(collection, key)
 
     async def _read_documents(self, declared: Declared, log: Sequence[Record]) -> StoredDocuments:
-        """Return the documents of a service: the progress of each saga in the log, and the documents that a progress
+        """Read the documents of a service: the progress of each saga in the log, and the documents that a progress
         names. They are read by key, because not every server can list keys.
         """
         left: dict[tuple[str, str], bytes] = {}

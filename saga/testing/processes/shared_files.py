@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 TIMING = Timing(silence_s=1.5, drain_s=1.0, watch_s=0.05)
-"""Time limits of the embedded broker, shorter than in production: the partitions of a dead or frozen worker are taken
-over within the time of a test.
+"""Time limits of the embedded broker. They are shorter than in production, so that the partitions of a dead or frozen
+worker are taken over within the time of a test.
 """
 
 GROUPS = """
@@ -57,7 +57,8 @@ class GroupState(NamedTuple):
     lag: int = 0
     """Number of uncommitted records other than timers."""
     wakes: int = 0
-    """Number of uncommitted timers. A timer stays in the log until it is due, even if no saga waits for it any more."""
+    """Number of uncommitted timers. A timer stays in the log until it is due, even if its saga no longer waits for it.
+    """
     moving: int = 0
     """Number of partitions whose owner is not the member to which they are assigned."""
 
@@ -77,7 +78,7 @@ class SharedFiles:
     """The broker and the stores that all processes of a world share, used within a `with` block."""
 
     look_s = 0.02
-    """Seconds between two checks."""
+    """Pause in seconds between two checks of the world."""
 
     _broker: Administration
 
@@ -120,7 +121,7 @@ class SharedFiles:
         return self._folder / f"{service}.db"
 
     def wait(self, seconds: float) -> None:
-        """Let real time pass. Raises errors of publishing that occur meanwhile."""
+        """Let real time pass, in which publishing goes on. Raises errors of publishing that occur meanwhile."""
         self._runner.run(self._clock.sleep(seconds))
         for done in [task for task in self._publishing if task.done()]:
             self._publishing.remove(done)
@@ -129,7 +130,7 @@ class SharedFiles:
     # ---------------------------------------------------------------- writing
 
     def prepare(self, declared: Declared, documents: "Mapping[str, DataclassInstance]") -> None:
-        """Create the topics and the store of a service, and store those of the documents whose kind it declares."""
+        """Create the topics and the store of a service, and store those documents whose kind it declares."""
         self._runner.run(self._prepare(declared, documents))
 
     async def _prepare(self, declared: Declared, documents: "Mapping[str, DataclassInstance]") -> None:
@@ -144,8 +145,8 @@ class SharedFiles:
         """Begin to publish records and to write documents, in this order. `topics`: topics to create if they do not
         exist.
 
-        The work proceeds during `wait`, not here: it may need a lock that a frozen process holds, and only the world
-        can thaw that process.
+        The work proceeds later, during `wait`. It may need a lock that a frozen process holds, and only the world can
+        thaw that process.
         """
         self._publishing.append(self._runner.get_loop().create_task(self._publish(said, topics)))
 
@@ -176,7 +177,7 @@ class SharedFiles:
                 return
 
     def is_relaying(self, service: str) -> bool:
-        """Return True if some change of the service's documents may not be in the log yet."""
+        """Return True if changes of the service's documents may still be missing from the log."""
         return self._runner.run(self._is_relaying(service))
 
     async def _is_relaying(self, service: str) -> bool:
@@ -191,7 +192,7 @@ class SharedFiles:
     # ---------------------------------------------------------------- reading
 
     def groups(self) -> dict[str, GroupState]:
-        """Return the state of each group that has had a member, all at one moment."""
+        """Return the state of each group that has ever had a member, all at one moment."""
         groups: dict[str, GroupState] = {}
         for name, topic, members, behind, moving in self._embedded.connection.execute(GROUPS).fetchall():
             group = groups.get(name, GroupState())
@@ -209,7 +210,7 @@ class SharedFiles:
             return await store.get(collection, key)
 
     def evidence(self, services: Sequence[Declared]) -> Evidence:
-        """Return the current evidence of these services."""
+        """Collect the current evidence of these services."""
         return self._runner.run(self._evidence(services))
 
     async def _evidence(self, services: Sequence[Declared]) -> Evidence:
@@ -242,7 +243,7 @@ class SharedFiles:
 def make_service_evidence(
     declared: Declared, documents: StoredDocuments, committed: Mapping[Partition, int]
 ) -> ServiceEvidence:
-    """Return the evidence of one service."""
+    """Make the evidence of one service from its documents and committed offsets."""
     mine = progress_key(declared.name, "")
     archives: dict[str, list[tuple[str, bytes]]] = {}
     for (collection, key), content in documents.items():

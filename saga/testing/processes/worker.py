@@ -1,8 +1,8 @@
 """Program of a worker process, `python -m saga.testing.processes.worker FILE`: run one worker of one service until
 SIGTERM.
 
-The process ends at once when its standard input is closed, because then the test's process has ended and nothing else
-would stop the worker.
+The process ends at once when its standard input is closed. Then the test's process has ended, and nothing else would
+stop the worker.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from saga.testing.processes.shared_files import TIMING
 from saga.testing.processes.worker_processes import COULD_NOT_START, WorkerSetup
 
 DRAIN_S = 2.0
-"""Time in seconds that a worker has for draining when it is stopped."""
+"""Maximum time in seconds for draining when the worker is stopped."""
 
 
 def main(file: Path) -> int:

@@ -1,4 +1,6 @@
-"""Worker processes: how they are set up (service, files or servers, remote fakes), started, frozen and stopped."""
+"""Set up, start, freeze and stop worker processes. The setup contains the service, files or servers, and remote
+fakes.
+"""
 
 import importlib
 import inspect
@@ -42,7 +44,7 @@ class CallLimits(Struct, frozen=True, kw_only=True):
 
 
 class RemoteFake(Struct, frozen=True, kw_only=True):
-    """A fake of the test as described to a worker, which forwards calls of it to the test's process."""
+    """Describes a fake of the test to a worker, which forwards calls of it to the test's process."""
 
     resource: str
     """Name of the resource that the fake replaces."""
@@ -56,15 +58,19 @@ class WorkerSetup(Struct, frozen=True, kw_only=True):
     """Setup of one worker process, stored in a JSON file."""
 
     modules: tuple[str, ...]
-    """Modules that must be imported so that all handlers of the service are declared. The one that holds the service is
-    first.
+    """Modules that must be imported so that all handlers of the service are declared. The module with the service
+    object comes first.
     """
     attribute: str
     declarations: tuple[str, ...]
-    """Names of everything that the service declares in the test's process, to compare them in the worker."""
+    """Names of everything that the service declares in the test's process. The worker compares its own declarations
+    with them.
+    """
     broker: str = ""
     store: str = ""
-    """Path of the store's file; `broker` is the path of the broker's. Both are empty if the world uses servers."""
+    """Path of the file with the service's store; `broker` is the path of the broker's file. Both are empty if the world
+    uses servers.
+    """
     place: ServerAddresses | None = None
     """Addresses of the servers; `None` if the world uses files."""
     outside: str
@@ -101,8 +107,7 @@ class WorkerSetup(Struct, frozen=True, kw_only=True):
 
 
 def module_and_name(service: "Service[DataclassInstance | None]") -> tuple[tuple[str, ...], str]:
-    """Return the modules in which a service is declared, the one that holds it first, and the service's name in that
-    module.
+    """Return the modules in which a service is declared, and the name of the service object in the first of them.
 
     Raises `SagaError` for a service that another process cannot import.
     """
@@ -139,8 +144,8 @@ def declarations_of(declared: Declared) -> tuple[str, ...]:
 
 
 def remote_fakes_of(declared: Declared, use: Sequence[object]) -> tuple[RemoteFake, ...]:
-    """Return the fakes for the resources of a service: for each resource the first one in `use` that is an instance of
-    its type.
+    """Return the fakes for the resources of a service. For each resource this is the first object in `use` that is an
+    instance of its type.
     """
     found = []
     for resource in declared.resources:
@@ -170,7 +175,7 @@ def _as_json(limits: Limits | None) -> CallLimits | None:
 
 
 def _is_async(method: object) -> bool:
-    """Return True for an async function, even one wrapped by decorators that set `__wrapped__`."""
+    """Return True for an async function, even if decorators that set `__wrapped__` have wrapped it."""
     return callable(method) and inspect.iscoroutinefunction(inspect.unwrap(method))
 
 
@@ -181,11 +186,11 @@ def _listed(names: Sequence[str]) -> str:
 WORKERS = 2
 """Number of workers of each service at the start."""
 STOP_S_MAX = 5.0
-"""Maximum time in seconds from SIGTERM until a worker that has not ended is killed."""
+"""Time in seconds after SIGTERM at which a worker that is still running is killed."""
 COULD_NOT_START = 2
 """Exit code of a worker that could not start."""
 LOG_LINES, LOG_CHARACTERS = 4, 400
-"""Number of a worker's last log lines that are shown, and maximum length of each in characters."""
+"""How many of a worker's last log lines are shown, and the maximum length of each in characters."""
 
 
 @dataclass(slots=True, eq=False)
@@ -197,10 +202,10 @@ class WorkerProcess:
     """Number among the workers of its service. A worker that is started again keeps its number and its log."""
     process: subprocess.Popen[bytes]
     starts: int = 1
-    """Number of starts since the worker was added or killed."""
+    """Number of starts since the worker was added, or since it was last killed."""
     frozen: bool = False
     ends_by_s: float | None = None
-    """Time, on the monotonic clock, by which the worker must have ended; `None` if it is not being stopped."""
+    """Time, on the monotonic clock, by which the worker must have ended; `None` unless it is being stopped."""
 
     @property
     def name(self) -> str:
@@ -218,7 +223,7 @@ class WorkerPool:
     def __init__(self, folder: Path, clock: Clock, *, starts_max: int = 1) -> None:
         """Create a pool without workers.
 
-        `starts_max`: maximum number of starts of a worker that fails to start because a server does not answer.
+        `starts_max`: maximum number of attempts to start a worker whose start fails because a server does not answer.
         """
         self._folder, self._clock, self._starts_max = folder, clock, starts_max
         self._members: list[WorkerProcess] = []
@@ -242,7 +247,7 @@ class WorkerPool:
 
     @property
     def members(self) -> Sequence[WorkerProcess]:
-        """Workers that are running or frozen, without those that are being stopped."""
+        """Workers that are running or frozen. Workers that are being stopped are not included."""
         return [member for member in self._members if member.ends_by_s is None]
 
     @property
@@ -280,14 +285,14 @@ class WorkerPool:
             )
 
     def restart(self, member: WorkerProcess) -> WorkerProcess:
-        """Kill a worker with `kill -9`, and start it again. Return the new one."""
+        """Kill a worker with `kill -9`, and start it again. Return the new worker process."""
         self._end(member)
         again = WorkerProcess(member.service, member.number, self._process(member.service, member.number))
         self._members.append(again)
         return again
 
     def freeze(self, member: WorkerProcess) -> None:
-        """Freeze a worker with SIGSTOP. It keeps its locks, and cannot notice the freeze."""
+        """Freeze a worker with SIGSTOP. It keeps its locks and cannot notice the freeze."""
         member.process.send_signal(signal.SIGSTOP)
         member.frozen = True
 
@@ -304,8 +309,8 @@ class WorkerPool:
         member.ends_by_s = self._clock.monotonic_s() + STOP_S_MAX
 
     def check(self) -> None:
-        """Remove workers that were stopped and have ended. Raises `SagaError` for a worker that ended without being
-        stopped.
+        """Remove workers that have ended after they were stopped. Raises `SagaError` for a worker that ended without
+        being stopped, unless its start failed and may be tried again.
         """
         for member in list(self._members):
             code = member.process.poll()

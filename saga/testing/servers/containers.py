@@ -1,7 +1,8 @@
-"""Kafka and Couchbase in containers, by `testcontainers`, where that package and Docker are installed.
+"""Start Kafka and Couchbase in containers with `testcontainers`, if that package and Docker are installed.
 
-It is no dependency of this package. Couchbase is set up by its REST interface: one node, one bucket, and the ports that
-Docker has mapped as its external addresses, which the SDK selects by itself when it connects to one of them.
+This package does not depend on `testcontainers`. Couchbase is set up through its REST interface with one node and one
+bucket. The ports that Docker has mapped are registered as external addresses. The SDK selects these by itself when it
+connects to one of them.
 """
 
 import base64
@@ -28,7 +29,7 @@ DOCKER_S_MAX, READY_S_MAX, ANSWER_S_MAX, LOOK_S = 10.0, 120.0, 10.0, 0.5
 
 
 def explain_no_containers() -> str | None:
-    """Return why no container can be started here; `None` if one can."""
+    """Explain why no container can be started here; `None` if one can."""
     if shutil.which("docker") is None:
         return "no docker on this machine"
     if find_spec("testcontainers") is None:
@@ -42,7 +43,7 @@ def explain_no_containers() -> str | None:
 
 @contextmanager
 def container_servers(folder: Path) -> Iterator[FaultlessServers]:
-    """Start a Kafka and a Couchbase, new and empty; they end with the block. Raises `ServerFailed`."""
+    """Start a new, empty Kafka and Couchbase for the duration of the block. Raises `ServerFailed`."""
     with ExitStack() as stack:
         # Imported by name, because the package is optional and type checkers do not know it here.
         kafka = stack.enter_context(import_module("testcontainers.kafka").KafkaContainer().with_kraft())
@@ -60,7 +61,7 @@ def container_servers(folder: Path) -> Iterator[FaultlessServers]:
 
 
 def _set_up(container: Any) -> str:
-    """Set up one node of Couchbase with a bucket. Return its address, once the bucket is ready."""
+    """Set up one node of Couchbase with a bucket. Return its address once the bucket is ready."""
     host = container.get_container_host_ip()
     rest, kv = (int(container.get_exposed_port(port)) for port in (REST_PORT, KV_PORT))
     url = f"http://{host}:{rest}"
@@ -80,7 +81,7 @@ def _set_up(container: Any) -> str:
 
 
 def _poll(url: str, expected: str = "") -> None:
-    """Return when the URL answers with the expected text. Raises `ServerFailed` if it does not in time."""
+    """Wait until the URL answers with the expected text. Raises `ServerFailed` if it does not in time."""
     until_s = time.monotonic() + READY_S_MAX
     while True:
         try:

@@ -1,4 +1,4 @@
-"""CouchbaseMock: Couchbase's own test server. It speaks the real protocol, keeps everything in memory, and fails on
+"""Run CouchbaseMock, Couchbase's own test server. It speaks the real protocol, keeps everything in memory, and fails on
 request.
 """
 
@@ -19,7 +19,7 @@ ANSWER_S = 10
 
 
 class CouchbaseMock:
-    """One node with one bucket or more. It accepts every user and password."""
+    """One CouchbaseMock node with one or more buckets. It accepts every user and password."""
 
     def __init__(self, http: str, address: str, server: Server | None) -> None:
         self.http = http
@@ -59,21 +59,21 @@ class CouchbaseMock:
         return self._server
 
     def stop(self) -> None:
-        """End it. All its data is lost."""
+        """Stop the mock. All its data is lost."""
         self._own.kill()
 
     def pause(self) -> None:
-        """Freeze it: writes in progress become ambiguous."""
+        """Freeze the mock. Writes that are in progress become ambiguous."""
         self._own.pause()
 
     def resume(self) -> None:
-        """Let it continue."""
+        """Let a frozen mock continue."""
         self._own.resume()
 
     # ---------------------------------------------------------------- faults
 
     def opfail(self, code: int = TEMPORARY_FAILURE, count: int = 1, bucket: str = BUCKET) -> None:
-        """Answer the next `count` operations with this status, without carrying them out."""
+        """Make the next `count` operations fail with this status, without any effect."""
         self._ask("opfail", code=code, count=count, servers="[0]", bucket=bucket)
 
     def time_travel(self, seconds: int) -> None:
@@ -81,16 +81,16 @@ class CouchbaseMock:
         self._ask("time_travel", Offset=seconds)
 
     def failover(self, bucket: str = BUCKET) -> None:
-        """Take the node out of the cluster, until `respawn`."""
+        """Remove the node from the cluster, until `respawn`."""
         with suppress(ValueError):  # it answers with a stack trace, but does what it should
             self._ask("failover", idx=0, bucket=bucket)
 
     def respawn(self, bucket: str = BUCKET) -> None:
-        """Take the node into the cluster again."""
+        """Add the node to the cluster again."""
         self._ask("respawn", idx=0, bucket=bucket)
 
     def start_log(self, bucket: str = BUCKET) -> None:
-        """Record operations, for `operations`."""
+        """Start recording the operations that `operations` returns."""
         self._ask("start_cmdlog", idx=0, bucket=bucket)
 
     def operations(self, bucket: str = BUCKET) -> object:
@@ -118,7 +118,7 @@ def _address(http: str, bucket: str) -> str:
 
 
 def mock_answers(http: str, bucket: str = BUCKET) -> bool:
-    """Return whether the mock at this address answers with the port of its data."""
+    """Return True if the mock at this HTTP address answers with the port of its data."""
     try:
         _address(http, bucket)
     except (OSError, ValueError):

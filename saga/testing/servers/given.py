@@ -1,4 +1,4 @@
-"""Servers at addresses that environment variables give: those of a CI service, or of a compose file."""
+"""Servers whose addresses are in environment variables, such as those of a CI service or a compose file."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ BUCKET, USERNAME, PASSWORD = "SAGA_TEST_BUCKET", "SAGA_TEST_USERNAME", "SAGA_TES
 
 
 def find_given(environment: Mapping[str, str]) -> ServerAddresses | None:
-    """Return the addresses in an environment; `None` if it has none.
+    """Find the addresses of servers in an environment; `None` if it has none.
 
     >>> given = find_given({"SAGA_TEST_KAFKA": "kafka:9092", "SAGA_TEST_COUCHBASE": "couchbase://db"})
     >>> given.kafka, given.couchbase, given.bucket
@@ -39,7 +39,7 @@ def find_given(environment: Mapping[str, str]) -> ServerAddresses | None:
 
 @contextmanager
 def given_servers(folder: Path) -> Iterator[FaultlessServers]:
-    """Provide the servers that the variables give. Raises `SagaError` if they give none."""
+    """Provide the servers whose addresses are in the environment. Raises `SagaError` if there are none."""
     addresses = find_given(os.environ)
     if addresses is None:
         raise SagaError(f"{KAFKA} and {COUCHBASE} are not set")

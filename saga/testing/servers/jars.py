@@ -1,4 +1,4 @@
-"""The jars of the servers: Maven fetches them once into a folder of the user's cache, for all projects."""
+"""Fetch the jars of the servers. Maven fetches them once, into a folder of the user's cache that all projects share."""
 
 import fcntl
 import hashlib
@@ -34,7 +34,7 @@ def jars() -> Path:
 
 
 def fetch_folder(name: str, pom: Path, *goal: str) -> Path:
-    """Return the folder `name` of the cache, which Maven fills as the POM says. A changed POM fills it again.
+    """Return the folder `name` of the cache. Maven fills it as the POM says, and again if the POM has changed.
 
     Args:
         goal: goal of Maven and its options; `{folder}` stands for the folder.
@@ -53,8 +53,8 @@ def _hash(pom: Path) -> str:
 
 
 def fill_folder(name: str, wanted: str, fill: Callable[[Path], None]) -> Path:
-    """Return the folder `name` of the cache. One process fills it for all; it is filled again when `wanted` is another
-    text than last time.
+    """Return the folder `name` of the cache. One process fills it for all. It is filled again if `wanted` has changed
+    since the last time.
     """
     folder, complete = cache_folder() / name, cache_folder() / f"{name}.complete"
     with hold_lock(name):

@@ -1,4 +1,4 @@
-"""Apache Kafka: one node on free ports of this machine, started from the jars."""
+"""Run Apache Kafka: one node on free ports of this machine, started from the jars."""
 
 import hashlib
 import re
@@ -42,7 +42,7 @@ STARTS_FAST = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")
 RUNS_FAST = ("-XX:+UseG1GC", "-Xmx1g")
 ARCHIVED_WITHIN_S = 60.0
 ARCHIVES_CLASSES = "-XX:ArchiveClassesAtExit="
-"""Option of Java: write the archive of classes to this file when the broker stops."""
+"""Java option that writes an archive of the loaded classes to this file when the broker stops."""
 
 
 class KafkaServer:
@@ -58,16 +58,16 @@ class KafkaServer:
         users: Mapping[str, str] | None,
         node: int = 1,
     ) -> None:
-        """Prepare a broker without starting it. `node` is its id in a cluster; the other arguments are those of
+        """Prepare a broker without starting it. `node`: its id in a cluster. The other arguments are those of
         `start`.
         """
         self.port = port
         self.address = f"127.0.0.1:{port}"
         folder.mkdir(parents=True, exist_ok=True)
         self.properties = folder / "server.properties"
-        """File with the properties; `restart` reads it again."""
+        """The broker's properties file. `restart` reads it again."""
         self.data = data = folder / "data"
-        """Folder of its logs, with one folder per partition."""
+        """The folder with the broker's logs, one folder per partition."""
         (controller,) = free_ports(1)
         self.properties.write_text((PROPERTIES + extra).format(port=port, controller=controller, data=data))
         if not data.exists() and users:
@@ -97,7 +97,7 @@ class KafkaServer:
         """Start a broker with its data in `folder`, and return when it answers.
 
         Args:
-            port: a free one if it is 0.
+            port: its port; 0 selects a free one.
             while_locked: see `Server.start`.
             extra: lines of properties that override the defaults; `{port}` and `{controller}` stand for the ports.
             users: passwords by user name, for SCRAM.
@@ -111,28 +111,28 @@ class KafkaServer:
         return self.server.pid
 
     def stop(self) -> None:
-        """Stop it in order, so that it closes its files."""
+        """Stop the broker gracefully, so that it closes its files."""
         self.server.stop()
 
     def kill(self) -> None:
-        """Kill it with SIGKILL."""
+        """Kill the broker with SIGKILL."""
         self.server.kill()
 
     def restart(self) -> None:
-        """Start it again after `kill` or `stop`, with the same data and port; return when it answers."""
+        """Start the broker again after `kill` or `stop`, with the same data and port. Return when it answers."""
         self.server.start()
 
     def pause(self) -> None:
-        """Freeze it."""
+        """Freeze the broker."""
         self.server.pause()
 
     def resume(self) -> None:
-        """Let it continue."""
+        """Let a frozen broker continue."""
         self.server.resume()
 
 
 def kafka_answers(address: str) -> bool:
-    """Return whether a broker at this address answers a request for its API versions."""
+    """Return True if a broker at this address answers a request for its API versions."""
     host, _, port = address.rpartition(":")
     request = struct.pack(">hhih", API_VERSIONS, 0, 1, -1)
     try:
@@ -146,7 +146,7 @@ def kafka_answers(address: str) -> bool:
 
 
 def _listening(properties: str) -> list[int]:
-    """Return the ports of all listeners. The broker opens them one after another."""
+    """Return the ports of all listeners. The broker opens them one after another, so each must be checked."""
     *_, wins = re.findall(r"^listeners=(.*)$", properties.replace("\\\n", ""), re.MULTILINE)
     return [int(port) for port in re.findall(r":(\d+)", wins)]
 
@@ -166,7 +166,9 @@ def _classpath() -> str:
 
 
 def _make_formatted_folder() -> Path:
-    """Return an empty formatted data folder to copy. It is made once, because formatting starts a JVM."""
+    """Return an empty formatted data folder, of which each broker gets a copy. It is made once, because formatting
+    starts a JVM.
+    """
     template = jars() / "kafka-formatted"
     with hold_lock("kafka-formatted"):
         if template.exists():
@@ -181,11 +183,10 @@ def _make_formatted_folder() -> Path:
 
 
 def make_class_archive() -> Path:
-    """Return the archive of the classes that Kafka loads, made once for this Java and these jars.
+    """Return an archive of the classes that Kafka loads, which halves the CPU time of a start. It is made once for this
+    Java version and these jars.
 
-    It halves the CPU time of a start.
-
-    The file is empty if Java cannot make an archive; servers then start without it.
+    The file is empty if Java cannot make an archive. Servers then start without it.
     """
     java = Path(shutil.which("java") or "java").resolve()
     meant_for = hashlib.sha256(f"{java} {java.stat().st_mtime_ns} {_classpath()}".encode()).hexdigest()[:16]
@@ -207,7 +208,7 @@ def make_class_archive() -> Path:
 
 
 def assign_node(data: Path, node: int) -> None:
-    """Make the copied data folder that of this node: its id and its directory id."""
+    """Assign a copied data folder to this node, by its node id and its directory id."""
     if node == 1:
         return
     path = data / "meta.properties"
@@ -216,12 +217,12 @@ def assign_node(data: Path, node: int) -> None:
 
 
 def _other_character(character: str, node: int) -> str:
-    """Return a character for the directory id that no other node gets; node 1 keeps its own."""
+    """Return a character for the directory id that is different for each node. Node 1 keeps the original one."""
     return [each for each in "ABCDEFGH" if each != character][node - 2]
 
 
 def _format(properties: Path, users: Mapping[str, str]) -> None:
-    """Format the data folder. Raises `ServerFailed`."""
+    """Format the data folder of the broker. Raises `ServerFailed`."""
     command = ["java", *STARTS_FAST, "-cp", _classpath(), "kafka.tools.StorageTool", "format", "-t", CLUSTER]
     for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
         for name, password in users.items():

@@ -1,8 +1,8 @@
 """Run a command that never outlives its owner: `leash.py [--while-locked FILE] COMMAND...`.
 
-The command is killed when its owner ends in any way. The owner is the process at the other end of the standard input,
-or, with `--while-locked`, all processes with a shared lock on FILE. The first line of output is the command's process
-id.
+The command is killed when its owner ends in any way. The owner is the process at the other end of the standard input.
+With `--while-locked`, the owners are all processes that hold a shared lock on FILE. The first line of output is the
+command's process id.
 """
 
 import fcntl

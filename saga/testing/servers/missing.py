@@ -1,4 +1,4 @@
-"""Skipping of tests that need servers where there are none, with a reason that says what to install."""
+"""Skip tests that need servers if there are none, with a reason that says what to install."""
 
 import os
 from typing import NoReturn
@@ -8,9 +8,9 @@ import pytest
 from saga.errors import SagaError
 
 MISSING = "servers are missing"
-"""Beginning of the reason of each skipped test. The plugin finds them by it for the summary."""
+"""How the reason of each skipped test begins. The plugin recognises these tests by it for its summary."""
 REQUIRED = "SAGA_SERVERS"
-"""Variable that makes such tests fail if it is `required`."""
+"""Environment variable that makes such tests fail, instead of skipping them, if it is `required`."""
 
 
 class ServersMissing(SagaError):
@@ -18,7 +18,7 @@ class ServersMissing(SagaError):
 
 
 def skip_without_servers(why: ServersMissing) -> NoReturn:
-    """Skip the running test, or let it fail if the environment says `SAGA_SERVERS=required`."""
+    """Skip the running test, or let it fail if the environment has `SAGA_SERVERS=required`."""
     if os.environ.get(REQUIRED) == "required":
         pytest.fail(f"{MISSING}: {why}", pytrace=False)
     pytest.skip(f"{MISSING}: {why}")

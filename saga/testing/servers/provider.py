@@ -13,9 +13,9 @@ from saga.testing.servers.world_servers import start_servers
 
 
 def servers(folder: Path) -> AbstractContextManager[Servers]:
-    """Return servers from the first source that there is: addresses in the environment, Docker, Java and Maven.
+    """Return servers from the first source that is available: addresses in the environment, Docker, or Java and Maven.
 
-    Raises `ServersMissing` with what to install if there is none.
+    Raises `ServersMissing` with what to install if none is available.
     """
     if find_given(os.environ) is not None:
         return given_servers(folder)

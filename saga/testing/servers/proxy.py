@@ -1,4 +1,4 @@
-"""A TCP proxy before a server of this machine: it can hold back, delay and cut connections."""
+"""A TCP proxy in front of a server on this machine. It can hold back, delay and cut connections."""
 
 import asyncio
 import threading
@@ -15,14 +15,14 @@ READY_S_MAX = 10.0
 
 
 class Proxy:
-    """A proxy from `port` to `target`. It runs in a thread of its own within the `with` block."""
+    """A proxy from `port` to `target`. Within the `with` block it runs in a thread of its own."""
 
     def __init__(self, port: int, target: int, *, instead: Mapping[bytes, bytes] = NOTHING) -> None:
         """Prepare the proxy.
 
         Args:
-            instead: replacements in the answers of the server, each of the same length as the original, for servers
-                that tell their clients where to connect.
+            instead: texts to replace in the answers of the server, for servers that tell their clients where to
+                connect. Each replacement has the same length as the original.
         """
         assert all(len(theirs) == len(ours) for theirs, ours in instead.items())
         self.port, self.target, self._instead = port, target, instead
@@ -45,19 +45,19 @@ class Proxy:
     # ---------------------------------------------------------------- faults, from any thread
 
     def hold(self) -> None:
-        """Hold back everything, in both directions. Connections stay open, and new ones get no answer."""
+        """Hold back all data, in both directions. Connections stay open, and new ones get no answer."""
         self._loop.call_soon_threadsafe(self._open.clear)
 
     def let_go(self) -> None:
-        """Deliver what was held back, and continue."""
+        """Deliver the data that was held back, and continue."""
         self._loop.call_soon_threadsafe(self._open.set)
 
     def slow(self, seconds: float) -> None:
-        """Delay everything by this time, in each direction."""
+        """Delay all data by this time, in each direction."""
         self._slow_s = seconds
 
     def cut(self) -> None:
-        """Abort all connections, with the data in transit. New connections are accepted."""
+        """Abort all connections and drop the data in transit. New connections are accepted."""
         self._loop.call_soon_threadsafe(self._cut)
 
     # ---------------------------------------------------------------- on the thread

@@ -1,4 +1,4 @@
-"""One server in a process of its own: start it, wait until it answers, freeze it, kill it."""
+"""Run one server in a process of its own: start it, wait until it answers, freeze it, kill it."""
 
 import os
 import signal
@@ -16,7 +16,9 @@ LEASH = Path(__file__).with_name("leash.py")
 READY_S = 120.0
 LOOK_S = 0.05
 PORTS = range(17_000, 31_000)
-"""Ports below those that the system gives to outgoing connections, so that a restarted server finds its port free."""
+"""Ports for servers. They are below the ports that the system assigns to outgoing connections, so that a restarted
+server finds its port free.
+"""
 
 
 class ServerFailed(SagaError):
@@ -24,10 +26,12 @@ class ServerFailed(SagaError):
 
 
 class Server:
-    """A server process, usually a JVM. It ends at the latest with the process that started it."""
+    """A server process, usually a JVM. It ends no later than the process that started it."""
 
     def __init__(self, name: str, command: Sequence[str], folder: Path, *, is_ready: Callable[[], bool]) -> None:
-        """Prepare a server; `start` starts it. `is_ready` returns whether it answers; it is polled during the start."""
+        """Prepare a server; `start` starts it. `is_ready`: polled during the start, returns True once the server
+        answers.
+        """
         self.name = name
         self.log = folder / f"{name}.log"
         self._command, self._is_ready = list(command), is_ready
@@ -38,8 +42,8 @@ class Server:
     def start(self, *, while_locked: Path | None = None) -> None:
         """Start the server, and return when it answers.
 
-        A server that ends before it answers is started once more, as a supervisor would: a broker gives up if its
-        controller does not register it for a while.
+        If the server ends before it answers, it is started once more, as a supervisor would do. For example, a broker
+        gives up if its controller does not register it for a while.
 
         Args:
             while_locked: file whose locks keep the server alive, instead of this process.
@@ -72,7 +76,7 @@ class Server:
         self._leash = leash
 
     def _wait_until_ready(self) -> bool:
-        """Return True when the server answers, and False if it has ended. Raises `ServerFailed` after `READY_S`."""
+        """Return True once the server answers, and False if it has ended. Raises `ServerFailed` after `READY_S`."""
         assert self._leash is not None, "the process has been spawned"
         deadline_s = time.monotonic() + READY_S
         while not self._is_ready():
@@ -115,7 +119,7 @@ class Server:
             self._leash = None
 
     def pause(self) -> None:
-        """Freeze the server with SIGSTOP: it keeps its connections and answers nothing. Return when all its threads are
+        """Freeze the server with SIGSTOP: it keeps its connections and answers nothing. Return once all its threads are
         frozen, because the signal needs a moment to reach them.
         """
         os.kill(self.pid, signal.SIGSTOP)
@@ -132,7 +136,9 @@ class Server:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports on which no process listens now. Processes that run at the same time search from different ports."""
+    """Return ports on which no process listens now. Each process begins its search at another port, so that processes
+    running at the same time rarely choose the same ports.
+    """
     found: list[int] = []
     at = os.getpid() * 101 + time.monotonic_ns() // 1000
     while len(found) < count:

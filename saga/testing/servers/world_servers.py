@@ -1,4 +1,4 @@
-"""Kafka and CouchbaseMock as processes of this machine, with a proxy between each of them and the workers."""
+"""Start Kafka and CouchbaseMock as processes of this machine, with a proxy between each of them and the workers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,22 +12,27 @@ from saga.testing.servers.proxy import Proxy
 from saga.testing.servers.server import free_ports
 
 MOMENT, SHORT_S, LONG_S = (0.0, 0.0), (0.5, 2.0), (3.0, 5.0)
-"""Durations of faults. `LONG_S` is longer than the 2.5 s that an operation of the store may take."""
+"""Minimum and maximum durations of faults in seconds. A fault of `LONG_S` outlasts the 2.5 s limit for an operation of
+the store.
+"""
 SLOW_S = 0.1
 REFUSED = 30
-"""Number of consecutive operations that the store refuses."""
+"""Maximum number of consecutive operations that the store refuses during a fault."""
 LISTENERS = """
 listeners=PLAINTEXT://127.0.0.1:{{port}},ASIDE://127.0.0.1:{aside},CONTROLLER://127.0.0.1:{{controller}}
 advertised.listeners=PLAINTEXT://127.0.0.1:{proxy},ASIDE://127.0.0.1:{aside}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,ASIDE:PLAINTEXT,CONTROLLER:PLAINTEXT
 inter.broker.listener.name=ASIDE
 """
-"""Properties of Kafka: each client is told the address by which it connected."""
+"""Properties of Kafka that send each client back to the address at which it connected: the proxy's or the direct one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalServers:
-    """A Kafka and a CouchbaseMock. No fault kills the mock, because it would lose all its data."""
+    """A Kafka and a CouchbaseMock with their possible faults. No fault kills the mock, because it would lose all its
+    data.
+    """
 
     place: ServerAddresses
     aside: ServerAddresses
@@ -36,7 +41,9 @@ class LocalServers:
 
 @contextmanager
 def start_servers(folder: Path) -> Iterator[LocalServers]:
-    """Start both, new and empty; they end with the block. Raises `ServersMissing` and `ServerFailed`."""
+    """Start a new, empty Kafka and CouchbaseMock for the duration of the block. Raises `ServersMissing` and
+    `ServerFailed`.
+    """
     with ExitStack() as stack:
         to_kafka, aside, to_store = free_ports(3)
         kafka = KafkaServer.start(folder / "kafka", extra=LISTENERS.format(proxy=to_kafka, aside=aside))
@@ -56,8 +63,8 @@ def start_servers(folder: Path) -> Iterator[LocalServers]:
 
 
 def _instead(port: int, proxy: int) -> Mapping[bytes, bytes]:
-    """Return the replacements of the proxy: the SDK connects to the ports in these three texts. Both ports have five
-    digits.
+    """Return the replacements for the proxy in front of the mock. The SDK connects to the ports in these three texts.
+    Both ports have five digits, so the lengths stay the same.
     """
     texts = (b'"kv":%d', b'"direct":%d', b"$HOST:%d")
     return {each % port: each % proxy for each in texts}
@@ -66,7 +73,7 @@ def _instead(port: int, proxy: int) -> Mapping[bytes, bytes]:
 def _troubles(
     kafka: KafkaServer, mock: CouchbaseMock, broker: Proxy, store: Proxy
 ) -> Mapping[str, Sequence[ServerFault]]:
-    """Return the faults by kind. Only the broker is killed, because it has its log on disk."""
+    """Return the faults by kind. Only the broker is killed, because its log is on disk and the mock's data is not."""
 
     def refuse(count: int) -> None:
         mock.opfail(count=count)
