@@ -138,12 +138,12 @@ async def _all_ended(fleet: Fleet, page: Page, broker: Broker, orders: list[Orde
             await watch.look(LOOK_S)
             progress.show(watch)
             if news is None and (news := page.news()) is not None:
-                progress.say(printable(news))
+                progress.print(printable(news))
             accident.happen(watch.count / len(orders))
             silence.end_if_expired(watch)
             fleet.check()
             if stillness.look(watch.count, watch.records):
-                progress.say(watch.waits_for(order.order_id for order in orders[: progress.placed]))
+                progress.print(watch.waits_for(order.order_id for order in orders[: progress.placed]))
     progress.show(watch, last=True)
     return watch
 
@@ -228,10 +228,10 @@ class Accident:
         now_s = self._clock.monotonic_s()
         if self._killed_s is None and ended >= KILL_AFTER:
             self._killed_s = now_s
-            self._progress.say(f"kill -9 {self._fleet.kill(VICTIM)}: {VICTIM} is dead, customers go on ordering")
+            self._progress.print(f"kill -9 {self._fleet.kill(VICTIM)}: {VICTIM} is dead, customers go on ordering")
         elif self._killed_s is not None and not self._over and now_s >= self._killed_s + DEAD_S:
             self._over = True
-            self._progress.say(f"{VICTIM} is started again, as process {self._fleet.start(VICTIM)}")
+            self._progress.print(f"{VICTIM} is started again, as process {self._fleet.start(VICTIM)}")
 
 
 class Silence:
@@ -244,7 +244,7 @@ class Silence:
         """Let the issuer answer again once the order has ended without it. Payment then undoes what it did."""
         if self._order_id in watch.ended[CANCELLED] and self._fleet.silence.exists():
             self._fleet.silence.unlink()
-            self._progress.say(
+            self._progress.print(
                 f"{self._order_id} has expired: nobody answered in time; from now on the issuer answers, and payment "
                 "lets the money go"
             )
@@ -271,7 +271,7 @@ class Progress:
         )
         click.echo(f"\r\033[K{line}" if ON_TERMINAL else line, nl=last or not ON_TERMINAL)
 
-    def say(self, what: str) -> None:
+    def print(self, what: str) -> None:
         """Print a line that the progress line does not overwrite."""
         click.echo(f"{chr(13)}\033[K{self._seconds()} {what}" if ON_TERMINAL else f"{self._seconds()} {what}")
 

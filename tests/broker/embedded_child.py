@@ -21,29 +21,29 @@ GROUP = "payment"
 CLOCK = SystemClock()
 
 
-def say(what: str, *details: object) -> None:
+def print_line(what: str, *details: object) -> None:
     sys.stdout.write(" ".join([what, *map(str, details)]) + "\n")
     sys.stdout.flush()
 
 
 class Telling:
     async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
-        say("assigned", *sorted(p.number for p in partitions))
+        print_line("assigned", *sorted(p.number for p in partitions))
 
     async def on_revoked(self, partitions: Collection[Partition]) -> None:
-        say("revoked", *sorted(p.number for p in partitions))
+        print_line("revoked", *sorted(p.number for p in partitions))
 
     def on_lost(self, partitions: Collection[Partition]) -> None:
-        say("lost", *sorted(p.number for p in partitions))
+        print_line("lost", *sorted(p.number for p in partitions))
 
     def on_expired(self, partition: Partition, first: int, after: int) -> None:
-        say("expired", partition.number, first, after)
+        print_line("expired", partition.number, first, after)
 
     def on_replaced(self, partition: Partition, position: int) -> None:
         raise AssertionError(f"{partition}: its topic was created again")
 
     def on_partitions_added(self, topic: str, before: int, now: int) -> None:
-        say("raised", before, now)
+        print_line("raised", before, now)
 
 
 async def member(path: Path, silence_s: float) -> None:
@@ -61,9 +61,9 @@ async def commit(membership: Membership, number: str, offset: str) -> None:
     try:
         await membership.commit({Partition(TOPIC.name, int(number)): int(offset)})
     except Fenced:
-        say("fenced")
+        print_line("fenced")
     else:
-        say("committed")
+        print_line("committed")
 
 
 async def publish(path: Path, name: str, count: int) -> None:
@@ -71,7 +71,7 @@ async def publish(path: Path, name: str, count: int) -> None:
         await broker.ensure_topics([TOPIC])
         for number in range(count):
             await broker.publish([Outgoing(TOPIC.name, f"{name} {number % 7}".encode(), f"{number}".encode(), ())])
-            say("published", number)
+            print_line("published", number)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from saga.support.clock import SystemClock
 CLOCK = SystemClock()
 
 
-def say(what: str, *details: object) -> None:
+def print_line(what: str, *details: object) -> None:
     sys.stdout.write(" ".join([what, *map(str, details)]) + "\n")
     sys.stdout.flush()
 
@@ -30,30 +30,30 @@ class Telling:
 
     async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
         self.has += partitions
-        say("assigned", *sorted(p.number for p in partitions))
+        print_line("assigned", *sorted(p.number for p in partitions))
 
     async def on_revoked(self, partitions: Collection[Partition]) -> None:
         self.has = []
-        say("revoked", *sorted(p.number for p in partitions))
+        print_line("revoked", *sorted(p.number for p in partitions))
 
     def on_lost(self, partitions: Collection[Partition]) -> None:
         self.has = [partition for partition in self.has if partition not in partitions]
-        say("lost", *sorted(p.number for p in partitions))
+        print_line("lost", *sorted(p.number for p in partitions))
 
     def on_expired(self, partition: Partition, first: int, after: int) -> None:
-        say("expired", partition.number, first, after)
+        print_line("expired", partition.number, first, after)
 
     def on_replaced(self, partition: Partition, position: int) -> None:
-        say("replaced", partition.number, position)
+        print_line("replaced", partition.number, position)
 
     def on_partitions_added(self, topic: str, before: int, now: int) -> None:
-        say("raised", before, now)
+        print_line("raised", before, now)
 
 
 async def read(membership: Membership, listener: Telling) -> None:
     while True:
         for record in await membership.poll(listener.has, records_max=100, timeout_s=0.1):
-            say("read", record.partition, record.offset)
+            print_line("read", record.partition, record.offset)
 
 
 async def main(address: str, group: str, topic: str, session_s: str = "2") -> None:
@@ -79,9 +79,9 @@ async def main(address: str, group: str, topic: str, session_s: str = "2") -> No
             try:
                 await membership.commit({Partition(topic, int(number)): int(offset)})
             except Fenced:
-                say("fenced")
+                print_line("fenced")
             else:
-                say("committed")
+                print_line("committed")
         reading.cancel()
 
 

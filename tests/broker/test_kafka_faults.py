@@ -276,7 +276,7 @@ class Child:
 
         return await CLOCK.within(WITHIN_S, read_matching_line())
 
-    def tell(self, line: str) -> None:
+    def write_line(self, line: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n".encode())
 
@@ -292,7 +292,7 @@ async def test_a_member_that_slept_for_too_long_is_fenced_and_loses_what_it_had(
         await broker.publish([event(topic, "k", f"{n}") for n in range(10)])
         await child.read_line("assigned")
         await child.read_line("read")
-        child.tell("commit 0 2")
+        child.write_line("commit 0 2")
         await child.read_line("committed")
         child.signal(signal.SIGSTOP)
         async with broker.join(Subscription("payment", [topic]), listening := RecordingListener()) as membership:
@@ -300,7 +300,7 @@ async def test_a_member_that_slept_for_too_long_is_fenced_and_loses_what_it_had(
                 await CLOCK.sleep(0.02)
             assert listening.has == {Partition(topic, 0): 2}
             await membership.commit({Partition(topic, 0): 5})
-            child.tell("commit 0 3")
+            child.write_line("commit 0 3")
             child.signal(signal.SIGCONT)
             # Its heartbeat may be answered before its commit.
             lines = [await child.read_line("fenced", "committed", "lost", "revoked") for _ in range(2)]
@@ -331,7 +331,7 @@ async def test_a_member_that_slept_while_its_topic_was_created_again_reads_all_o
         async with Child.start(kafka.address, topic, topic, session_s=30) as child:
             while (await child.read_line("read"))[-1] != "9":
                 pass
-            child.tell("commit 0 10")
+            child.write_line("commit 0 10")
             await child.read_line("committed")
             child.signal(signal.SIGSTOP)
             await recreate_topic(kafka.address, topic, 1)
@@ -342,7 +342,7 @@ async def test_a_member_that_slept_while_its_topic_was_created_again_reads_all_o
             assert int(position) in (10, 30), "it may have read on before it looked"
             assert await child.read_line("assigned") == ["assigned", "0"]
             assert [int((await child.read_line("read"))[-1]) for _ in range(30)] == [*range(30)]
-            child.tell("commit 0 30")
+            child.write_line("commit 0 30")
             await child.read_line("committed")
         async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()):
             while not listening.has:

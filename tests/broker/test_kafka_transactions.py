@@ -40,7 +40,7 @@ async def foreign(settings: KafkaSettings, name: str) -> AsyncIterator[AIOKafkaP
         await producer.stop()
 
 
-async def say(producer: AIOKafkaProducer, topic: str, *words: str) -> None:
+async def send(producer: AIOKafkaProducer, topic: str, *words: str) -> None:
     for word in words:
         await producer.send_and_wait(topic, word.encode(), b"k")
 
@@ -50,7 +50,7 @@ async def transactions(settings: KafkaSettings, topic: str, *words: str) -> None
     async with foreign(settings, topic) as producer:
         for word in words:
             await producer.begin_transaction()
-            await say(producer, topic, f"{word} 1", f"{word} 2")
+            await send(producer, topic, f"{word} 1", f"{word} 2")
             await (producer.abort_transaction() if word.startswith("no") else producer.commit_transaction())
 
 
@@ -106,7 +106,7 @@ async def test_records_of_an_open_transaction_appear_when_it_is_committed(
         broker.join(Subscription(place.topic, [place.topic]), listening := RecordingListener()) as membership,
     ):
         await producer.begin_transaction()
-        await say(producer, place.topic, "perhaps")
+        await send(producer, place.topic, "perhaps")
         await until(lambda: listening.has)
         assert values(await membership.poll([place], records_max=5, timeout_s=10)) == ["before"]
         assert list(await membership.poll([place], records_max=5, timeout_s=0.3)) == []

@@ -35,7 +35,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
 async def publish_with_another_partitioner(shop: Shop, monkeypatch: pytest.MonkeyPatch, *events: Any) -> None:
     with monkeypatch.context() as others:
         others.setattr("saga.broker.embedded.log.partition_of", crc32)
-        await shop.say(*events)
+        await shop.publish(*events)
 
 
 def moved(count: int, partitions: int, by: Any = crc32) -> list[str]:
@@ -88,7 +88,7 @@ async def test_an_outcome_from_before_partitions_were_raised_is_found(
     both, sagas = (shop.confirmed, shop.cancelled), moved(20, 3, two_thirds)
     with monkeypatch.context() as before:
         before.setattr("saga.broker.embedded.log.partition_of", two_thirds)
-        await shop.say(*(shop.confirmed(order_id=saga) for saga in sagas))
+        await shop.publish(*(shop.confirmed(order_id=saga) for saga in sagas))
     async with Client() as client:
         last = next(saga for saga in sagas if partition_of(saga.encode(), 3) == 2)
         assert await client.outcome(last, *both, within=SOON) == shop.confirmed(order_id=last)

@@ -144,7 +144,7 @@ def test_each_document_that_a_connector_publishes_starts_one_saga_whichever_proc
     for number in range(KILLS + 1):
         with running(module) as worker:
             batch = names[number * part :] if number == KILLS else names[number * part : (number + 1) * part]
-            asyncio.run(tell(kafka_pottery, batch, chance))
+            asyncio.run(publish_changes(kafka_pottery, batch, chance))
             if number < KILLS:
                 until(lambda: "started" in worker.read_log(), worker)
                 asyncio.run(CLOCK.sleep(chance.random() / 2))
@@ -158,9 +158,9 @@ def test_each_document_that_a_connector_publishes_starts_one_saga_whichever_proc
     assert {len(ids) for ids in made.values()} == {1}
 
 
-async def tell(pottery: Pottery, names: Sequence[str], chance: Random) -> None:
-    """Tell of documents that were written twice, as Couchbase's connector documents it: of some the last alone, and
-    after its deaths a stretch again."""
+async def publish_changes(pottery: Pottery, names: Sequence[str], chance: Random) -> None:
+    """Publish changes of documents that were written twice, as Couchbase's connector documents it: of some
+    the last alone, and after its deaths a stretch again."""
     topic, now = change_topic(pottery.service, "wishes"), CLOCK.now_ms() * 1_000_000
     async with the_broker() as broker:
         for at in range(0, len(names), 50):

@@ -171,7 +171,7 @@ async def cure(pottery: Pottery) -> None:
         )
 
 
-async def say(*records: Outgoing) -> None:
+async def publish_records(*records: Outgoing) -> None:
     async with the_broker() as broker:
         await broker.publish(records)
 
@@ -205,14 +205,16 @@ def deaths() -> list[str]:
 def test_whichever_boundary_it_dies_at_all_is_done_once(painter: str, kafka_pottery: Pottery, saga: Call) -> None:
     service = kafka_pottery.service
     asyncio.run(
-        say(controls.control_to_record(service, Switch(flag="gold", percent=50), who="ada", why="to see", now_ms=1))
+        publish_records(
+            controls.control_to_record(service, Switch(flag="gold", percent=50), who="ada", why="to see", now_ms=1)
+        )
     )
     publish(saga, "CupSold", *SOLD)
     with life(painter, NEVER):  # a sale that is read after the deadline is due would close nothing
         until(lambda: all(asyncio.run(histories(service))[cup] is not None for cup in SOLD))
         ends_ms = CLOCK.now_ms() + PAUSE_MS
         pause = Switch(kind="pause", handler="make", until=iso(ends_ms))
-        asyncio.run(say(controls.control_to_record(service, pause, who="ada", why="to see", now_ms=2)))
+        asyncio.run(publish_records(controls.control_to_record(service, pause, who="ada", why="to see", now_ms=2)))
         until(lambda: '"event":"control_turned"' in Path("log").read_text())
         publish(saga, "CupOrdered", *SPARED)
         until(lambda: all(is_paused(history) for history in asyncio.run(histories(service, SPARED)).values()))

@@ -311,7 +311,7 @@ def a_letter(number: int, what: str = "dead letter", id_: str = "", calls: tuple
     )  # fmt: skip
 
 
-def say(folder: Path, *letters: Outgoing) -> None:
+def publish_letters(folder: Path, *letters: Outgoing) -> None:
     async def publish() -> None:
         async with EmbeddedBroker(folder / ".saga" / "broker.db", clock=SystemClock()) as broker:
             await broker.ensure_topics([Topic("payment.dead", 1, None)])
@@ -339,7 +339,7 @@ def everything_dead() -> list[Outgoing]:
 
 
 def test_everything_on_the_topic_and_what_blocks_in_the_store_is_listed_with_its_reason(shop: Path, saga: Call) -> None:
-    say(shop, *everything_dead())
+    publish_letters(shop, *everything_dead())
     found = json.loads(saga("sagas", "list", "--json", "--dead").stdout)
     [blocked] = [each for each in found["letters"] if each["saga"] == "order-3"]
     assert (blocked["now"], blocked["handler"], blocked["type"]) == ("blocks", "reserve", "OrderPlaced")
@@ -414,7 +414,9 @@ def test_beyond_a_limit_only_the_newest_dead_letters_are_listed_with_a_note(
     shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     monkeypatch.setattr("saga.ops.dead_letters.RECORDS_MAX", 3)
-    say(shop, *(dead_letters.to_outgoing("payment", a_letter(n), iso(NOW_MS + n), "here", None) for n in range(count)))
+    publish_letters(
+        shop, *(dead_letters.to_outgoing("payment", a_letter(n), iso(NOW_MS + n), "here", None) for n in range(count))
+    )
     listed = saga("sagas", "list", "--json", "--dead")
     ids = [each["id"] for each in json.loads(listed.stdout)["letters"] if each["saga"] != "order-3"]
     assert ids == [f"dead-{n}" for n in range(count - 1, count - 4, -1)]
@@ -432,7 +434,7 @@ def test_letters_are_listed_by_class_owner_type_and_age(shop: Path, saga: Call) 
     placed = replace(a_message("OrderPlaced", "m-9"), schema="")
     outside = replace(a_letter(8), blame="outside")
     ours = replace(a_letter(9), message=placed, blame="code")
-    say(
+    publish_letters(
         shop,
         dead_letters.to_outgoing("payment", outside, iso(NOW_MS), "here", None),
         dead_letters.to_outgoing("payment", ours, iso(NOW_MS - 7_200_000), "here", contract),
@@ -452,7 +454,7 @@ def test_letters_are_listed_by_class_owner_type_and_age(shop: Path, saga: Call) 
 def test_the_table_of_what_needs_a_person_is_escaped_and_gives_the_reason(shop: Path, saga: Call) -> None:
     evil = replace(a_message("A", "m-1"), saga="s\x1b[2J\nforged")
     letter = replace(a_letter(1), message=evil)
-    say(shop, dead_letters.to_outgoing("payment", letter, iso(NOW_MS), "here", None))
+    publish_letters(shop, dead_letters.to_outgoing("payment", letter, iso(NOW_MS), "here", None))
     heading, *rows = saga("sagas", "list", "--dead").stdout.splitlines()
     assert heading.split() == ["TIME", "SERVICE", "WHAT", "SAGA", "MESSAGE", "HANDLER", "CLASS", "NOW", "WHY"]
     assert len(rows) == 2
@@ -469,7 +471,7 @@ def test_without_a_log_what_blocks_is_read_from_the_stores_alone(shop: Path, sag
 
 
 def test_a_limit_and_a_prefix_hold_for_what_needs_a_person_too(shop: Path, saga: Call) -> None:
-    say(shop, *everything_dead())
+    publish_letters(shop, *everything_dead())
     found = json.loads(saga("sagas", "list", "--json", "--dead", "--limit", "2").stdout)
     assert (len(found["letters"]), found["more"]) == (2, True)
     found = json.loads(saga("sagas", "list", "--json", "--dead", "--prefix", "s-l").stdout)
@@ -484,7 +486,7 @@ def test_a_compensation_that_fails_is_listed_until_it_has_come_to_its_end(shop: 
     def printed_remedy(undoes: str) -> str:
         message = Message(id="m", type="OrderCancelled", schema="", saga="order-1", source="order", time="", value=b"x")
         dead = replace(a_letter(1, "escalation"), handler="release", message=message)
-        say(shop, dead_letters.escalation_to_outgoing("payment", dead, iso(NOW_MS), undoes, "here", None))
+        publish_letters(shop, dead_letters.escalation_to_outgoing("payment", dead, iso(NOW_MS), undoes, "here", None))
         found = json.loads(saga("sagas", "list", "--json", "--dead").stdout)["letters"]
         [letter] = [each for each in found if each["what"] == "escalation"]
         return str(letter["now"])

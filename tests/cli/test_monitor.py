@@ -20,7 +20,7 @@ from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery
 from tests.cli.test_dead import until
 from tests.cli.test_missing_topics import command, environment, refused, running
-from tests.cli.test_monitor_answers import tell
+from tests.cli.test_monitor_answers import publish_transitions
 from tests.monitor.transition_events import S, make_transition
 
 WITHIN_S = 60.0
@@ -66,10 +66,10 @@ def stuck(saga: Call, address: str) -> list[str]:
 
 
 def test_the_monitor_serves_page_and_commands_and_stops_on_a_signal(saga: Call, folder: Path) -> None:
-    tell(make_transition("order", 0, 0, emitted=("OrderPlaced",)), make_transition("payment", 0, S))
+    publish_transitions(make_transition("order", 0, 0, emitted=("OrderPlaced",)), make_transition("payment", 0, S))
     with monitoring() as (process, address):
         until(lambda: saga("monitor", "trace", "order-1", "--monitor", address).exit_code == 0)
-        tell(dead_letter("order-2"))
+        publish_transitions(dead_letter("order-2"))
         until(lambda: "order-2" in stuck(saga, address))
         assert saga("monitor", "rates", "--monitor", address).exit_code == 0
         connection = HTTPConnection(address, timeout=WITHIN_S)
@@ -85,7 +85,7 @@ def test_the_monitor_serves_page_and_commands_and_stops_on_a_signal(saga: Call, 
 
 def test_a_killed_monitor_restarts_and_the_service_continues(embedded_pottery: Pottery, saga: Call) -> None:
     assert saga("topics", "apply", embedded_pottery.module).exit_code == 0
-    tell(make_transition("order", 0, 0, saga="before"), dead_letter("dead"))
+    publish_transitions(make_transition("order", 0, 0, saga="before"), dead_letter("dead"))
 
     def killed_while_a_cup_is_made(cup: str) -> None:
         with monitoring() as (process, address):
@@ -104,11 +104,11 @@ def test_a_killed_monitor_restarts_and_the_service_continues(embedded_pottery: P
 
 
 def test_the_monitor_reads_from_a_given_time_on(saga: Call, folder: Path) -> None:
-    tell(dead_letter("before"))
+    publish_transitions(dead_letter("before"))
     published_ms = CLOCK.now_ms()
     until(lambda: CLOCK.now_ms() > published_ms + 5)
     since = iso(CLOCK.now_ms())
-    tell(dead_letter("after"))
+    publish_transitions(dead_letter("after"))
     with monitoring("--since", since) as (_, address):
         until(lambda: stuck(saga, address) == ["after"])
 

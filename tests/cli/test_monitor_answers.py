@@ -32,10 +32,10 @@ HISTORY = (
 @pytest.fixture
 def history(saga: Call) -> None:
     """Transitions that services have published, in the log of the current folder."""
-    tell(*HISTORY)
+    publish_transitions(*HISTORY)
 
 
-def tell(*transitions: TransitionEvent) -> None:
+def publish_transitions(*transitions: TransitionEvent) -> None:
     asyncio.run(publish(Settings(), *transitions))
 
 
@@ -104,7 +104,7 @@ def test_nothing_is_stuck_where_all_has_ended_or_nothing_was_published(saga: Cal
     result = saga("monitor", "stuck")
     assert (result.exit_code, result.stdout) == (0, "nothing is stuck\n")
     assert "no service has published a transition yet" in result.stderr
-    tell(HISTORY[-1])
+    publish_transitions(HISTORY[-1])
     assert saga("monitor", "stuck").exit_code == 0
 
 
@@ -123,7 +123,7 @@ def test_rates_show_handlers_and_failures_by_class(saga: Call) -> None:
 
 
 def test_hot_sagas_and_partitions_are_named(saga: Call) -> None:
-    tell(
+    publish_transitions(
         *(make_transition("order", n, n, partition=4) for n in range(150)),
         *(make_transition("stock", 0, n, saga=f"s{n}", partition=n) for n in range(4)),
     )
@@ -133,7 +133,7 @@ def test_hot_sagas_and_partitions_are_named(saga: Call) -> None:
 
 
 def test_text_from_the_topic_is_printed_escaped(saga: Call) -> None:
-    tell(
+    publish_transitions(
         make_transition(
             "order\x1b[31m", 0, 0, "dead", saga="a\x1b]0;b\nc", handler="h\x07", error="E\x1b[2J", open_=True
         )

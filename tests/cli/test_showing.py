@@ -61,7 +61,7 @@ def undoing(name: str = "release") -> Intent:
 def escalate(shop: Path) -> None:
     message = replace(a_message("OrderCancelled"), saga="order-1")
 
-    async def say() -> None:
+    async def publish() -> None:
         async with EmbeddedBroker(shop / ".saga" / "broker.db", clock=SystemClock()) as broker:
             await broker.ensure_topics([Topic("payment.dead", 1, None)])
             for attempts in (8, 16):
@@ -74,7 +74,7 @@ def escalate(shop: Path) -> None:
                     [dead_letters.escalation_to_outgoing("payment", dead, time, "reserved-1", "-", None)]
                 )
 
-    asyncio.run(say())
+    asyncio.run(publish())
 
 
 def test_a_compensation_that_fails_is_shown_by_its_own_name_with_the_last_reason(shop: Path, saga: Call) -> None:

@@ -132,19 +132,19 @@ async def test_publishing_is_done_or_a_saga_error(orders: Orders) -> None:
         await client.publish(orders.placed(order_id="o-1"))
         return "published"
 
-    await orders.say()
+    await orders.publish()
     await check_each_fault(publish, "published")
 
 
 async def test_an_outcome_that_was_there_is_given_or_a_saga_error(orders: Orders) -> None:
     both, confirmed = (orders.confirmed, orders.cancelled), orders.confirmed(order_id="o-1")
-    await orders.say(confirmed, orders.cancelled(order_id="o-2", reason="no"))
+    await orders.publish(confirmed, orders.cancelled(order_id="o-2", reason="no"))
     await check_each_fault(lambda client: client.outcome("o-1", *both, within=SOON), confirmed)
 
 
 async def test_an_outcome_that_is_not_there_is_none_or_a_saga_error(orders: Orders) -> None:
     both = orders.confirmed, orders.cancelled
-    await orders.say(orders.confirmed(order_id="o-1"))
+    await orders.publish(orders.confirmed(order_id="o-1"))
     await check_each_fault(lambda client: client.outcome("o-3", *both, within=SOON), None)
 
 
@@ -153,7 +153,7 @@ async def test_all_is_heard_whatever_fails_also_before_the_first_event(
     parcels: Parcels, options: dict[str, str]
 ) -> None:
     sent = [parcels.sent(order_id=f"o-{n}") for n in range(4)]
-    await parcels.say(*sent)
+    await parcels.publish(*sent)
     groups = iter(range(1000))
 
     async def listen(client: Client) -> set[Any]:
@@ -169,7 +169,7 @@ async def test_all_is_heard_whatever_fails_also_before_the_first_event(
 async def test_many_ask_at_every_moment_and_none_gets_the_error_that_the_client_was_closed(orders: Orders) -> None:
     both = orders.confirmed, orders.cancelled
     outcomes = [orders.confirmed(order_id=f"o-{n}") for n in range(5)]
-    await orders.say(*outcomes)
+    await orders.publish(*outcomes)
 
     async def ask(client: Client, turns: int) -> None:
         for n in range(60):
@@ -184,7 +184,7 @@ async def test_many_ask_at_every_moment_and_none_gets_the_error_that_the_client_
 
 async def test_a_reader_that_has_ended_gives_no_answer_to_later_questions(orders: Orders) -> None:
     both = orders.confirmed, orders.cancelled
-    await orders.say(orders.confirmed(order_id="o-1"))
+    await orders.publish(orders.confirmed(order_id="o-1"))
     async with Client() as client:
         await client.outcome("o-1", *both, within=SOON)
         [outcomes] = client._outcomes.values()
@@ -195,7 +195,7 @@ async def test_a_reader_that_has_ended_gives_no_answer_to_later_questions(orders
         asked = a_task(client.outcome("o-2", *both, within=LONG))
         await until(lambda: outcomes._askers)
         outcomes._end_reading(ended)
-        await orders.say(orders.cancelled(order_id="o-2", reason="no"))
+        await orders.publish(orders.cancelled(order_id="o-2", reason="no"))
         assert await asked == orders.cancelled(order_id="o-2", reason="no")
 
 
@@ -214,7 +214,7 @@ async def test_a_consumer_that_closes_slowly_is_ended_by_force(
     orders_on_kafka: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both, confirmed = (orders_on_kafka.confirmed, orders_on_kafka.cancelled), orders_on_kafka.confirmed(order_id="o-1")
-    await orders_on_kafka.say(confirmed)
+    await orders_on_kafka.publish(confirmed)
     monkeypatch.setattr(consumers, "END_S", 0.01)
     consumer_names = list[str]()
 
@@ -235,7 +235,7 @@ async def test_a_consumer_that_cannot_connect_is_waited_for_or_a_saga_error(
     orders_on_kafka: Orders, monkeypatch: pytest.MonkeyPatch, n: int
 ) -> None:
     both, confirmed = (orders_on_kafka.confirmed, orders_on_kafka.cancelled), orders_on_kafka.confirmed(order_id="o-1")
-    await orders_on_kafka.say(confirmed)
+    await orders_on_kafka.publish(confirmed)
     start, begun = AIOKafkaConsumer.start, list[int]()
 
     async def refused(consumer: AIOKafkaConsumer) -> None:

@@ -49,7 +49,7 @@ class Shop:
         self.lost: Any = events.Lost
         self.packed: Any = events.Packed
 
-    async def say(self, *events: Event | Outgoing) -> None:
+    async def publish(self, *events: Event | Outgoing) -> None:
         records = [event if isinstance(event, Outgoing) else outgoing(event) for event in events]
         async with open_administration(Settings.from_environment(), CLOCK) as broker:
             await broker.ensure_topics([binding_of(self.sent).library.topics[self.topic]])
@@ -111,29 +111,29 @@ async def quiet(events: AsyncIterator[Any]) -> bool:
 async def test_from_the_beginning_all_is_heard_and_then_what_comes(shop: Shop) -> None:
     sent = [shop.sent(order_id=f"o-{n}") for n in range(5)]
     lost = shop.lost(order_id="o-1")
-    await shop.say(*sent, shop.packed(order_id="o-1"))
+    await shop.publish(*sent, shop.packed(order_id="o-1"))
     async with Client() as client, client.listen(shop.sent, shop.lost, begin="beginning") as events:
         assert await heard(events, 5) == Counter(sent)
-        await shop.say(lost, shop.packed(order_id="o-2"))
+        await shop.publish(lost, shop.packed(order_id="o-2"))
         assert await heard(events, 1) == Counter([lost])
 
 
 async def test_from_now_on_only_what_comes_is_heard(shop: Shop) -> None:
-    await shop.say(shop.sent(order_id="o-1"))
+    await shop.publish(shop.sent(order_id="o-1"))
     async with Client() as client, client.listen(shop.sent) as events:
-        await shop.say(shop.sent(order_id="o-2"))
+        await shop.publish(shop.sent(order_id="o-2"))
         assert await heard(events, 1) == Counter([shop.sent(order_id="o-2")])
 
 
 async def test_a_group_continues_where_it_was_and_repeats_what_was_given_last(shop: Shop) -> None:
     sent = [shop.sent(order_id="o-1") for _ in range(3)] + [shop.lost(order_id="o-1")]
-    await shop.say(*sent)
+    await shop.publish(*sent)
     async with Client() as client:
         events = client.listen(shop.sent, shop.lost, group="mailer")
         assert await heard(events, 4) == Counter(sent)
     async with Client() as client, client.listen(shop.sent, shop.lost, group="mailer") as events:
         assert await heard(events, 1) == Counter([shop.lost(order_id="o-1")]), "it was not acknowledged"
-        await shop.say(shop.sent(order_id="o-2"))
+        await shop.publish(shop.sent(order_id="o-2"))
         assert await heard(events, 1) == Counter([shop.sent(order_id="o-2")])
     async with Client() as client, client.listen(shop.sent, group="another") as events:
         assert (await heard(events, 4)).total() == 4
@@ -160,7 +160,7 @@ async def test_two_who_listen_in_one_group_share_the_work(embedded: Shop) -> Non
 
             await CLOCK.within(WITHIN_S, shared())
         for event in events:
-            await embedded.say(event)
+            await embedded.publish(event)
 
         async def all_heard() -> None:
             while (found[0] | found[1]).keys() != set(events) or not all(found):
@@ -175,7 +175,7 @@ async def test_received_events_are_committed_while_more_are_waiting(
     embedded: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("saga.clients.subscription.COMMIT_EVERY_S", 0.0)
-    await embedded.say(*(embedded.sent(order_id="o-1") for _ in range(10)))
+    await embedded.publish(*(embedded.sent(order_id="o-1") for _ in range(10)))
     async with Client() as client, client.listen(embedded.sent, group="mailer") as events:
         await heard(events, 6)
         async with open_administration(Settings.from_environment(), CLOCK) as broker:
@@ -183,7 +183,7 @@ async def test_received_events_are_committed_while_more_are_waiting(
 
 
 async def test_a_partition_that_comes_back_is_not_heard_twice(embedded: Shop) -> None:
-    await embedded.say(*(embedded.sent(order_id="o-1") for _ in range(4)))
+    await embedded.publish(*(embedded.sent(order_id="o-1") for _ in range(4)))
     async with Client() as client, client.listen(embedded.sent, group="mailer") as events:
         await heard(events, 2)
         taking: Any = events._taking
@@ -255,7 +255,7 @@ async def test_a_permanently_unreadable_record_is_skipped_and_reported(
     embedded: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad = outgoing(embedded.sent(order_id="o-1"))
-    await embedded.say(
+    await embedded.publish(
         bad._replace(value=bad.value and bad.value[:-2]),
         Outgoing(embedded.topic, b"o-1", b"a stranger's", ()),
         embedded.sent(order_id="o-1"),
@@ -271,7 +271,7 @@ async def test_a_permanently_unreadable_record_is_skipped_and_reported(
 async def test_an_event_of_a_version_that_is_not_here_yet_keeps_its_place(embedded: Shop) -> None:
     newer = outgoing(embedded.sent(order_id="o-1"))
     value = newer.value or b""
-    await embedded.say(newer._replace(value=value[:2] + b"12345678" + value[10:]))
+    await embedded.publish(newer._replace(value=value[:2] + b"12345678" + value[10:]))
     async with Client() as client, client.listen(embedded.sent, group="mailer") as events:
         for _ in range(2):
             with pytest.raises(UnknownSchema, match="get the newest contracts"):
@@ -293,7 +293,7 @@ async def test_an_outage_is_reported_once_and_waited_for_and_nothing_is_lost(
         return await poll(reader, records_max=records_max, timeout_s=timeout_s)
 
     async with Client() as client, client.listen(embedded.sent) as events:
-        await embedded.say(embedded.sent(order_id="o-1"), embedded.sent(order_id="o-2"))
+        await embedded.publish(embedded.sent(order_id="o-1"), embedded.sent(order_id="o-2"))
         monkeypatch.setattr(EmbeddedReader, "poll", away)
         with caplog.at_level(logging.WARNING, "saga.client"):
             assert (await heard(events, 2)).total() == 2
@@ -306,7 +306,7 @@ async def test_an_outage_is_reported_once_and_waited_for_and_nothing_is_lost(
 async def test_a_partition_that_cannot_be_read_is_reported_once_and_the_others_continue(
     embedded: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await embedded.say(*(embedded.sent(order_id=f"o-{n}") for n in range(20)))
+    await embedded.publish(*(embedded.sent(order_id=f"o-{n}") for n in range(20)))
     async with Client() as client:
         broker: Any = client._broker
         first = broker._find_topic(embedded.topic).first_log
@@ -329,12 +329,12 @@ async def test_closing_the_client_ends_a_subscription(shop: Shop, group: str | N
         async for event in events:
             found.append(event)  # noqa: PERF401 - one after another, as they come
 
-    await shop.say()
+    await shop.publish()
     async with Client() as client:
         events = client.listen(shop.sent, group=group)
         await events.__aenter__()
         task = a_task(listening(events))
-        await shop.say(shop.sent(order_id="o-1"))
+        await shop.publish(shop.sent(order_id="o-1"))
 
         async def has_heard() -> None:
             while not found:

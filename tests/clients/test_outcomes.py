@@ -66,7 +66,7 @@ class Shop:
         self.confirmed: Any = events.Confirmed
         self.cancelled: Any = events.Cancelled
 
-    async def say(self, *events: Event) -> None:
+    async def publish(self, *events: Event) -> None:
         async with open_administration(Settings.from_environment(), CLOCK) as broker:
             await broker.ensure_topics([binding_of(self.placed).library.topics[self.topic]])
             await broker.publish([outgoing(event) for event in events])
@@ -98,7 +98,7 @@ async def client(embedded: Shop) -> AsyncIterator[Client]:
 
 
 async def test_an_outcome_is_returned_whether_it_was_published_before_the_question_or_after(shop: Shop) -> None:
-    await shop.say(
+    await shop.publish(
         shop.placed(order_id="o-1"), shop.confirmed(order_id="o-1", parcel="p-7"), shop.placed(order_id="o-2")
     )
     async with Client() as client:
@@ -106,18 +106,18 @@ async def test_an_outcome_is_returned_whether_it_was_published_before_the_questi
         assert await client.outcome("o-1", *both, within=SOON) == shop.confirmed(order_id="o-1", parcel="p-7")
         assert await client.outcome("o-2", *both, within=SOON) is None
         asked = a_task(client.outcome("o-2", *both, within=LONG))
-        await shop.say(shop.confirmed(order_id="o-9"), shop.cancelled(order_id="o-2", reason="late"))
+        await shop.publish(shop.confirmed(order_id="o-9"), shop.cancelled(order_id="o-2", reason="late"))
         assert await asked == shop.cancelled(order_id="o-2", reason="late")
         assert await client.outcome("o-2", *both, within=SOON) == shop.cancelled(order_id="o-2", reason="late")
 
 
 async def test_many_ask_at_once_and_each_gets_its_own(shop: Shop) -> None:
     async with Client() as client:
-        await shop.say(*(shop.confirmed(order_id=f"o-{n}", parcel=str(n)) for n in range(0, 100, 2)))
+        await shop.publish(*(shop.confirmed(order_id=f"o-{n}", parcel=str(n)) for n in range(0, 100, 2)))
         both = shop.confirmed, shop.cancelled
         asked = [a_task(client.outcome(f"o-{n}", *both, within=LONG)) for n in range(100)]
         await CLOCK.sleep(0)
-        await shop.say(*(shop.cancelled(order_id=f"o-{n}", reason=str(n)) for n in range(1, 100, 2)))
+        await shop.publish(*(shop.cancelled(order_id=f"o-{n}", reason=str(n)) for n in range(1, 100, 2)))
         outcomes = await asyncio.gather(*asked)
     assert outcomes == [
         shop.cancelled(order_id=f"o-{n}", reason=str(n)) if n % 2 else shop.confirmed(order_id=f"o-{n}", parcel=str(n))
@@ -149,7 +149,7 @@ async def test_concurrent_requests_for_outcomes_share_one_read_of_the_topics(
     async with Client() as client:
         both = embedded.confirmed, embedded.cancelled
         asked = [a_task(client.outcome(f"o-{n}", *both, within=LONG)) for n in range(50)]
-        await embedded.say(*(embedded.cancelled(order_id=f"o-{n}", reason="-") for n in range(50)))
+        await embedded.publish(*(embedded.cancelled(order_id=f"o-{n}", reason="-") for n in range(50)))
         assert len(await asyncio.gather(*asked)) == 50
     assert len(looks) == 1
 
@@ -169,7 +169,7 @@ async def test_a_question_reads_what_is_new_and_no_more(
         return records
 
     monkeypatch.setattr(EmbeddedReader, "poll", counted)
-    await embedded.say(*(embedded.confirmed(order_id=f"o-{n}") for n in range(300)))
+    await embedded.publish(*(embedded.confirmed(order_id=f"o-{n}") for n in range(300)))
     assert await client.outcome("o-7", *both, within=SOON) == embedded.confirmed(order_id="o-7")
     of_partition = sum(taken)
     assert 50 < of_partition < 200, "of the saga's partition all, of the others nothing"
@@ -186,7 +186,7 @@ async def test_an_outcome_evicted_from_the_cache_is_read_again_from_the_log(
     monkeypatch.setattr(client_module, "CHUNK", 8)
     monkeypatch.setattr(client_module, "REMEMBERED_MAX", 20)
     both = embedded.confirmed, embedded.cancelled
-    await embedded.say(*(embedded.confirmed(order_id=f"o-{n}", parcel=str(n)) for n in range(300)))
+    await embedded.publish(*(embedded.confirmed(order_id=f"o-{n}", parcel=str(n)) for n in range(300)))
     for n in (0, 1, 2, 150, 299):
         assert await client.outcome(f"o-{n}", *both, within=SOON) == embedded.confirmed(
             order_id=f"o-{n}", parcel=str(n)
@@ -210,7 +210,9 @@ def test_places_of_a_saga_are_found_among_many_and_bounded() -> None:
 
 
 async def test_the_first_outcome_that_was_published_counts(embedded: Shop, client: Client) -> None:
-    await embedded.say(embedded.cancelled(order_id="o-1", reason="a"), embedded.cancelled(order_id="o-1", reason="b"))
+    await embedded.publish(
+        embedded.cancelled(order_id="o-1", reason="a"), embedded.cancelled(order_id="o-1", reason="b")
+    )
     outcome = await client.outcome("o-1", embedded.confirmed, embedded.cancelled, within=SOON)
     assert outcome == embedded.cancelled(order_id="o-1", reason="a")
 
@@ -222,7 +224,7 @@ async def test_without_classes_it_is_recognized_by_the_contracts_that_are_there(
     embedded: Shop, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SAGA_CONTRACTS", str(embedded.folder / "contracts"))
-    await embedded.say(embedded.cancelled(order_id="o-1", reason="late"))
+    await embedded.publish(embedded.cancelled(order_id="o-1", reason="late"))
     outcome = await client.outcome("o-1", within=SOON)
     assert outcome is not None
     assert (type(outcome).__name__, outcome.reason) == ("Cancelled", "late")  # type: ignore[attr-defined]
@@ -254,7 +256,7 @@ async def test_an_outage_is_waited_for_within_the_question(
     embedded: Shop, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both, refused = (embedded.confirmed, embedded.cancelled), list[bool]()
-    await embedded.say(embedded.confirmed(order_id="o-1"))
+    await embedded.publish(embedded.confirmed(order_id="o-1"))
     poll = EmbeddedReader.poll
 
     async def away(reader: EmbeddedReader, *, records_max: int, timeout_s: float) -> Any:
@@ -274,7 +276,7 @@ async def test_an_outage_is_waited_for_within_the_question(
 
 async def test_all_who_ask_get_an_error_when_the_file_is_removed(embedded: Shop) -> None:
     both = embedded.confirmed, embedded.cancelled
-    await embedded.say(embedded.placed(order_id="o-1"))
+    await embedded.publish(embedded.placed(order_id="o-1"))
     async with Client() as client:
         asked = [a_task(client.outcome("o-1", *both, within=LONG)) for _ in range(3)]
         await until(lambda: client._outcomes and len(next(iter(client._outcomes.values()))._askers) == 3)
@@ -285,7 +287,7 @@ async def test_all_who_ask_get_an_error_when_the_file_is_removed(embedded: Shop)
 
 
 async def test_asking_while_the_client_is_closed_raises(embedded: Shop) -> None:
-    await embedded.say(embedded.placed(order_id="o-1"))
+    await embedded.publish(embedded.placed(order_id="o-1"))
     async with Client() as client:
         asked = a_task(client.outcome("o-1", embedded.confirmed, embedded.cancelled, within=LONG))
         await until(lambda: client._outcomes and next(iter(client._outcomes.values()))._askers)

@@ -20,7 +20,7 @@ from services.payment import payment
 from services.payment.events import PaymentReserved
 from services.shipping import shipping
 from tests.failure.failing_calls import House, house_of
-from tests.failure.test_outcome_first import say
+from tests.failure.test_outcome_first import publish_as
 
 ID = "order-first-last"
 ORDER = OrderPlaced(
@@ -75,7 +75,7 @@ async def test_a_message_without_steps_costs_one_write_and_no_read(tmp_path: Pat
         async with counted(house, "listener") as first:
             await house.publish(ORDER)
         async with counted(house, "listener") as second:
-            await say(house, OrderConfirmed(order_id=ID), source="order")
+            await publish_as(house, OrderConfirmed(order_id=ID), source="order")
         outcomes = [entry.outcome for entry in await house.history("listener", ID)]
     assert first == {"insert": 1}
     assert second == {"replace": 1}
@@ -87,7 +87,7 @@ async def test_a_handler_with_one_step_costs_two_writes_and_no_read(tmp_path: Pa
         async with counted(house, "payment") as first:
             await house.publish(ORDER)
         async with counted(house, "payment") as second:
-            await say(house, OrderConfirmed(order_id=ID), source="order")
+            await publish_as(house, OrderConfirmed(order_id=ID), source="order")
         outcomes = [entry.outcome for entry in await house.history("payment", ID)]
         assert house.plan.calls["bank.capture"] == 1
     assert first == {"insert": 1, "replace": 1}
@@ -111,10 +111,10 @@ async def test_a_part_that_waits_costs_one_write_and_the_fan_in_that_it_complete
             await house.publish(ORDER)
         async with counted(house, "shipping") as second:
             charge = PaymentReserved(order_id=ID, charge_id="c", amount=Decimal("9.80"))
-            await say(house, charge, source="payment")
+            await publish_as(house, charge, source="payment")
         async with counted(house, "shipping") as third:
             goods = InventoryReserved(order_id=ID, sku=ORDER.sku, quantity=1)
-            await say(house, goods, source="inventory")
+            await publish_as(house, goods, source="inventory")
     assert (first, second, third) == ({"insert": 1}, {"replace": 1}, {"replace": 2})
 
 
@@ -133,8 +133,8 @@ async def test_a_message_of_a_saga_that_is_not_in_memory_costs_one_read(tmp_path
         await house.at_rest()
     async with house_of(tmp_path, [listener]) as house:
         async with counted(house, "listener") as cold:
-            await say(house, OrderConfirmed(order_id=ID), source="order")
+            await publish_as(house, OrderConfirmed(order_id=ID), source="order")
         assert cold == {"get": 1, "replace": 1}
         async with counted(house, "listener") as late:
-            await say(house, OrderCancelled(order_id=ID, reason="late"), source="order")
+            await publish_as(house, OrderCancelled(order_id=ID, reason="late"), source="order")
         assert late == {}, "a type that no handler names is none of its business"

@@ -24,7 +24,7 @@ ORDER = OrderPlaced(
 OTHERS = (payment, inventory, shipping)
 
 
-async def say(house: House, *events: Event, source: str) -> None:
+async def publish_as(house: House, *events: Event, source: str) -> None:
     """Publish as the service `source` does."""
     now = iso(house.clock.now_ms())
     for event in events:
@@ -49,7 +49,7 @@ def summarize_transitions(entries: list[Transition]) -> list[tuple[str, str, str
 async def test_late_originals_are_ignored_visibly_after_a_failure_outcome_that_came_first(tmp_path: Path) -> None:
     async with house_of(tmp_path, OTHERS) as house:
         shelves = {key: document.content async for key, document in house.stores["inventory"].scan("stock")}
-        await say(house, OrderCancelled(order_id=ID, reason="the customer called"), source="order")
+        await publish_as(house, OrderCancelled(order_id=ID, reason="the customer called"), source="order")
         await house.at_rest()
         await house.publish(ORDER)
         await house.at_rest()
@@ -74,7 +74,7 @@ async def test_late_originals_are_ignored_visibly_after_a_failure_outcome_that_c
 
 async def test_a_success_outcome_that_came_first_waits_and_is_carried_out(tmp_path: Path) -> None:
     async with house_of(tmp_path, OTHERS) as house:
-        await say(house, OrderConfirmed(order_id=ID), source="order")
+        await publish_as(house, OrderConfirmed(order_id=ID), source="order")
         await house.at_rest()
         await house.publish(ORDER)
         await house.at_rest()
@@ -98,7 +98,7 @@ async def test_an_outcome_between_the_originals_of_three_services_undoes_what_wa
     async with house_of(tmp_path, (payment, inventory)) as house:
         await house.publish(ORDER)
         await house.at_rest()
-        await say(house, OrderCancelled(order_id=ID, reason="the customer called"), source="order")
+        await publish_as(house, OrderCancelled(order_id=ID, reason="the customer called"), source="order")
         await house.at_rest()
         assert "PaymentReleased" in [e.type for entry in await house.history("payment", ID) for e in entry.events]
     async with house_of(tmp_path, OTHERS) as house:

@@ -50,10 +50,10 @@ class Ground:
         )
         monkeypatch.setattr(reader_module, "TRANSITIONS", self.topic)
 
-    def tell(self, transitions: Sequence[TransitionEvent]) -> None:
-        """Tell these, as services do."""
+    def publish(self, transitions: Sequence[TransitionEvent]) -> None:
+        """Publish these, as services do."""
 
-        async def tell() -> None:
+        async def publish_all() -> None:
             async with open_broker(None, CLOCK, self.settings) as broker:
                 if self.topic not in await broker.count_partitions([self.topic]):
                     await broker.ensure_topics([Topic(self.topic, 12)])
@@ -61,7 +61,7 @@ class Ground:
                     [each._replace(topic=self.topic) for each in transitions_to_records(map(make_line, transitions))]
                 )
 
-        asyncio.run(tell())
+        asyncio.run(publish_all())
 
     def answers(self) -> list[object]:
         """Answers of a monitor that reads everything."""
@@ -172,17 +172,17 @@ def check_missing_is_reported(stderr: str, ground: Ground, dead: int) -> None:
 def test_two_workers_answer_as_one_monitor_that_reads_everything_whichever_of_them_is_killed(
     ground: Ground, saga: Call
 ) -> None:
-    ground.tell(some(range(3)))
+    ground.publish(some(range(3)))
     ports = free_ports(2)
     with ExitStack() as stack:
         workers = {port: stack.enter_context(ground.worker(port)) for port in ports}
         until_equal(ground, ground.answers(), *ports)
         for round_ in range(ROUNDS):
             dying, other = ports[round_ % 2], ports[1 - round_ % 2]
-            ground.tell(some(range(3 + 2 * round_, 4 + 2 * round_)))
+            ground.publish(some(range(3 + 2 * round_, 4 + 2 * round_)))
             workers[dying].kill()
             check_missing_is_reported(saga("monitor", "rates", "--monitor", f"127.0.0.1:{other}").stderr, ground, dying)
-            ground.tell(some(range(4 + 2 * round_, 5 + 2 * round_)))
+            ground.publish(some(range(4 + 2 * round_, 5 + 2 * round_)))
             until_equal(ground, ground.answers(), other)
             if round_ < ROUNDS - 1:
                 workers[dying] = stack.enter_context(ground.worker(dying))
@@ -192,10 +192,10 @@ def test_two_workers_answer_as_one_monitor_that_reads_everything_whichever_of_th
         workers[other].kill()
         workers[other].wait()
     new = some(range(3 + 2 * ROUNDS, 4 + 2 * ROUNDS))
-    ground.tell(new)
+    ground.publish(new)
     expected = ground.answers()
     ground.recreate()
-    ground.tell(new)
+    ground.publish(new)
     assert ground.answers() != expected
     with ground.worker(ports[0]) as one, ground.worker(ports[1]) as other_:
         until_equal(ground, expected, *ports)

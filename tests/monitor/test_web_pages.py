@@ -16,7 +16,7 @@ from saga.monitor.web.users import format_user_line
 from saga.support.clock import iso
 from tests.cli.conftest import ROOT
 from tests.cli.example_runs import an_order, open_shop
-from tests.cli.test_listing import NOW_MS, a_letter, say
+from tests.cli.test_listing import NOW_MS, a_letter, publish_letters
 from tests.cli.test_showing import edit, undoing
 from tests.monitor.asking import Browser, Seen, browsing
 from tests.monitor.fixed_views import FixedViews
@@ -328,7 +328,9 @@ async def act(browser: Browser, *more: tuple[str, str], status: int = 400) -> st
 
 
 def publish_two(shop: Path) -> None:
-    say(shop, *(dead_letters.to_outgoing("payment", a_letter(n), iso(NOW_MS + n), "here", None) for n in range(2)))
+    publish_letters(
+        shop, *(dead_letters.to_outgoing("payment", a_letter(n), iso(NOW_MS + n), "here", None) for n in range(2))
+    )
 
 
 async def test_dead_letters_that_are_not_searched_and_old_readings_are_shown_as_such(

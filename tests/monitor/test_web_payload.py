@@ -13,7 +13,7 @@ from saga.ops.dead_letters import DeadLetter
 from saga.ops.letter_payload import read_payload
 from saga.ops.selection import Deployment
 from saga.support.clock import iso
-from tests.cli.test_listing import NOW_MS, a_letter, say
+from tests.cli.test_listing import NOW_MS, a_letter, publish_letters
 from tests.monitor.asking import browsing
 from tests.monitor.test_web_acting import shown
 from tests.monitor.test_web_pages import is_clean
@@ -44,7 +44,7 @@ async def test_without_contracts_no_field_is_shown(shop: Path, monkeypatch: pyte
 
 async def test_a_message_that_no_progress_has_is_searched_on_the_topic_only_when_asked(shop: Path) -> None:
     publish = dead_letters.to_outgoing("payment", a_letter(1), iso(NOW_MS), "here", None)
-    await asyncio.to_thread(say, shop, publish)
+    await asyncio.to_thread(publish_letters, shop, publish)
     async with browsing(Settings()) as browser:
         page = await shown(browser, "/dead/list?now=all&text=dead-1", "reason 1")
         [path] = page.links("/dead/letter")
@@ -59,7 +59,7 @@ async def test_a_message_that_no_progress_has_is_searched_on_the_topic_only_when
 async def test_a_value_that_cannot_be_decoded_raises_nothing_and_shows_nothing_of_it(shop: Path) -> None:
     warned = list[object]()
     publish = dead_letters.to_outgoing("payment", a_letter(2), iso(NOW_MS), "here", None)
-    await asyncio.to_thread(say, shop, publish._replace(value=b"\xc3\x01 secret value"))
+    await asyncio.to_thread(publish_letters, shop, publish._replace(value=b"\xc3\x01 secret value"))
     deployment = Deployment(warn=warned.append, stores=("sqlite:///.saga/{service}.db",), settings=Settings())
     letter = DeadLetter(
         service="payment", id="dead-2", what="dead letter", time="", reason="", remedy="", saga="s-none"
@@ -74,7 +74,7 @@ async def test_a_value_that_cannot_be_decoded_raises_nothing_and_shows_nothing_o
 
 async def test_letters_with_the_same_cause_are_one_click_away(shop: Path) -> None:
     letters = [dead_letters.to_outgoing("payment", a_letter(n), iso(NOW_MS + n), "here", None) for n in range(3)]
-    await asyncio.to_thread(say, shop, *letters)
+    await asyncio.to_thread(publish_letters, shop, *letters)
     async with browsing(Settings()) as browser:
         page = await shown(browser, "/dead/list?now=all&text=reason", "reason 2")
         letter = await browser.get(page.links("/dead/letter")[0])

@@ -34,7 +34,7 @@ SUITE = (
 """Without servers and without what kills processes: those show what a Python's version does not change."""
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Print it at once: what pytest prints comes between."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
@@ -69,11 +69,11 @@ def environment(python: Path, version: str) -> Path:
 
 def passes(python: Path, version: str) -> bool:
     """True if the environment can be made and its tests pass; both say what they have to say."""
-    say(f"\n== Python {version}: {python}")
+    print_line(f"\n== Python {version}: {python}")
     try:
         own = environment(python, version)
     except subprocess.CalledProcessError as failed:
-        say(f"Python {version}: the environment cannot be made: {failed}")
+        print_line(f"Python {version}: the environment cannot be made: {failed}")
         return False
     suite: list[str | Path] = [own, "-m", "pytest", "-q", "-n", "auto", "-k", "not kafka", *SUITE]
     return subprocess.run(suite, check=False, cwd=ROOT).returncode == 0
@@ -97,7 +97,7 @@ def main() -> None:
         python = interpreter(version, fetched_to=FOLDER / "fetched")
         results[version] = None if python is None else passes(python, version)
     text, well = verdict(results)
-    say(f"\n{text}")
+    print_line(f"\n{text}")
     sys.exit(not well)
 
 
