@@ -1,9 +1,14 @@
-"""The protocol, explored on the shipped code: all interleavings of two workers on one saga, with every fault.
+"""Explore the protocol on the shipped code: every interleaving of two workers on one saga, with faults of every kind.
 
-Reading order: `operations` (requests of a turn to the outside), `handlers` and `services` (the small services that are
-explored), `state` (everything, as a value), `state_space` (the states that can follow one) and `environment` (events
-beside the workers), `scenario` (services, messages and faults to choose), `building_blocks`, `scenarios` and the
-`*_scenarios` beside them (all that is explored), `promises` and `books` (what must hold), `explore` (the search);
-`generated_scenarios` (scenarios made by chance), `random_walks` (searches that visit a part), `shrinking` (a small
-scenario of a large one), `parallel` (on all cores).
+Suggested reading order:
+
+- `operations`: the operations that code under exploration requests;
+- `handlers` and `services`: the small services that are explored;
+- `state`, `state_space` and `environment`: a state as a value, the states that can follow it, and events outside of the
+  workers;
+- `scenario` and `building_blocks`: a service, its messages and the faults that may happen; `scenarios` and the modules
+  `*_scenarios` list all of them;
+- `promises` and `books`: what must hold;
+- `explore`: the search; `random_walks` visits a part of a large state space, `parallel` uses all cores;
+- `generated_scenarios` makes random scenarios, `shrinking` reduces a scenario with a violation to a small one.
 """

@@ -1,6 +1,6 @@
-"""`python -m verification [--deep] [--seeds COUNT] [PART]`: explores scenarios by name, then some made by chance.
+"""`python -m verification [--deep] [--seeds COUNT] [PART]`: explore scenarios.
 
-The scenarios whose name holds PART, then COUNT that are made by chance; all on all cores.
+Explores the scenarios whose name contains PART, then COUNT random ones, on all cores.
 """
 
 import argparse
@@ -12,7 +12,7 @@ DEEP_SEEDS = 3000
 
 
 def main() -> int:
-    """Print a line for each scenario, and for all made by chance one; 1 if one of them has a loss."""
+    """Print a line for each scenario, and one for all random scenarios together. Return 1 if there is a violation."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("part", nargs="?", default="", help="of the names of scenarios; a seed's name is `seed 17`")
     arguments.add_argument("--deep", action="store_true", help=f"one more fault of each kind, and {DEEP_SEEDS} seeds")

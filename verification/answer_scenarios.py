@@ -1,4 +1,5 @@
-"""Scenarios about dead letters of which people say what a call did, once the outside has done it."""
+"""Scenarios in which an operator resolves a dead letter, by recording the result of a call that the external system
+made."""
 
 from collections.abc import Iterator
 
@@ -9,7 +10,7 @@ from verification.scenario import Scenario
 
 
 def answers() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Runs of which a person says what a call did: they go on, and make it no more."""
+    """Runs for which an operator records the result of a call: they continue, and do not repeat the call."""
     resolution = command("resolve", "reserve", ORD, answers=1)
     for name, crash, move, lost in (("crash", 1, 0, 0), ("rebalance", 0, 1, 0), ("lost answers", 0, 0, 1)):
         yield Scenario(
@@ -101,8 +102,8 @@ def answers() -> Iterator[Scenario]:  # a list: one scenario after another
 
 
 def only_the_open_call_is_answered(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
-    """Check that a person has answered no step but the one that had begun: what has answered stands, and a
-    step without a question would have the open call made again."""
+    """Check that an operator has recorded a result only for the step that was open. Results that are recorded stay, and
+    a result for a later step would leave the open call to be repeated."""
     step, recorded = "call_outside", tuple[StepRecord, ...]()
     for t in entries:
         if t.outcome == "dead":
@@ -114,7 +115,8 @@ def only_the_open_call_is_answered(p: SagaProgress, entries: tuple[Transition, .
 
 
 def answers_stay(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
-    """Check that a run which a person has answered ends with that answer, and no call in its place."""
+    """Check that a run for which an operator recorded a result ends with that result, and without another call in its
+    place."""
     given = [(t.handler, call) for t in entries if t.outcome == "resolved" for call in t.calls]
     ended = [t for t in entries if t.outcome in ("handled", "compensated")]
     lost = [t.handler for t in ended for handler, call in given if t.handler == handler and call not in t.calls]

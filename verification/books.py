@@ -1,4 +1,4 @@
-"""Check the final state of a saga: every message has led to something, and every effect is justified."""
+"""Check the final state of a saga: every message has had a result, and every effect is justified."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -18,12 +18,13 @@ from verification.state_space import StateSpace, is_due
 
 
 def wrong(space: StateSpace, scenario: Scenario, s: State, too_old: Sequence[Message]) -> str | None:
-    """Return the first entry that does not add up. `too_old`: messages that were reported as too old."""
+    """Return the first problem in the final state; `None` if there is none. `too_old`: messages that were reported as
+    too old."""
     return Books(space, scenario, s, too_old).wrong()
 
 
 class Books:
-    """Everything that is known at the end of a run."""
+    """All that is known of the final state of a scenario."""
 
     def __init__(self, space: StateSpace, scenario: Scenario, s: State, too_old: Sequence[Message]) -> None:
         self._space, self._scenario, self._s, self._too_old = space, scenario, s, too_old
@@ -47,8 +48,8 @@ class Books:
         )
 
     def _unreported_discard(self) -> str | None:
-        """A run that is discarded although it has done something, which was not reported. What another run of the
-        handler did is no concern of it."""
+        """Find a run that was discarded and has had effects that were not reported. Effects of other runs of the
+        handler do not count."""
         ran = {t.handler for t in self._entries if t.ran}
         for t in self._entries:
             if (
@@ -79,7 +80,8 @@ class Books:
         return None
 
     def _nothing_of(self, m: Message) -> Iterator[str]:
-        """Handlers, and originals to be undone, of which no transition and nothing kept tells of the message."""
+        """Yield the handlers, and the originals to be undone, for which a message was lost: no transition names it, and
+        it is not pending or queued."""
         if m in self._too_old:
             return
         kept = {
@@ -105,7 +107,7 @@ class Books:
                 yield role.name
 
     def _unheard(self) -> str | None:
-        """An own event that a handler here names and has not taken, though all the other parts are there."""
+        """Find a self-consumed event that a handler has not taken, although all its other events are there."""
         for p, entries in self._lives:
             own = _own_parts(self._roles, entries)
             for t in entries:
@@ -124,7 +126,7 @@ class Books:
         type_: str,
         emitting: Transition,
     ) -> bool:
-        """True if the handler has to run on this event."""
+        """Return whether a handler must have run because of this event."""
         if role.many and type_ not in role.takes[0]:
             return False  # it only stays
         if p.started is None or find_closing_reason(p, role) is not None:
@@ -146,8 +148,8 @@ class Books:
     # ---------------------------------------------------------------- effects
 
     def _left_standing(self) -> str | None:
-        """An effect of a compensable handler that is neither undone nor reported after a failure; or one undone
-        without."""
+        """Find an effect of a handler with a compensation that is neither undone nor reported after a failure; or an
+        effect that was undone without a failure."""
         s = self._s
         did = {c.what.removeprefix("do:") for c in s.outside if c.what.startswith("do:")}
         back = {c.what.removeprefix("undo:") for c in s.outside if c.what.startswith("undo:")}
@@ -180,14 +182,15 @@ class Books:
         return f"UNDONE WHAT NEVER WAS {sorted(never)}" if never else None
 
     def _is_kept_or_reported(self, m: Message) -> bool:
-        """True if a failure outcome is kept until its saga is known, or it was reported that it came too late."""
+        """Return whether a failure outcome is kept until its saga is known, or was reported as too late."""
         kept = any(
             (k.message.id, k.message.source) == (m.id, m.source) for k in (*self._p.waiting, *self._p.compensating)
         )
         return kept or m in self._too_old
 
     def _wrong_document(self) -> str | None:
-        """A fault of the document, which must hold its first stock, less what was taken, plus what was given."""
+        """Find a wrong stock in the business document: it must be the initial stock, less what was taken, plus what was
+        given."""
         if self._scenario.stock is None:
             return None
         changes = {"take": -1, "take_or_open": -1, "give": 1, "give_or_open": 1}
@@ -208,7 +211,8 @@ class Books:
         return None
 
     def _wrong_state(self) -> str | None:
-        """A fault of the state, in which a handler's field is set if it has run and is not undone."""
+        """Find a wrong state of the saga: the field of a handler must be set exactly if the handler has run and is not
+        undone."""
         if any(h.many for h in self._handlers.values()):
             return None
         _, entries = self._lives[-1]
@@ -232,7 +236,7 @@ def _took(entries: Sequence[Transition], role: HandlerRole, event: str) -> bool:
 
 
 def _own_parts(roles: HandlerRoles, entries: Sequence[Transition]) -> dict[str, str]:
-    """Own events that handlers here take, by id: without those of runs of which every result is undone."""
+    """Return the types of the self-consumed events, by id. Events of runs whose results are all undone are left out."""
     undone = {t.cause for t in entries if t.outcome == "compensated"}
     own: dict[str, str] = {}
     for t in entries:
@@ -244,8 +248,8 @@ def _own_parts(roles: HandlerRoles, entries: Sequence[Transition]) -> dict[str, 
 
 
 def ignored_without_reason(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
-    """A message that was ignored although its handler is not closed, has not run nor a part, and no outcome was
-    there."""
+    """Find a message that was ignored without a reason: its handler is not closed, has not run and does not wait for
+    other events, and there is no outcome."""
     last = entries[-1] if entries else None
     if last is None or last.outcome != "ignored" or last.type in TYPES:
         return None

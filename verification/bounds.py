@@ -1,4 +1,4 @@
-"""Bounds of the runtime, so small that they are reached within a scenario."""
+"""Set bounds of the runtime so small that a scenario reaches them."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,17 +10,17 @@ from saga.progress import journal, timers
 from verification.operations import TICK_MS
 
 TIGHT = {(journal, "INBOX_MAX"): 1, (transitions, "TRANSITIONS_MAX"): 2, (transitions, "TRANSITIONS_KEPT"): 1}
-"""Bounds of what a progress holds."""
+"""Bounds on the contents of a progress."""
 SHORT = {(concurrency, "AWAY_S_MAX"): TICK_MS / 1000, (concurrency, "STAYS_S"): 0}
-"""Bounds by which what is paused is parked at once, and looked at again after the time that passes at once."""
+"""Bounds with which a paused run is parked at once, and tried again after one tick."""
 
 STEADY = {(timers, "AHEAD_MS"): 0}
-"""Bound by which clocks that differ by a tick are distinguished."""
+"""Bound with which clocks that differ by one tick count as different."""
 
 
 @contextmanager
 def bounded(bounds: Mapping[tuple[Any, str], float]) -> Iterator[None]:
-    """Block in which these bounds hold."""
+    """Set these bounds until the block ends."""
     before = {where: getattr(*where) for where in bounds}
     for (module, name), bound in bounds.items():
         setattr(module, name, bound)

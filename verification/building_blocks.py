@@ -1,4 +1,4 @@
-"""Building blocks of scenarios: messages and handlers."""
+"""Messages and handlers from which scenarios are built."""
 
 from verification.handlers import Reacts
 from verification.services import Explored, message
@@ -59,7 +59,8 @@ def of(
     tight: bool = False,
     parks: bool = False,
 ) -> Explored:
-    """A service with these handlers; `X` is the failure outcome. `added`: those of a later release besides."""
+    """Return a service with these handlers, whose failure outcome is `X`. `added`: handlers that only a later release
+    has."""
     return Explored(
         handlers=handlers,
         outcomes=OUTCOMES,

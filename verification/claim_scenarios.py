@@ -1,4 +1,5 @@
-"""Scenarios about claims: every result of a step, and every document that is read, lies in a document of its own."""
+"""Scenarios with claim checks: every result of a step, and every document that is read, is stored in a document of its
+own."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,12 +14,13 @@ APART = OverflowBounds(value_bytes_max=0)
 
 
 def apart(service: Explored) -> Explored:
-    """The same service, of which nothing that it is given stays in the progress."""
+    """Return the same service, with a progress that stores every value outside of itself."""
     return replace(service, bounds=APART)
 
 
 def claims() -> Iterator[Scenario]:
-    """Reruns that read what lies apart: after a crash before and after each claim, lost answers, other owners."""
+    """Reruns that read stored values: after a crash before and after each claim check, after lost answers, and with
+    other owners."""
     two, noted = apart(of(two_steps, note)), has_run("two", "note")
     yield Scenario(name="claims: two steps, crash", service=two, a=(ORD,), b=(N,), crash=1, move=1, at_the_end=noted)
     yield Scenario(name="claims: two steps, a step fails", service=two, a=(ORD,), crash=1, fail=1)

@@ -1,6 +1,6 @@
-"""Contents of documents, each by a number that is its version; the releases of the service that wrote them beside.
+"""Give a number to each document content of a search, and use it as the version of the document.
 
-No content comes again, so a state is a tuple of small numbers, and two equal states are one.
+Equal contents have the same number. So a state is a tuple of small numbers, and equal states compare equal.
 """
 
 from collections.abc import Sequence
@@ -21,28 +21,28 @@ from verification.state import State
 
 
 class Contents:
-    """Every content that a document ever had in a search, read once for all states that have it."""
+    """All document contents of a search. Each is decoded once, for all states that contain it."""
 
     def __init__(self, services: Sequence[ServiceRuntime], *, batched: bool) -> None:
-        """`batched`: another saga's lane uses the business document too."""
+        """`batched`: the worker handles another saga, too, and updates of both may go into one replace."""
         self.services, self.batched = services, batched
         self._contents: list[bytes] = [b""]
         self._versions: dict[bytes, int] = {}
         self._snapshots: dict[int, SagaProgress] = {}
         self._entries: dict[int, tuple[Transition, ...]] = {}
         self.books: tuple[int, ...] = ()
-        """Versions of the book of controls, in the order in which people write them."""
+        """Versions of the control log, in the order in which operators write them."""
         self.logs: tuple[tuple[Message, ...], tuple[Message, ...]] = ((), ())
         self.grows = False
-        """True if the messages of the logs are published one by one."""
+        """True if the messages are published one by one during the exploration."""
 
     @property
     def service(self) -> ServiceRuntime:
-        """Participant of the newest release."""
+        """Return the service in its newest release."""
         return self.services[-1]
 
     def version(self, content: bytes) -> int:
-        """Number of a document's content, which is its version: no content comes again."""
+        """Return the number of a content, which is also the version of a document with this content."""
         number = self._versions.get(content)
         if number is None:
             number = self._versions[content] = len(self._contents)
@@ -56,7 +56,7 @@ class Contents:
         return Document(self._contents[version], version) if version else None
 
     def snapshot(self, version: int) -> SagaProgress:
-        """Progress of that version."""
+        """Return the decoded progress with this version."""
         known = self._snapshots.get(version)
         if known is None:
             content = self._contents[version]
@@ -65,7 +65,7 @@ class Contents:
         return known
 
     def entries(self, s: State, version: int) -> tuple[Transition, ...]:
-        """Transitions of that version of the progress, archived ones with them."""
+        """Return all transitions of the progress with this version, including those in archives."""
         known = self._entries.get(version)
         if known is None:
             p, first = self.snapshot(version), 0
@@ -78,17 +78,18 @@ class Contents:
         return known
 
     def whole(self, s: State) -> SagaProgress:
-        """Progress with all that its pages hold. Raises `SagaError` for a page that is not there."""
+        """Return the progress together with the contents of its overflow segments. Raises `SagaError` if a segment is
+        missing."""
         p = self.snapshot(s.progress)
         return restore_all(p, {key: self._contents[v] for (_, key), v in s.rest}) if p.segments else p
 
     def is_settled(self, s: State) -> bool:
-        """True if all that is recorded is in the log, and nothing of the saga is ready."""
+        """Return whether everything recorded is published, and no work of the saga is ready."""
         published = all(i in s.out for i in progress_checks.list_recorded_ids(self.entries(s, s.progress)))
         return published and find_next_ready(self.whole(s), self.service.roles, progress_checks.AT_LAST_MS) is None
 
     def stock_left(self, version: int) -> int | None:
-        """Stock that the business document says is left; `None` if it is absent."""
+        """Return the stock in the business document; `None` if the document is absent."""
         if not version:
             return None
         document = msgspec.json.decode(self._contents[version])

@@ -1,4 +1,5 @@
-"""Scenarios of what people pause and route: nothing is lost, no attempt is counted, and what has begun is kept."""
+"""Scenarios in which operators pause and route handlers: nothing is lost, a paused run counts no attempt, and no run
+that has begun becomes a dead letter."""
 
 from collections.abc import Iterator
 
@@ -31,31 +32,32 @@ from verification.scenario import AtTheEnd, Scenario, has_ended, has_run
 from verification.services import time_after
 
 SOON = iso(NOW_MS + 2 * TICK_MS)
-"""Time at which pauses end by themselves, if no operator ends them."""
+"""Time at which a pause ends by itself."""
 
 
 def pause(handler: str | None = None, until: str | None = SOON) -> Switch:
-    """Pause of a handler, or of the whole service, that ends by itself."""
+    """Return the control that pauses a handler, or the whole service, until a time."""
     return Switch(kind="pause", handler=handler, until=until)
 
 
 def resume(handler: str | None = None) -> Switch:
-    """End of a pause."""
+    """Return the control that ends a pause."""
     return Switch(kind="pause", handler=handler, off=True)
 
 
 def route(handler: str) -> Switch:
-    """Route of a handler's messages to the dead letters."""
+    """Return the control that routes a handler's messages to the dead letters."""
     return Switch(kind="route", handler=handler)
 
 
 def end_route(handler: str) -> Switch:
-    """End of a route."""
+    """Return the control that ends a route."""
     return Switch(kind="route", handler=handler, off=True)
 
 
 def books(*switches: Switch, begun: int = 1) -> tuple[ControlLog, ...]:
-    """Books of a service as people write one switch after the other; the first one has `begun` of them."""
+    """Return the control logs that result when operators set one control after the other. The first log has `begun` of
+    them."""
     every, book = [ControlLog(service=SERVICE)], ControlLog(service=SERVICE)
     for n, switch in enumerate(switches):
         wish = Control(
@@ -79,7 +81,7 @@ def whole(*names: str) -> AtTheEnd:
 
 
 def paused() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Runs that wait because a person wants it, until that is over or a person ends it."""
+    """Runs that an operator pauses, until the pause ends by itself or by an operator."""
     for name, crash, lost, early in (("a crash", 1, 0, 0), ("lost answers", 0, 1, 0), ("an early wake", 0, 0, 1)):
         yield Scenario(
             name=f"paused: {name}",
@@ -167,7 +169,7 @@ def paused() -> Iterator[Scenario]:  # a list: one scenario after another
 
 
 def paused_later() -> Iterator[Scenario]:  # a list, as above
-    """The same of runs that go on later."""
+    """Runs that an operator pauses between two turns."""
     yield Scenario(
         name="paused: between two turns",
         service=of(job, note),
@@ -189,7 +191,7 @@ def paused_later() -> Iterator[Scenario]:  # a list, as above
 
 
 def routed() -> Iterator[Scenario]:  # a list, as above
-    """Messages that a person sends to the dead letters, and replays once the route is over."""
+    """Messages that an operator routes to the dead letters, and replays after the route has ended."""
     again = command("replay", "reserve", ORD)
     for name, crash, move, lost in (("a crash", 1, 0, 0), ("a rebalance", 0, 1, 0), ("lost answers", 0, 0, 1)):
         yield Scenario(
@@ -226,5 +228,5 @@ def routed() -> Iterator[Scenario]:  # a list, as above
 
 
 def never_half(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
-    """Check that nothing that has begun is a dead letter."""
+    """Check that no run that has begun has become a dead letter."""
     return f"HALF DONE {p.intents[0].handler}" if p.intents and any(k.dead for k in p.queue) else None

@@ -1,4 +1,4 @@
-"""Scenarios of deadlines: they race with what closes them, and none runs twice or too late."""
+"""Scenarios of deadlines that race with events that cancel them: no deadline runs twice or too late."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -35,7 +35,8 @@ decide_by_step = Reacts(name="decide", to=(("N",),), does=STEP, emits=("Confirme
 
 
 def waits_for_log() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Logs that grow while time passes: what came in time counts, though it is read late or elsewhere."""
+    """Logs that grow while time passes: an answer that came in time counts, even if it is read late or by another
+    worker."""
     in_time: dict[str, Any] = {"grows": True, "ticks_max": 2}
     yield Scenario(
         name="deadline: an answer that the log had in time",
@@ -84,7 +85,7 @@ def waits_for_log() -> Iterator[Scenario]:  # a list: one scenario after another
 
 
 def wrong_clocks() -> Iterator[Scenario]:  # a list: one scenario after another
-    """A date that was ahead for a moment: nothing waits until it comes."""
+    """The date of a clock was ahead for a moment: nothing waits until the real time has reached that date."""
     for name, service in (
         ("what is parked", of(place_by_step, parks=True)),
         ("a deadline", of(place_by_step, remind, parks=True)),
@@ -102,7 +103,7 @@ def wrong_clocks() -> Iterator[Scenario]:  # a list: one scenario after another
 
 
 def deadlines() -> Iterator[Scenario]:  # a list: one scenario after another
-    """A deadline alone, and in a race."""
+    """A deadline alone, and in a race with other events."""
     expired = has_run("expire")
     yield Scenario(name="deadline: alone", service=of(expire), a=(ORD,), crash=2, move=1, at_the_end=expired)
     yield Scenario(name="deadline: lost answers", service=of(expire), a=(ORD,), lost=1, move=1, at_the_end=expired)

@@ -1,4 +1,4 @@
-"""Scenarios about dead letters that people discard, or may not."""
+"""Scenarios about dead letters that operators discard, or are not allowed to discard."""
 
 from collections.abc import Iterator
 
@@ -33,14 +33,14 @@ ORD_UNDONE_BADLY = message("x1", "X", bad=["undo_reserve"])
 
 
 def all_discards() -> Iterator[Scenario]:
-    """All scenarios about dead letters that an operator discards."""
+    """Yield all scenarios about discarding dead letters."""
     yield from discards()
     yield from ended_by_deadlines()
     yield from refusals()
 
 
 def discards() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Dead letters that are never handled; what their runs began is reported."""
+    """Dead letters that are discarded. The effects of their runs are reported."""
     gone = command("discard", "needs", M)
     noted = both(has_become("discarded", "needs"), has_run("note"))
     for name, crash, move, lost in (("crash", 1, 0, 0), ("rebalance", 0, 1, 0), ("lost answers", 0, 0, 1)):
@@ -126,12 +126,12 @@ def discards() -> Iterator[Scenario]:  # a list: one scenario after another
 
 
 def never_discarded(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
-    """Check that no dead letter is discarded."""
+    """Check that no dead letter was discarded."""
     return "DISCARDED WITHOUT PERMISSION" if any(t.outcome == "discarded" for t in entries) else None
 
 
 def ended_by_deadlines() -> Iterator[Scenario]:
-    """Dead letters of who decides: they may be discarded while a deadline is open that ends the saga."""
+    """Dead letters of the deciding service. They may be discarded as long as an open deadline will end the saga."""
     discard, replay = command("discard", "cancel", BAD_F), command("replay", "cancel", BAD_F)
     for name, crash, lost in (("crash", 1, 0), ("lost answers", 0, 1)):
         yield Scenario(

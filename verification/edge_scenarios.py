@@ -1,4 +1,4 @@
-"""Scenarios at the edges: reads, several results, other senders and versions, age, releases, batches."""
+"""Scenarios about special cases: reads, several results, other senders and versions, expiry, releases, batches."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -39,12 +39,12 @@ many_places = Reacts(name="place", to=(("N",),), emits=("P",), many=True)
 many_on_own = Reacts(name="each", to=(("P",),), does=STEP, many=True)
 with_own = Reacts(name="log", to=(("O",), ("P",)))
 Z = message("z1", "Z")
-"""Message that no handler names."""
+"""A message that no handler takes."""
 held = Reacts(name="hold", to=(("Q",),), emits=("H",), undo=())
 
 
 def edges() -> Iterator[Scenario]:
-    """All scenarios at the edges."""
+    """Yield all scenarios about special cases."""
     yield from reads()
     yield from several_results()
     yield from senders()
@@ -68,7 +68,7 @@ def logs() -> Iterator[Scenario]:
 
 
 def reads() -> Iterator[Scenario]:
-    """Handlers that look before they act, and act as they find it."""
+    """Handlers that read before they act, and act according to what they read."""
     for name, handler in (("a step", looks_first), ("a step if left", looks), ("an update if left", looks_then_takes)):
         yield Scenario(
             name=f"a read, then {name}, and another state: two owners",
@@ -93,7 +93,7 @@ def reads() -> Iterator[Scenario]:
 
 
 def several_results() -> Iterator[Scenario]:
-    """Runs with two results, each undone by itself."""
+    """Runs with two results, each of which is undone separately."""
     yield Scenario(name="two results, undone: crash", service=of(two_results), a=(ORD,), b=(X,), crash=1, move=1)
     yield Scenario(name="two results, undone: a step fails", service=of(two_results), a=(ORD,), b=(X,), fail=1, move=1)
     yield Scenario(name="two results, one of an update", service=of(takes_two), a=(ORD,), b=(X,), stock=1, crash=1)
@@ -106,7 +106,7 @@ def several_results() -> Iterator[Scenario]:
 
 
 def senders() -> Iterator[Scenario]:
-    """More than two messages of one kind; two senders, two versions of a schema, a message that one handler cannot
+    """More than two messages of one type; two senders; two versions of a schema; a message that one handler cannot
     decode."""
     notes = tuple(message(f"n{i}", "N") for i in range(1, 5))
     yield Scenario(name="four messages of many", service=of(many_notes), a=notes[:3], b=notes[3:], move=1)
@@ -173,7 +173,7 @@ def senders() -> Iterator[Scenario]:
 
 
 def age() -> Iterator[Scenario]:
-    """Scenarios about age: things that are forgotten, and things that are not."""
+    """Time passes until some data have expired, and others have not."""
     yield Scenario(name="a failure outcome after the memory", service=of(reserve), a=(ORD, X), crash=1, age=2)
     yield Scenario(
         name="a failure outcome without a start, after the memory",
@@ -229,7 +229,7 @@ def age() -> Iterator[Scenario]:
 
 
 def releases() -> Iterator[Scenario]:
-    """A later release has a handler more, for an own event that an earlier one has emitted."""
+    """A later release adds a handler for a self-consumed event that an earlier release has emitted."""
     for tight in (False, True):
         where = "archived" if tight else "a transition"
         later = of(place, note, added=(join,), tight=tight)
@@ -254,7 +254,7 @@ note_of_o = Reacts(name="log", to=(("O",),), emits=("g",))
 
 
 def batches() -> Iterator[Scenario]:
-    """Updates of two lanes in one replace, either of them a zombie's."""
+    """Updates of two sagas in one replace, where either may come from a zombie."""
     yield Scenario(name="two lanes' updates at once", service=of(take), a=(ORD,), b=(X,), stock=2, batch=1, prune=1)
     yield Scenario(
         name="two lanes' updates at once, one refused", service=of(take), a=(ORD,), stock=1, batch=1, fail=1, prune=1

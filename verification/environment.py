@@ -1,4 +1,4 @@
-"""Events beside the two workers' turns: other sagas use the business document, time passes, releases come."""
+"""Moves outside of the two workers: another saga uses the business document, time passes, a release is deployed."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,21 +17,22 @@ from verification.services import message, now_ms
 from verification.state import WAKES, Move, State, Worker
 
 OTHER, BY, CAUSE = "s-2", "other", "z1"
-"""Another saga, in another lane, with its handler and cause: it has begun to take one from the business document."""
+"""Another saga, and the handler and the cause of its run, which has begun and will take one item from the business
+document."""
 BOOK = (ARCHIVES, controls.control_log_key(SERVICE))
 OTHERS = (PROGRESS, progress_key(SERVICE, OTHER))
 MARKER = ids.update_id(SERVICE, OTHER, BY, CAUSE, "take", 1)
 
 
 def others_progress(*, ended: bool) -> bytes:
-    """Progress of the other saga: its run is under way, or has come to its end."""
+    """Return the progress of the other saga, whose run has begun or has ended."""
     cause: Message = message(CAUSE, "Z")
     intent = Intent(handler=BY, kind="do", cause=CAUSE, message=cause, parts=(cause,), state={}, time=cause.time)
     return encode(SagaProgress(service=SERVICE, saga=OTHER, n=int(ended), intents=() if ended else (intent,)))
 
 
 def others_update(contents: Contents) -> DocumentUpdate:
-    """Update that the other lane asks for, as it comes into one replace with an update of the explored saga."""
+    """Return the update of the other saga, which may go into one replace with an update of the explored saga."""
     return DocumentUpdate(
         declared=contents.service.documents[Stock],
         key=ITEM,
@@ -46,7 +47,7 @@ def others_update(contents: Contents) -> DocumentUpdate:
 
 
 def moves(contents: Contents, s: State) -> Iterator[Move]:
-    """Each thing that others can do next, in words, and the state after it."""
+    """Yield each possible move, as readable text, with the state after it."""
     if s.prune or s.other or s.batch:
         yield from _to_the_document(contents, s)
     if contents.books and (number := contents.books.index(s.version_of(*BOOK)) + 1) < len(contents.books):
@@ -86,7 +87,7 @@ def _to_the_document(contents: Contents, s: State) -> Iterator[Move]:
 
 
 def _other_lane(contents: Contents, s: State, fields: dict[str, Any]) -> Iterator[Move]:
-    """Moves of the other saga's rightful lane, in another process: it makes its update, and comes to its end."""
+    """Yield the moves of the other saga's current owner, in another process: it makes its update, or ends its run."""
     head, open_ = fields["_saga"], bool(_open_causes(contents, s, OTHER))
     if not open_:
         return
@@ -114,8 +115,9 @@ def _with_stock(contents: Contents, s: State, fields: dict[str, Any]) -> State:
 
 
 def _ages(contents: Contents, s: State) -> Iterator[Move]:
-    """Move: more than half of the memory passes. No run is in a turn for so long, what was lost on its way is gone, and
-    no outage is so long that recorded events stay unpublished, or ready work undone, until the progress is gone."""
+    """Yield the move in which more than half of the retention passes. This is longer than any turn and any delay of a
+    lost answer. It is also longer than any outage, so a progress that expires has no unpublished events and no ready
+    work."""
     passed = s.passed + 1
     gone = bool(s.expires) and passed >= s.expires
     if gone and not contents.is_settled(s):
@@ -128,6 +130,6 @@ def _ages(contents: Contents, s: State) -> Iterator[Move]:
 
 
 def _released(s: State, w: int, release: int) -> State:
-    """State in which a worker has ended, or died, and one of this release takes its place."""
+    """Return the state after a worker was stopped or died, and a worker of this release has replaced it."""
     at = [s.committed[t] if s.owner[t] == w else s.workers[w].at[t] for t in (0, 1, WAKES)]
     return s.with_worker(w, Worker(at=(at[0], at[1], at[2]), release=release))

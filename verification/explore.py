@@ -1,4 +1,4 @@
-"""The search: breadth first through every reachable state, so that the trace to a loss is a shortest one."""
+"""Search all reachable states breadth first, so that the trace to a violation is as short as possible."""
 
 from collections import deque
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class Report:
     scenario: str
     states: int
     ends: int
-    """States in which nothing more can happen."""
+    """Number of states in which nothing more can happen."""
     exhausted: bool
     loss: str | None = None
     trace: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class Report:
 
 
 def explore(scenario: Scenario, *, states_max: int = 3_000_000, goes_on: Callable[[], bool] = lambda: True) -> Report:
-    """Visit every state of a scenario, or as many as `states_max` and `goes_on` allow; stop at the first loss."""
+    """Visit every state of a scenario, as far as `states_max` and `goes_on` allow. Stop at the first violation."""
     space = scenario.space()
     return explore_from(space, Promises(space, scenario), scenario, states_max=states_max, goes_on=goes_on)
 
@@ -42,7 +42,8 @@ def explore_from(
     states_max: int,
     goes_on: Callable[[], bool] = lambda: True,
 ) -> Report:
-    """Explore a scenario as `explore` does, with a space and promises that remember what was looked at."""
+    """Explore a scenario as `explore` does, with a space and promises that may have cached results of an earlier
+    search."""
     first = scenario.first(space)
     parents: dict[State, tuple[State, str] | None] = {first: None}
     todo, ends, exhausted = deque([first]), 0, True

@@ -1,4 +1,5 @@
-"""Generated scenarios: small random services and small logs. A seed gives the same one on every version of Python."""
+"""Generate random scenarios with small services and short logs. A seed gives the same scenario on every version of
+Python."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,20 +32,20 @@ FEATURES = (
     "looks",
     "parks",
 )
-"""Features that a scenario may have besides; each can be left out."""
+"""Optional features of a generated scenario, each of which can be excluded."""
 LEFT_OUT: tuple[str, ...] = ()
-"""Features of which a loss is known."""
+"""Features that are excluded because a violation is already known for them."""
 FOREIGN = ("O", "N", "Q")
 UNDOES = {"step": "step", "take": "give", "take or open": "give or open"}
 
 
 def scenario_of(seed: int, without: Sequence[str] = LEFT_OUT) -> Scenario:
-    """Scenario of this seed. `without`: features that it must not have."""
+    """Return the scenario for a seed. `without`: features to exclude."""
     return Made(seed, without).scenario()
 
 
 class Made:
-    """One scenario, as it is made: choices that depend on the seed alone."""
+    """Builder of one scenario. All its choices depend only on the seed."""
 
     def __init__(self, seed: int, without: Sequence[str]) -> None:
         self._seed, self._without = seed, without
@@ -53,7 +54,7 @@ class Made:
         self._stocked = False
 
     def below(self, count: int) -> int:
-        """A number from 0 to `count`, not `count` itself."""
+        """Draw a number from 0 to `count - 1`."""
         self._draws += 1
         return int(self._chance.draw(str(self._draws)) * count)
 
@@ -64,7 +65,7 @@ class Made:
         return options[self.below(len(options))]
 
     def some_of(self, options: Sequence[T], count: int) -> list[T]:
-        """Draw `count` different ones, or all."""
+        """Draw `count` different options, or all if there are fewer."""
         left = list(options)
         return [left.pop(self.below(len(left))) for _ in range(min(count, len(left)))]
 
@@ -113,7 +114,7 @@ class Made:
         return replace(made, **faults)
 
     def _choose_external_events(self, handlers: Sequence[Reacts]) -> frozenset[str]:
-        """Own event that handlers here take, and that others say too."""
+        """Draw a self-consumed event that other senders may publish, too."""
         emitted = {t for h in handlers for t in h.types}
         taken = sorted(emitted & {t for h in handlers for ts in h.to for t in ts})
         return frozenset({self.one_of(taken)} if taken else ())
@@ -129,7 +130,8 @@ class Made:
         return tuple(handlers)
 
     def _to(self, own: Sequence[str], alone: set[str]) -> tuple[tuple[str, ...], ...] | None:
-        """Event parameters; own events are those of handlers before, so that there is no circle."""
+        """Draw the event parameters of a handler. Self-consumed events are those of earlier handlers, so there is no
+        cycle."""
         count = self.one_of((1, 1, 1, 2, 2, 3))
         pool = [t for t in dict.fromkeys((*FOREIGN, *own, *own)) if count > 1 or t not in alone]
         chosen = self.some_of(pool, count)

@@ -1,9 +1,9 @@
-"""Explored handlers: described in a line, made into functions that do just that.
+"""Make handlers for exploration from short descriptions.
 
-An act is `step`, `read`, `look` (a call that is no step: it may fail) or a name of `UPDATES`, and may depend on what is
-so: `step if note` on the field `note` of the state, which says that the handler `note` has run; `take unless left` on
-what the run has read of the document; `step if new` on the version under which the run began. So may what is emitted:
-`R if left`.
+An act is `step`, `read`, `look` (a call outside of a step, which may fail) or a name in `UPDATES`. It may have a
+condition: `step if note` depends on the field `note` of the state, which is set when the handler `note` has run; `take
+unless left` depends on the stock that the run has read; `step if new` depends on the version under which the run began.
+Emitted events may have conditions, too: `R if left`.
 """
 
 import json
@@ -21,17 +21,17 @@ from verification.operations import TICK_MS, Broken, call_outside
 
 SAGA, SERVICE, ITEM = "s-1", "explored", "tea"
 BEGINS, NEW, MOVED = "begins", "v2_", "moved"
-"""Beginning of the names of a state's fields, which in version 2 is this, and the field that tells how often it was
-migrated."""
+"""Attribute of a state class with the prefix of its field names; the prefix in version 2; and the field that counts
+migrations."""
 TURNS, SHOWN = "_turns", "late"
-"""End of the name of the field that counts a handler's turns, and the parameter for what it waits for."""
+"""Suffix of the field that counts a handler's turns, and the parameter for the event that a turn waits for."""
 TICK = timedelta(milliseconds=TICK_MS)
 MISPLACED = "WRONG PART"
-"""Beginning of the failure of a handler that was given a message in another one's place."""
+"""Beginning of the error text of a handler that got a message of the wrong parameter."""
 
 
 class Out(Exception):
-    """Refusal of an update: nothing is left."""
+    """Raised to refuse an update: nothing is left."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class Stock:
 
 
 def take_or_open(stock: Stock | None) -> Stock:
-    """Take one, of a document that may be absent."""
+    """Take one item from a document that may be absent."""
     return (stock or Stock()).take()
 
 
 def give_or_open(stock: Stock | None) -> Stock:
-    """Give one, to a document that may be absent."""
+    """Give one item to a document that may be absent."""
     return (stock or Stock()).give()
 
 
@@ -69,56 +69,58 @@ UPDATES: dict[str, Callable[..., Stock]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reacts:
-    """A handler: its event parameters (each with the types it takes), its acts in order, the events it emits.
+    """Description of a handler: its event parameters, each with the event types that it takes; its acts in order; the
+    events that it emits.
 
-    With several results each undoes its own share of the effects: the first one the first act, and so on, the last one
-    all that is left.
+    If it has several results, undoing a result undoes a share of the acts: the first result the first act, and so on;
+    the last result all other acts.
     """
 
     name: str
     to: tuple[tuple[str, ...], ...]
     does: tuple[str, ...] = ()
-    """Acts in order: see the module."""
+    """Acts in order, as described in the module's docstring."""
     emits: tuple[str, ...] = ()
-    """Types of events; one that is named twice is emitted twice."""
+    """Types of the emitted events; a type that is listed twice is emitted twice."""
     undo: tuple[str, ...] | None = None
-    """Acts of its compensation, one beside each of `does`."""
+    """Acts of its compensation, one for each act in `does`; `None` if it has no compensation."""
     keeps: bool = False
-    """True if its compensation takes what it took itself."""
+    """True if the compensation also takes the events that the handler took."""
     many: bool = False
     changes: bool = False
-    """True if what `to` takes are changes of documents."""
+    """True if the handler takes document changes."""
     within: int = 0
-    """Times that `TICK_MS` passes after what `to` takes until a deadline runs; 0: it is none."""
+    """Number of ticks after its event at which a deadline runs; 0 if it is not a deadline."""
     unless: tuple[str, ...] = ()
-    """Types that close a deadline, besides outcomes."""
+    """Types of events that cancel a deadline, besides outcomes."""
     until: tuple[str, ...] = ()
-    """Types for which a turn waits: one that is shown one of them is the last, and so is one that comes too late."""
+    """Types of events for which a turn waits. The turn that gets such an event is the last one, and so is a turn that
+    waited too long."""
     turns: int = 0
-    """Turns before the last one, at least."""
+    """Minimum number of turns before the last one."""
     after: int = 0
-    """Times that `TICK_MS` passes between its turns, or until it is too late."""
+    """Number of ticks between two turns, or until a turn has waited too long."""
     says: tuple[str, ...] = ()
     """Types of the events that each turn before the last one emits."""
     takes_back: bool = False
-    """True if it says after each step how to take it back."""
+    """True if the handler registers an abort action after each step."""
     needs: str | None = None
-    """Handler that must have run, as the state says; else it raises."""
+    """Handler that must have run before, according to the state; otherwise this handler raises."""
 
     @property
     def types(self) -> tuple[str, ...]:
-        """Types that it may emit, each once."""
+        """Return the event types that it may emit, without repetitions."""
         return tuple(dict.fromkeys(e.split(" ")[0] for e in (*self.emits, *self.says)))
 
     @property
     def goes_on(self) -> bool:
-        """True if it may have several turns."""
+        """Return whether it may have several turns."""
         return bool(self.until or self.turns)
 
 
 @dataclass(frozen=True)
 class ExploredEvent(Event):
-    """Base of all explored events: its content is a text."""
+    """Base class of all explored events. Their content is a text."""
 
     content: str
 
@@ -127,7 +129,7 @@ Classes = Mapping[str, type[ExploredEvent]]
 
 
 def handler_of(h: Reacts, classes: Classes, retry: Retry, version: int = 1) -> Reaction:
-    """The handler as the runtime wants it, in a version: the first one knows of nothing new."""
+    """Make the handler in a version. Version 1 leaves out acts with the condition `new`."""
 
     async def function(saga: Saga[Any], **events: ExploredEvent) -> tuple[Event | Later[Event | None], ...]:
         parts = [events[f"p{i}"] for i in range(len(h.to))]
@@ -180,7 +182,7 @@ def handler_of(h: Reacts, classes: Classes, retry: Retry, version: int = 1) -> R
 
 
 def compensation_of(h: Reacts, classes: Classes, retry: Retry, failures: Iterable[str]) -> Reaction:
-    """The handler's compensation, which undoes the share of the result that it is handed."""
+    """Make the handler's compensation, which undoes the share of acts that belongs to the result it gets."""
 
     async def function(saga: Saga[Any], **events: ExploredEvent) -> tuple[Event, ...]:
         result = events["p1"].content
@@ -208,18 +210,18 @@ def compensation_of(h: Reacts, classes: Classes, retry: Retry, failures: Iterabl
 
 
 class _Run:
-    """One run of an explored handler: what it has read, and whose effects its calls are."""
+    """One run of an explored handler: what it has read, and the identity under which it makes calls."""
 
     is_new = False
-    """True if it began under version 2 of its handler."""
+    """True if the run began under version 2 of its handler."""
 
     def __init__(self, saga: Saga[Any], who: str, given: str, keys: int = 0) -> None:
-        """`keys`: number of its first key."""
+        """`keys`: number with which its idempotency keys begin."""
         self._saga, self._who, self.given, self._keys = saga, who, given, keys
         self._left = 0
 
     def holds(self, what: str) -> bool:
-        """True if the condition of an act, or of an emitted event, holds."""
+        """Return whether the condition of an act or of an emitted event is fulfilled."""
         for word, wanted in ((" if ", True), (" unless ", False)):
             _, found, condition = what.partition(word)
             if found:
@@ -232,7 +234,7 @@ class _Run:
         return self._left > 0 if condition == "left" else bool(_field(self._saga.state, condition))
 
     async def act(self, number: int, act: str) -> str:
-        """Do an act; its result in a word."""
+        """Make an act. Return a word for its result."""
         if not self.holds(act):
             return "left out"
         what = act.partition(" if ")[0].partition(" unless ")[0]
@@ -259,23 +261,24 @@ class _Run:
 
 
 def _so_far(saga: Saga[Any]) -> list[str]:
-    """Handlers that have run, as the state says: the same with the fields of each release."""
+    """Return the handlers that have run, according to the state. The result does not depend on the state's version."""
     begins = getattr(saga.state, BEGINS)
     return sorted(name.removeprefix(begins) for name, value in vars(saga.state).items() if value and name != MOVED)
 
 
 def _field(state: Any, name: str) -> Any:
-    """Field of a state, in whichever version."""
+    """Return a field of a state of any version."""
     return getattr(state, getattr(state, BEGINS) + name)
 
 
 def _with(state: Any, **fields: object) -> Any:
-    """A state with other values of these fields, in whichever version."""
+    """Return a state of any version with other values in these fields."""
     return replace(state, **{getattr(state, BEGINS) + name: value for name, value in fields.items()})
 
 
 def state_class(reacts: Iterable[Reacts], version: int) -> type[Any]:
-    """Class of the state in a version: each gives its fields other names, and all count how often it was migrated."""
+    """Make the state class of a version. Each version has its own field names. A field counts how often the state was
+    migrated."""
     begins = "" if version == 1 else NEW
     fields: list[tuple[str, type, Any]] = [(MOVED, int, version)]
     for h in reacts:
@@ -284,7 +287,8 @@ def state_class(reacts: Iterable[Reacts], version: int) -> type[Any]:
 
 
 def migration(reacts: Iterable[Reacts], new: type[Any]) -> Migration:
-    """Migration of a state of version 1. Made again, it makes another state of what it has made."""
+    """Make the migration of a state from version 1. If a state were migrated twice, the count in the result would show
+    it."""
     old = state_class(reacts, 1)
 
     def move(state: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Scenarios of runs that go on later: jobs of several turns, waits for an event, and what comes between."""
+"""Scenarios of suspended runs: jobs with several turns, turns that wait for an event, and other messages in between."""
 
 from collections.abc import Iterator
 
@@ -28,7 +28,7 @@ taking_job = Reacts(name="job", to=(("O",),), does=("take",), turns=1, says=("t"
 
 
 def later() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Runs of several turns, and what comes between these."""
+    """Runs of several turns, with other messages between the turns."""
     done = has_run("job")
     yield Scenario(name="later: a job", service=of(long_job), a=(ORD,), crash=1, at_the_end=done)
     yield Scenario(name="later: a job moves", service=of(job), a=(ORD,), move=1, crash=1, wakes_max=16, at_the_end=done)

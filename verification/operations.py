@@ -1,4 +1,5 @@
-"""Operations that a turn asks of the outside, as values: each await of a port is a choice point of the exploration."""
+"""Operations that a turn requests, as values. Each await of a port is one operation, at which the exploration chooses
+how to continue."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -24,18 +25,18 @@ class Get(NamedTuple):
 
 
 class Put(NamedTuple):
-    """An insert (`cas` 0) or replace."""
+    """An insert (`cas` 0) or a replace."""
 
     collection: str
     key: str
     content: bytes
     cas: int
     expires: bool
-    """True if the document is gone once the memory has passed."""
+    """True if the document expires after the retention."""
 
 
 class Remove(NamedTuple):
-    """A removal of this version."""
+    """A removal of the document with this version."""
 
     collection: str
     key: str
@@ -43,29 +44,29 @@ class Remove(NamedTuple):
 
 
 class Publish(NamedTuple):
-    """Records to be appended."""
+    """A publish of these records."""
 
     records: tuple[Outgoing, ...]
 
 
 class Outside(NamedTuple):
-    """A step: a call to the outside with its idempotency key and input."""
+    """A step: a call to an external system with its idempotency key and input."""
 
     key: str
     input: str
     what: str
-    """Name of the effect: kind, handler, cause and number."""
+    """Name of the effect: kind, handler, content and number."""
 
 
 class Together(NamedTuple):
-    """An update of a document: alone, or in one replace with the update of another lane of this worker."""
+    """An update of a document, made alone or in one replace with the update of another saga in this worker."""
 
 
 Operation: TypeAlias = Get | Put | Remove | Publish | Outside | Together
 
 
 class Found(NamedTuple):
-    """The answer of a read, with the positions known as committed at that moment, and the logs that there are."""
+    """Answer to a read, with the positions that are committed at that moment, and the logs that exist."""
 
     document: Document | None
     committed: frozenset[Position]
@@ -74,19 +75,20 @@ class Found(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Answer: the operation happened; `cas` of a write."""
+    """Answer: the operation was made. `cas`: version after a write."""
 
     cas: int = 0
 
 
 class Failed(NamedTuple):
-    """Answer: the operation raises `conflict`, `ambiguous`, `unavailable`, or `broken` for a step."""
+    """Answer: the operation fails with `conflict`, `ambiguous` or `unavailable`; a step fails with `broken`."""
 
     how: str
 
 
 class Batched(NamedTuple):
-    """Updates that go into one replace, in order: `mine`, which is asked for, and `theirs`, of another lane."""
+    """Answer: the updates that go into one replace, in order. `mine` is the requested update, `theirs` the update of
+    another saga."""
 
     whose: tuple[str, ...]
 
@@ -95,17 +97,17 @@ Answer: TypeAlias = Found | Done | Failed | Batched
 
 
 class Broken(Exception):
-    """Raised by a step: the outside failed, or its answer was lost."""
+    """Raised by a step: the external system failed, or its answer was lost."""
 
 
 @coroutine
 def ask(operation: Operation) -> Generator[Operation, Answer, Answer]:
-    """Hand the operation to the exploration and get its answer."""
+    """Pass an operation to the exploration, and return the answer."""
     return (yield operation)
 
 
 class ExploredStore:
-    """The store's port: only what a turn uses of it."""
+    """The store, reduced to the methods that a turn uses."""
 
     def __init__(self) -> None:
         self.committed: frozenset[Position] = frozenset()
@@ -113,7 +115,7 @@ class ExploredStore:
         self.logs: frozenset[tuple[str, str]] = frozenset()
         """Existing logs, as of the last read."""
         self.handled_ms = LATEST_MS
-        """Time up to which the worker whose turn it is has handled the log."""
+        """Time up to which the current worker has handled the log."""
         self.document_bytes_max = 1 << 30
 
     async def get(self, collection: str, key: str) -> Document | None:
@@ -150,14 +152,15 @@ def _cas(answer: Answer, refused: type[SagaError]) -> int:
 
 NOW_MS = 1_800_000_000_000
 AGE_MS = 18 * 86400 * 1000
-"""The time that passes at once: more than half of the memory, so that what was written twice so long ago is gone."""
+"""Time that passes in one move: more than half of the retention. After two such moves, what was written before has
+expired."""
 AGES_OF_MEMORY = 2
 TICK_MS = 1000
-"""The time that passes until something is due that waits for time."""
+"""Duration of a tick: the time that passes until waiting work is due."""
 
 
 class PlainRun:
-    """Runs of explored handlers: one step after another, and nothing times out."""
+    """Run scope of explored handlers: steps run one after the other, and nothing times out."""
 
     @property
     def gate(self) -> AbstractAsyncContextManager[object]:
@@ -171,7 +174,7 @@ class PlainRun:
 
 
 class ExploredLog:
-    """The log: each publish is a choice point."""
+    """The publisher. Each publish is an operation of the exploration."""
 
     record_bytes_max = RECORD_BYTES_MAX
 
@@ -183,7 +186,7 @@ class ExploredLog:
 
 @dataclass
 class OtherLane:
-    """Another lane of the worker, whose update may go into one replace with one that is explored."""
+    """Another saga in the same worker, whose update may go into one replace with an update of the explored saga."""
 
     update: Any = None
 
@@ -198,7 +201,7 @@ class OtherLane:
 
 
 async def call_outside(key: str, given: str, what: str) -> str:
-    """Call that explored handlers hand to `saga.step`."""
+    """The function that explored handlers pass to `saga.step`."""
     answer = await ask(Outside(key, given, what))
     if isinstance(answer, Failed):
         raise Broken(answer.how)

@@ -1,4 +1,4 @@
-"""Scenarios about dead letters that people replay, at any time after they have seen them."""
+"""Scenarios about dead letters that operators replay, at any time after they can see them."""
 
 from collections.abc import Iterator
 
@@ -37,7 +37,7 @@ each = Reacts(name="each", to=(("N",),), does=("step",), emits=("n",), many=True
 slow_job = Reacts(name="job", to=(("O",),), turns=1, after=1, emits=("d",))
 looks = Reacts(name="reserve", to=(("O",),), does=("read", "step"), emits=("R",))
 RESERVED = msgspec.structs.replace(ORD, id=ids.event_id("P", SERVICE, SAGA, "reserve", ORD.id, 0), type="P")
-"""Own event that `reserve` emits because of the order."""
+"""Event that `reserve` emits because of the order."""
 ORD_UNDONE_BADLY = message("x1", "X", bad=["undo_reserve"])
 
 
@@ -52,8 +52,11 @@ def command(  # all that a person says
     step: str = "call_outside",
     names: str = "",
 ) -> OperatorCommand:
-    """A person's wish about the dead letter of a message, which was replayed so often before. `answers`: number of the
-    step of which it says that it happened, by this name. `names`: what it is about, if that is no dead letter."""
+    """Make an operator command about the dead letter of a message that was replayed `replays` times before.
+
+    `answers`: number of the step for which the operator records a result; `step` is its name. `names`: id that the
+    command is about, if it is not a dead letter.
+    """
     dead = names or ids.dead_letter_id(SERVICE, SAGA, handler, about.id, replays)
     type_ = type_of(wanted)
     return OperatorCommand(
@@ -73,14 +76,14 @@ def command(  # all that a person says
 
 
 def as_new(about: Message, handler: str = "-", who: str = "ada") -> OperatorCommand:
-    """A person's wish, after two ages, that a message is handled as a new one. `handler`: whose dead letter it is; `-`
-    of a saga that is forgotten whole."""
+    """Make the command, given after two ages, that a message is handled as if it were new. `handler`: handler of the
+    dead letter; `-` if the whole saga is forgotten."""
     wish = command("replay", handler, about, who=who)
     return msgspec.structs.replace(wish, time=time_after(2), original=about if handler == "-" else None)
 
 
 def once_as_new(handler: str) -> AtTheEnd:
-    """Check that a message which a person wants handled is handled, and once."""
+    """Check that a message that an operator replays as new is handled exactly once."""
 
     def check(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
         wanted = any(t.outcome == "replayed" for t in entries)
@@ -91,7 +94,7 @@ def once_as_new(handler: str) -> AtTheEnd:
 
 
 def has_become(outcome: str, handler: str) -> AtTheEnd:
-    """Check that, if there was a dead letter at all, a command about it has led to this."""
+    """Check that a command about the handler's dead letter, if there was one, had this outcome."""
 
     def check(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
         died = any(t.outcome == "dead" and t.handler == handler for t in entries)
@@ -115,12 +118,13 @@ def counted_on(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
 
 
 def stays_dead(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
-    """Check that a dead letter is still in the way."""
+    """Check that a dead letter still blocks the saga."""
     return None if p.is_quarantined else "DISCARDED WITHOUT PERMISSION"
 
 
 def at_last(*names: str) -> AtTheEnd:
-    """Check that these handlers have run, unless one has died once more than it was replayed."""
+    """Check that these handlers have run, unless a dead letter is left, because one died more often than it was
+    replayed."""
     ran = has_run(*names)
 
     def check(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
@@ -130,7 +134,7 @@ def at_last(*names: str) -> AtTheEnd:
 
 
 def both(*checks: AtTheEnd) -> AtTheEnd:
-    """Check all of these."""
+    """Make a check that runs all these checks."""
 
     def check(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
         return next((wrong for one in checks if (wrong := one(p, entries)) is not None), None)
@@ -139,14 +143,14 @@ def both(*checks: AtTheEnd) -> AtTheEnd:
 
 
 def operators() -> Iterator[Scenario]:
-    """All scenarios about commands."""
+    """Yield all scenarios about operator commands."""
     yield from replays()
     yield from held_up()
     yield from forgotten()
 
 
 def replays() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Dead letters that are tried again, with what they had got."""
+    """Dead letters that are replayed, with the messages that they have blocked."""
     noted = of(reserve, note, attempts_max=1)
     again = command("replay", "reserve", ORD)
     ran = at_last("reserve", "note")
@@ -278,7 +282,8 @@ def replays() -> Iterator[Scenario]:  # a list: one scenario after another
 
 
 def held_up() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Times that come while a dead letter is in the way: what only a person moves has no wake, all else has one."""
+    """Work that becomes due while a dead letter blocks the saga. Work that only an operator can continue has no timer;
+    all other work has one."""
     again, behind = command("replay", "pay", N), at_last("pay", "remind_early")
     for name, crash, early, lost in (("crash", 1, 0, 0), ("its wake comes early", 0, 1, 0), ("lost answers", 0, 0, 1)):
         yield Scenario(
@@ -322,7 +327,7 @@ def held_up() -> Iterator[Scenario]:  # a list: one scenario after another
 
 
 def forgotten() -> Iterator[Scenario]:
-    """Messages that came too late, and are handled as new ones because a person wants it."""
+    """Messages that came too late, and that an operator replays as new ones."""
     for name, crash, move, lost in (("crash", 1, 0, 0), ("rebalance", 0, 1, 0), ("lost answers", 0, 0, 1)):
         yield Scenario(
             name=f"handled as new: {name}",

@@ -1,4 +1,4 @@
-"""Scenarios about deciding, and about undoing because of a failure outcome."""
+"""Scenarios about deciding an outcome, and about undoing work after a failure outcome."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -85,7 +85,7 @@ def deciding() -> Iterator[Scenario]:
 
 
 def outcomes() -> Iterator[Scenario]:
-    """A failure outcome before, during and after its originals."""
+    """A failure outcome that comes before, during and after the runs that it undoes."""
     for name, crash, move, fail, lost in (
         ("crash, rebalance", 1, 1, 0, 0),
         ("a step fails, zombie", 0, 1, 2, 0),

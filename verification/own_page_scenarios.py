@@ -1,4 +1,5 @@
-"""Scenarios about own events in pages, and about shelves: with tiny bounds nearly every write puts something aside."""
+"""Scenarios about self-consumed events in overflow segments, and about segments that list other segments. The bounds
+are so tiny that nearly every write moves something to a segment."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +22,8 @@ hold_own = Reacts(name="hold", to=(("O",),), does=STEP, emits=("P",), undo=STEP,
 
 
 def in_order(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
-    """Check that own events were taken in the order in which they were emitted, and none that was withdrawn before."""
+    """Check that self-consumed events were taken in the order in which they were emitted, and that no withdrawn event
+    was taken."""
     published = [e.id for entry in entries for e in entry.events if e.type == "P"]
     withdrawn, taken = set[str](), dict[str, list[int]]()
     for entry in entries:
@@ -37,7 +39,7 @@ def in_order(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
 
 
 def all_taken(*names: str) -> AtTheEnd:
-    """Check the same, and that these handlers have taken all that was emitted."""
+    """Check that self-consumed events were taken in order, and that these handlers have taken all of them."""
 
     def check(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
         published = sum(e.type == "P" for entry in entries for e in entry.events)
@@ -50,7 +52,8 @@ def all_taken(*names: str) -> AtTheEnd:
 
 
 def own_pages() -> Iterator[Scenario]:
-    """Own events in pages: each is taken once and in order, or withdrawn, whatever happens around a page."""
+    """Self-consumed events in overflow segments. Each is taken once and in order, or withdrawn, wherever a fault
+    happens."""
     joined, three = piled(of(place_each, join_own)), (ORD, OTHER, SAME)
     yield Scenario(
         name="own pages: the other part comes, crash",
@@ -120,7 +123,7 @@ def own_pages() -> Iterator[Scenario]:
 
 
 def shelves() -> Iterator[Scenario]:
-    """Shelves: pages that are listed by pages, one each, up to two levels of them."""
+    """Overflow segments that are listed by other segments, up to two levels deep."""
     yield Scenario(
         name="shelves: of a queue",
         service=replace(of(reserve, each_note, attempts_max=1), bounds=SHELVED),

@@ -1,4 +1,4 @@
-"""Scenarios about pages: bounds so tiny that nearly every write puts something aside."""
+"""Scenarios about overflow segments. The bounds are so tiny that nearly every write moves something to a segment."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -43,17 +43,19 @@ PAIRED = OverflowBounds(head_max=1, segment_max=2)
 
 
 def piled(service: Explored) -> Explored:
-    """The same scenario with tiny bounds of kept messages only: fewer states."""
+    """Return the service with tiny bounds for lists, such as pending messages and results, and the usual bounds for the
+    inbox. This gives fewer states than `tiny`."""
     return replace(service, bounds=PILED)
 
 
 def tiny(service: Explored) -> Explored:
-    """The same scenario with tiny bounds."""
+    """Return the service with tiny bounds for everything."""
     return replace(service, bounds=TINY)
 
 
 def results_pages() -> Iterator[Scenario]:
-    """Results in pages: each is undone once, newest first, whatever happens between page and progress."""
+    """Results in overflow segments. Each is undone once, newest first, wherever a fault happens between segment and
+    progress."""
     undone = piled(of(many))
     three, paired = (ORD, OTHER, SAME, X), replace(undone, bounds=PAIRED)
     yield Scenario(name="results pages: undone, crash", service=undone, a=three, crash=1)
@@ -77,7 +79,8 @@ def results_pages() -> Iterator[Scenario]:
 
 
 def inbox_pages() -> Iterator[Scenario]:
-    """Entries in pages: duplicates of them, crashes around each page, two workers, lost answers."""
+    """Inbox entries in overflow segments: duplicates of such messages, crashes around each segment, two workers, lost
+    answers."""
     ran = has_run("each")
     yield Scenario(
         name="inbox pages: duplicates, crash, rebalance",
@@ -143,7 +146,8 @@ def inbox_pages() -> Iterator[Scenario]:
 
 
 def piles() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Messages in pages: a queue behind an intent or a dead letter, those that wait for the other part of a fan-in."""
+    """Messages in overflow segments: queued behind an intent or a dead letter, or pending until another event of a
+    fan-in comes."""
     yield Scenario(
         name="queue pages: behind the intent of another owner",
         service=piled(of(reserve, each_note)),

@@ -1,4 +1,4 @@
-"""Several scenarios explored side by side, a process for each core."""
+"""Explore several scenarios side by side, with one process for each core."""
 
 import os
 from collections.abc import Iterator
@@ -12,16 +12,16 @@ from verification.scenarios import scenarios
 from verification.shrinking import as_code, shrunk
 
 DEEP_STATES_MAX = 1_000_000
-"""Most states of one scenario with more faults; most end earlier."""
+"""Largest number of states of a scenario with additional faults. Most scenarios have fewer."""
 SEED_STATES_MAX = 2_000
-"""States of a scenario that is made by chance, at most: of those with more, walks go to some ends."""
+"""Largest number of states of a random scenario that are visited. In larger scenarios, random walks visit some more."""
 SEED_WALKS = 20
 TOGETHER = 8
-"""Seeds that a process is handed at once."""
+"""Number of seeds that a process takes at a time."""
 
 
 def chosen(part: str, *, deep: bool) -> list[Scenario]:
-    """Scenarios whose name holds `part`; with one more fault of each of their kinds, if `deep`."""
+    """Return the scenarios whose name contains `part`. If `deep`, each may have one more fault of each of its kinds."""
     return [s.deeper() if deep else s for s in scenarios() if part in s.name]
 
 
@@ -30,14 +30,15 @@ def _explored(part: str, deep: bool, number: int) -> Report:
 
 
 def explore_all(part: str = "", *, deep: bool = False) -> Iterator[Report]:
-    """Explore each chosen scenario to its end, or to a bound if `deep`."""
+    """Explore each chosen scenario to its end; if `deep`, up to a number of states."""
     count = len(chosen(part, deep=deep))
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         yield from pool.map(_explored, [part] * count, [deep] * count, range(count))
 
 
 def searched(seed: int, *, states_max: int = SEED_STATES_MAX, walks: int = SEED_WALKS) -> tuple[Report, str]:
-    """Explore the scenario of a seed; of one with a loss the smallest that has it too, and its code."""
+    """Explore the scenario of a seed. If it has a violation, return the smallest scenario found that has it, too, with
+    its code."""
 
     def look(scenario: Scenario) -> Report:
         return search(scenario, seed=seed, states_max=states_max, walks=walks)
@@ -51,6 +52,6 @@ def searched(seed: int, *, states_max: int = SEED_STATES_MAX, walks: int = SEED_
 
 
 def search_seeds(first: int, count: int) -> Iterator[tuple[Report, str]]:
-    """Explore the scenarios of so many seeds."""
+    """Explore the scenarios of `count` seeds, from `first` on."""
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         yield from pool.map(searched, range(first, first + count), chunksize=TOGETHER)

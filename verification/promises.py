@@ -1,4 +1,4 @@
-"""Promises that must hold in every state, and at the end: the four of docs/concepts/protocol.md, and the books."""
+"""Check the guarantees in every state and at the end: the four of docs/concepts/protocol.md, and those in `books`."""
 
 import json
 
@@ -21,12 +21,12 @@ from verification.state import WAKES, State
 from verification.state_space import StateSpace
 
 TRANSITIONS_MAX = 40
-"""Most transitions that any scenario needs: beyond it something is decided again and again."""
+"""Largest number of transitions that a scenario needs. More of them mean that something is decided again and again."""
 _NOT_DETERMINISTIC = describe_exception(NotDeterministic(""))
 
 
 class Promises:
-    """The promises for one scenario."""
+    """The guarantees that one scenario must fulfil."""
 
     def __init__(self, space: StateSpace, scenario: Scenario) -> None:
         self._space, self._scenario = space, scenario
@@ -46,12 +46,13 @@ class Promises:
         self._kept_once: set[int] = set()
         self._in_time: set[tuple[int, tuple[tuple[int, int], ...]]] = set()
         self._claims: dict[int, tuple[tuple[str, str], ...]] = {}
-        """Answers that lie apart, of each progress: the name of the call, and the key."""
+        """For each version of the progress, the values that are stored in documents of their own: name of the call, and
+        key."""
 
     # ---------------------------------------------------------------- in every state
 
     def broken(self, s: State) -> str | None:
-        """The promise that is broken in this state, in words; `None` if none is."""
+        """Return which guarantee is violated in this state, as readable text; `None` if all hold."""
         if s.progress not in self._sound:
             self._sound[s.progress] = self._unsound(s)
         return (
@@ -70,7 +71,7 @@ class Promises:
         )
 
     def _unsound(self, s: State) -> str | None:
-        """A fault that the progress shows by itself."""
+        """Find a problem that the progress alone shows."""
         p, entries = self._space.snapshot(s.progress), self._space.entries(s, s.progress)
         found = progress_checks.find_problem(self._roles, p, entries[p.first :]) or self._out_of_log_order(entries)
         if p.first:
@@ -99,7 +100,8 @@ class Promises:
         return None
 
     def _is_due_to_die(self, dead: Transition, entries: tuple[Transition, ...]) -> bool:
-        """True if the scenario asks for this dead letter: its log holds what can only become one."""
+        """Return whether the scenario expects this dead letter, because its log has a message that can only become
+        one."""
         reason = dead.reason or ""
         known = {(m.type, m.value) for m in self._messages} | {(e.type, e.value) for t in entries for e in t.events}
         if reason.startswith("already handled with other content"):
@@ -109,7 +111,7 @@ class Promises:
         return BAD in reason and any(m.id == dead.message and _is_bad(m, dead.handler) for m in self._messages)
 
     def _ran_in_its_undoing(self, p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
-        """An original that ran after the first undoing of its handler, whatever results are left."""
+        """Find a run of a handler that happened after undoing its results had begun."""
         undoing = {i.handler for i in p.intents if i.kind == "undo"}
         new = entries[-1] if p.published < p.n else None  # else an intent was written since
         if undoing and new is not None and new.ran and new.handler in undoing:
@@ -134,8 +136,8 @@ class Promises:
         return f"WAKES MULTIPLY {[wake.id for wake in s.wakes]}"
 
     def _not_woken(self, s: State) -> str | None:
-        """Something that waits for a time, with no wake in the log that comes by then, though all messages are
-        committed: no worker looks at it again in time."""
+        """Find work that waits for a time, although no timer in the log is due by then and all messages are committed.
+        No worker would continue it in time."""
         if any(worker.turn >= 0 for worker in s.workers) or self._space.is_to_come(s):
             return None
         at = timers.compute_next_check(self._space.snapshot(s.progress), now_ms(s.passed, s.ticks))
@@ -144,7 +146,8 @@ class Promises:
         return f"NOT WOKEN {at} by {[(wake.id, wake.due_ms) for wake in s.wakes]}"
 
     def _woken_in_vain(self, s: State) -> str | None:
-        """A wake that is to come, and to come again for ever, where no time moves the saga but only a person."""
+        """Find a timer that would be renewed for ever, because only an operator, not the time, can continue the
+        saga."""
         p = self._space.snapshot(s.progress)
         if p.timer is None or any(worker.turn >= 0 for worker in s.workers) or self._space.is_to_come(s):
             return None
@@ -152,8 +155,8 @@ class Promises:
         return f"WOKEN IN VAIN by {p.timer}" if in_vain else None
 
     def _passed_in_time(self, s: State) -> str | None:
-        """A deadline that ran although the log held, at its due time, what would have closed it: by itself, or by the
-        run of its handler."""
+        """Find a deadline that ran although at its due time the log contained an event that cancels it, by itself or
+        through its handler."""
         if not s.held or (s.progress, s.held) in self._in_time:
             return None
         entries = self._space.entries(s, s.progress)
@@ -188,7 +191,7 @@ class Promises:
         return f"PAGE LOST {lost}" if lost else None
 
     def _claim_lost(self, s: State) -> str | None:
-        """An answer that lies apart, and is not there."""
+        """Find a value that should be stored in a document of its own, but is missing."""
         claims = self._claims.get(s.progress)
         if claims is None:
             p, entries = self._space.snapshot(s.progress), self._space.entries(s, s.progress)
@@ -199,8 +202,8 @@ class Promises:
         return f"CLAIM LOST {lost}" if lost else None
 
     def _kept_twice(self, s: State) -> str | None:
-        """A message that is kept twice: the second copy would be left when the first has been handled, and hold up
-        those behind it."""
+        """Find a message that is kept twice. The second copy would stay when the first one is handled, and would block
+        the messages behind it."""
         if s.progress in self._kept_once:
             return None
         p = self._space.whole(s)
@@ -244,13 +247,13 @@ class Promises:
         return progress_checks.find_wrong_publish_order(self._recorded[lives], out)
 
     def _aged(self, s: State) -> bool:
-        """True if time has passed, as far as one of the workers could tell."""
+        """Return whether time has passed, according to at least one worker's clock."""
         return s.passed > 0 or s.ahead < self._scenario.ahead
 
     # ---------------------------------------------------------------- at the end
 
     def broken_at_the_end(self, s: State) -> str | None:
-        """The promise that is broken when nothing more can happen."""
+        """Return which guarantee is violated in a state in which nothing more can happen; `None` if all hold."""
         p, entries = self._space.whole(s), self._space.entries(s, s.progress)
         too_old = [m for m, id_ in self._too_old.items() if self._aged(s) and id_ in s.out]
         # What a zombie wrote of a message, late, when a clock that was ahead had reported it as too old: it
@@ -274,8 +277,11 @@ class Promises:
         )
 
     def _stranded(self, p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
-        """Work that is left at rest. That of handlers which only the later release has is ready when that release reads
-        the progress, of which only what they did tells."""
+        """Find work that is left although nothing more can happen.
+
+        Handlers that only the later release has may find their work when that release reads the progress. Whether it
+        has read it is only known if one of them has run.
+        """
         found = progress_checks.find_stranded(p, self._roles)
         added = {h.name for h in self._scenario.service.added}
         if found is None or not added or any(t.handler in added for t in entries):
@@ -283,13 +289,13 @@ class Promises:
         return progress_checks.find_stranded(p, self._space.services[0].roles)
 
     def _is_forgotten(self, p: SagaProgress, now_ms: int) -> bool:
-        """True if something is overdue, and would not be done whenever it is looked at."""
+        """Return whether overdue work is left that would never be done, whenever a worker looked at it."""
         overdue = any(due_ms <= now_ms for _, _, due_ms in timers.find_timed_work(p))
         return overdue and find_next_ready(p, self._roles, progress_checks.AT_LAST_MS) is None
 
 
 def _called_twice(s: State) -> str | None:
-    """A call that a worker makes again though it lives: a handler of an hour would never end."""
+    """Find a call that a worker repeats although it did not crash. A handler that takes an hour would never finish."""
     for w, worker in enumerate(s.workers):
         if len(set(worker.called)) < len(worker.called):
             return f"CALLED TWICE by w{w}: {worker.called}"
@@ -297,7 +303,8 @@ def _called_twice(s: State) -> str | None:
 
 
 def _is_pending(t: Transition) -> bool:
-    """True if a message was kept without having been tried: behind another one, or because of a pause."""
+    """Return whether a message was kept without being tried, because it is behind another one or its handler is
+    paused."""
     return t.outcome == "queued" or (t.outcome == "retrying" and not t.attempt)
 
 
@@ -306,7 +313,7 @@ def _closes(role: HandlerRole) -> bool:
 
 
 def _of_another_version(p: SagaProgress) -> str | None:
-    """A state that is not of its version: written by a release that has another, or migrated again."""
+    """Find a state that does not fit its version, because another release wrote it or it was migrated twice."""
     odd = [name for name in p.state if name != MOVED and name.startswith(NEW) != (p.version == 2)]
     if odd or p.state.get(MOVED, p.version) != p.version:
         return f"STATE OF ANOTHER VERSION {p.version}: {p.state}"

@@ -1,4 +1,5 @@
-"""Search of a scenario too large to be visited whole: the first states, breadth first, then walks to some ends."""
+"""Search a scenario that has too many states: visit the first states breadth first, then make random walks to some
+ends."""
 
 from saga.testing.fault_plans import Chance
 from verification.explore import Report, explore_from
@@ -6,12 +7,12 @@ from verification.promises import Promises
 from verification.scenario import Scenario
 
 MOVES_MAX = 400
-"""Most moves of a walk: one that goes in circles ends so."""
+"""Largest number of moves of a walk. It ends walks that go round in circles."""
 
 
 def search(scenario: Scenario, *, seed: int, states_max: int, walks: int) -> Report:
-    """Search every state, if there are no more than `states_max`; else so many of them, and so many walks. Stops at the
-    first loss."""
+    """Visit every state, if there are at most `states_max`; otherwise visit so many, and make random walks. Stop at the
+    first violation."""
     space = scenario.space()
     promises = Promises(space, scenario)
     report = explore_from(space, promises, scenario, states_max=states_max)

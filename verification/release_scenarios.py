@@ -1,4 +1,4 @@
-"""Scenarios about parked runs that people want tried at once, whenever their wish comes."""
+"""Scenarios about parked runs that operators release, whenever the command comes."""
 
 from collections.abc import Iterator
 
@@ -14,13 +14,13 @@ from verification.scenario import AtTheEnd, Scenario, has_run
 
 
 def release(handler: str, about: Message, who: str = "ada") -> OperatorCommand:
-    """A person's wish about the first time that a run was parked: it is so before any time passes."""
+    """Make the command that releases a run that is parked for the first time, before any time has passed."""
     wait = ids.parked_id(SERVICE, SAGA, handler, about.id, 1, NOW_MS + TICK_MS)
     return command("release", handler, about, who=who, names=wait)
 
 
 def released_at_most(count: int) -> AtTheEnd:
-    """Check that no more attempts were made because of people than there were waits that they spoke of."""
+    """Check that operators have released at most `count` runs."""
 
     def check(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
         found = sum(t.outcome == "released" for t in entries)
@@ -30,7 +30,7 @@ def released_at_most(count: int) -> AtTheEnd:
 
 
 def releases() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Parked runs are tried at once, with all that may come meanwhile."""
+    """Parked runs that are released, together with other things that may happen meanwhile."""
     wish = release("reserve", ORD)
     reserved = both(has_run("reserve"), released_at_most(1))
     noted = both(has_run("reserve", "note"), released_at_most(1))

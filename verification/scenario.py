@@ -1,4 +1,4 @@
-"""Scenario: a small service, messages in two topics, and how many faults of each kind may happen."""
+"""A scenario: a small service, messages in two topics, and how many faults of each kind may happen."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ AtTheEnd = Callable[[SagaProgress, tuple[Transition, ...]], str | None]
 
 
 def nothing_more(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
-    """Check nothing: the scenario has no promise of its own."""
+    """Check nothing, for a scenario without a guarantee of its own."""
     return None
 
 
@@ -33,18 +33,18 @@ def has_run(*names: str) -> AtTheEnd:
 
 
 def has_ended(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
-    """Check that the service has decided."""
+    """Check that the service has emitted an outcome."""
     return None if p.outcome else "NO OUTCOME"
 
 
 def runs_once(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
-    """Check that no more than one run was made."""
+    """Check that exactly one run was made."""
     count = sum(t.outcome == "handled" for t in entries)
     return None if count == 1 else f"{count} RUNS"
 
 
 def check_other_content_reported(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
-    """Check that a repetition with other content is a dead letter."""
+    """Check that a repeated message with different content has become a dead letter."""
     reported = any(
         letter.reason.startswith("already handled with other content") for t in entries for letter in t.letters
     )
@@ -53,60 +53,61 @@ def check_other_content_reported(p: SagaProgress, entries: tuple[Transition, ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Scenario to explore; each number is how often something may happen."""
+    """A scenario to explore. Most numbers are the largest number of times that a fault may happen."""
 
     name: str
     service: Explored
     a: tuple[Message, ...]
     b: tuple[Message, ...] = ()
     stock: int | None = None
-    """Stock that the business document holds at first; `None`: there is none."""
+    """Initial stock in the business document; `None` if there is no document."""
     crash: int = 0
     move: int = 0
-    """Rebalances; the old worker goes on as a zombie."""
+    """Rebalances, after which the old worker continues as a zombie."""
     fail: int = 0
-    """Steps that fail or whose answer is lost."""
+    """Steps that fail, or whose answer is lost."""
     lost: int = 0
-    """Writes and publishes whose answer is lost, landed or landing later."""
+    """Writes and publishes whose answer is lost. They take effect at once or later."""
     evict: int = 0
     """Times that a worker drops its cache."""
     prune: int = 0
-    """Markers dropped by others, once no intent of their cause is open."""
+    """Markers in documents that are removed by others, after the intents of their causes have ended."""
     other: int = 0
-    """Times that another saga gives one to the business document."""
+    """Times that another saga gives one item to the business document."""
     batch: int = 0
-    """Updates that go into one replace with another saga's."""
+    """Updates that go into one replace with an update of another saga."""
     age: int = 0
-    """Times that more than half of the memory passes."""
+    """Times that more than half of the retention passes."""
     ahead: int = 0
-    """Turns of a worker whose clock is ahead by more than the memory."""
+    """Turns of a worker whose clock is ahead by more than the retention."""
     fast: int = 0
-    """Messages that a worker takes by a clock that is ahead by a little."""
+    """Messages that a worker handles while its clock is slightly ahead."""
     early: int = 0
-    """Wakes that come before their time."""
+    """Timers that come before their time."""
     again: int = 0
     """Times that the second topic is deleted and created again."""
     grows: bool = False
-    """True if messages are published one by one, at any time, and not before all begins: then what the log held when a
-    deadline was due is a choice."""
+    """True if messages are published one by one at any time, instead of all before the beginning. Then the log at the
+    due time of a deadline may be short or long."""
     steady: bool = False
-    """True if wakes come by a clock that is never ahead, though the date may be."""
+    """True if a worker waits for timers with a clock that is never ahead, although the date may be ahead."""
     books: tuple[ControlLog, ...] = ()
-    """Book of controls at first, and as people write it on: at any time after. Without it no run looks into one."""
+    """The initial control log, and the ones that operators write later, at any time. If there is none, no run reads
+    it."""
     owner: tuple[int, int] = (0, 0)
     ticks_max: int = 5
-    """Times that it becomes later, at most."""
+    """Largest number of ticks that pass."""
     wakes_at: int = 0
-    """Owner of the log of wakes."""
+    """Number of the worker that owns the log of timers at the beginning."""
     wakes_max: int = 8
-    """Wakes that are published, at most: more, and they multiply."""
+    """Largest number of timers that may be published. More of them are a violation: timers multiply."""
     counts_calls: bool = False
-    """True if no worker may make a call twice, as long as it lives."""
+    """True if it is a violation that a worker makes a call twice without a crash."""
     stranger: bool = False
-    """True if the second worker is of another project with a service of that name: it has an empty store of its own.
-    Only the log of wakes moves."""
+    """True if the second worker belongs to another project that has a service of the same name. It has an empty store
+    of its own, and only the log of timers moves to it."""
     may_die: bool = False
-    """True if dead letters are part of it."""
+    """True if dead letters are allowed."""
     at_the_end: AtTheEnd = nothing_more
 
     @property
@@ -114,13 +115,13 @@ class Scenario:
         return self.a, self.b
 
     def deeper(self) -> "Scenario":
-        """The same scenario with one more fault of each kind that may happen."""
+        """Return the same scenario with one more fault of each of its kinds."""
         more = {name: count + 1 for name in ("crash", "move", "fail", "lost") if (count := getattr(self, name))}
         # Each more may bring another copy of a wake, which no worker is there to hold and to finish.
         return replace(self, **more, wakes_max=3 * self.wakes_max)
 
     def space(self) -> StateSpace:
-        """Its state space, with nothing visited yet."""
+        """Return its state space, of which nothing has been visited yet."""
         return StateSpace(
             self.service,
             self.logs,
@@ -133,7 +134,7 @@ class Scenario:
         )
 
     def first(self, space: StateSpace) -> State:
-        """State in which the search begins."""
+        """Return the state in which the search begins."""
         stock = 0 if self.stock is None else space.version(msgspec.json.encode({"left": self.stock}))
         begun = ((OTHERS, space.version(others_progress(ended=False))),) if self.batch else ()
         if self.books:

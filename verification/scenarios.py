@@ -1,4 +1,4 @@
-"""All scenarios that are explored, and those about steps and stale caches."""
+"""List all scenarios, and define those about steps and stale caches."""
 
 from collections.abc import Iterator
 
@@ -37,7 +37,7 @@ from verification.wake_scenarios import parked, parked_and_undone, strangers
 
 
 def scenarios() -> Iterator[Scenario]:  # a list: one scenario after another
-    """All scenarios, the shortest of each kind first."""
+    """Yield all scenarios, the shortest ones of each kind first."""
     two = of(two_steps, note)
     ran = has_run("two", "note")
     yield Scenario(

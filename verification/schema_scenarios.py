@@ -1,4 +1,4 @@
-"""Scenarios of messages whose schema the first release does not know, and the later one does."""
+"""Scenarios of messages whose schema is unknown to the first release and known to the later one."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,12 +23,12 @@ NEW_N, NEW_X = message("n9", "N", newer=True), message("x9", "X", newer=True)
 
 
 def deployed(*handlers: Reacts) -> Explored:
-    """A service whose workers know newer schemas from some time on, each from its own."""
+    """Return a service whose later release knows newer schemas. Each worker is updated at a time of its own."""
     return replace(of(*handlers, parks=True), learns=True)
 
 
 def schemas() -> Iterator[Scenario]:  # a list: one scenario after another
-    """A schema is deployed after its first message has come, at one worker before the other."""
+    """A schema is deployed after its first message has come, on one worker before the other."""
     yield _scenario("deployed later", deployed(reserve, note), (NEW_ORD, N), has_run("reserve", "note"))
     yield replace(_scenario("deployed later, a rebalance", deployed(reserve), (NEW_ORD,), has_run("reserve")), move=1)
     yield replace(_scenario("deployed later, lost answers", deployed(note), (NEW_N,), has_run("note")), lost=1)
@@ -49,7 +49,7 @@ def schemas() -> Iterator[Scenario]:  # a list: one scenario after another
 
 
 def _scenario(name: str, service: Explored, log: tuple[Message, ...], at_the_end: AtTheEnd = nothing_more) -> Scenario:
-    """Little time passes: each look at what is not known yet is like the one before."""
+    """Make a scenario in which few ticks pass, because each look at the unknown schema is like the one before."""
     return Scenario(
         name=f"schema: {name}", service=service, a=log, ticks_max=3, crash=1, wakes_max=30, at_the_end=at_the_end
     )

@@ -1,4 +1,4 @@
-"""Small services that are explored: their handlers, made ready for the real runtime."""
+"""The small services that are explored, prepared for the real runtime."""
 
 import json
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ NEWER = b"newer..."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explored:
-    """A service to be explored."""
+    """Description of a service to explore."""
 
     handlers: tuple[Reacts, ...]
     outcomes: frozenset[str] = frozenset()
@@ -57,33 +57,33 @@ class Explored:
     starts: frozenset[str] = frozenset()
     attempts_max: int = 9
     parks: bool = False
-    """True if a failed run is parked; else it is tried again in place."""
+    """True if a failed run is parked; false if it is retried at once."""
     added: tuple[Reacts, ...] = ()
-    """Handlers that a later release has besides: each worker becomes one of that release at some time."""
+    """Handlers that only a later release has. Each worker is updated to that release at some time."""
     sent_by_others: frozenset[str] = frozenset()
-    """Own events that others may publish too."""
+    """Self-consumed events that other senders may publish, too."""
     tight: bool = False
-    """True if inbox and history are so bounded that they are trimmed within a scenario."""
+    """True if the bounds of inbox and journal are so small that a scenario reaches them."""
     migrates: bool = False
-    """True if the later release, with the same handlers, has another state, and a migration to it."""
+    """True if a later release has the same handlers, and another version of the state with a migration."""
     improves: bool = False
-    """True if the later release has the same handlers in version 2, which do what is `if new`, too."""
+    """True if a later release has version 2 of the same handlers, which also make the acts with the condition `new`."""
     renamed: bool = False
-    """True if the later release, with the same handlers, has another name, and says what it was."""
+    """True if a later release has the same handlers under another name of the service, and declares the first name."""
     learns: bool = False
-    """True if the later release, with the same handlers, knows schemas that the first one does not."""
+    """True if a later release has the same handlers and knows additional schemas."""
     bounds: OverflowBounds = BOUNDS
-    """Bounds beyond which something goes to pages."""
+    """Bounds above which data go to overflow segments."""
 
     @property
     def releases(self) -> tuple[tuple[Reacts, ...], ...]:
-        """The handlers of each release, oldest first."""
+        """Return the handlers of each release, oldest first."""
         later = self.added or self.learns or self.migrates or self.improves or self.renamed
         return (self.handlers, (*self.handlers, *self.added)) if later else (self.handlers,)
 
 
 def declared_by(explored: Explored, release: int) -> Declared:
-    """Declaration of the service in this release, without its handlers."""
+    """Return the declaration of the service in a release, without its handlers."""
     memory = timedelta(seconds=MEMORY_S)
     if explored.renamed and release:
         return Service("renamed", was=SERVICE, retention=memory).declared
@@ -91,7 +91,7 @@ def declared_by(explored: Explored, release: int) -> Declared:
 
 
 class LooksEachTime(KnownControls):
-    """Controls that are read by each run: what a run does follows from the store alone."""
+    """Controls that each run reads again, so that its behaviour depends on the store alone."""
 
     __slots__ = ()
 
@@ -101,11 +101,11 @@ class LooksEachTime(KnownControls):
 
     @until_s.setter
     def until_s(self, until_s: float) -> None:
-        """Forget it: the next run looks again."""
+        """Ignore the time, so that the next run reads the controls again."""
 
 
 class ExploredService(ServiceRuntime):
-    """Participant whose events are texts, so that the search spends its time on the protocol."""
+    """A service whose events are texts, so that the search spends no time on Avro."""
 
     __slots__ = ()
 
@@ -137,10 +137,13 @@ def message(  # what a message consists of
     after: int = 0,
     at: int | None = None,
 ) -> Message:
-    """A foreign message, as it lies in the log. `bad`: it cannot be decoded, or not by these handlers. `version`: of
-    its schema, which gives the same content other bytes. `newer`: only a later release knows its schema.
-    `started`: it says when its saga began. `after`: times that `AGE_MS` had passed when it was published. `at`: offset
-    of one without source and `ce_id`, whose id is where its contract says."""
+    """Make a message as another service publishes it.
+
+    `bad`: it cannot be decoded, or not by these handlers. `version`: version of its schema, which changes the bytes and
+    not the content. `newer`: only a later release knows its schema. `started`: it contains the time at which its saga
+    began. `after`: number of times that `AGE_MS` had passed when it was published. `at`: offset of a message without
+    source and `ce_id`, whose id is in the place that its contract declares.
+    """
     fields: dict[str, object] = {"content": id_ if content is None else content}
     if bad is True:
         fields = {}
@@ -163,32 +166,32 @@ def message(  # what a message consists of
 
 
 def name_of_relayed(type_: str, id_: str, offset: int) -> str:
-    """Name of a message that a relay has published, at that offset."""
+    """Return the id of a message that a relay has published."""
     return identity_of_declared("explored", type_, id_)
 
 
 def time_after(ages: int) -> str:
-    """Time at which `AGE_MS` has passed so often."""
+    """Return the time after `AGE_MS` has passed this number of times."""
     return iso(ms_after(ages))
 
 
 def ms_after(ages: int) -> int:
-    """The same time, in milliseconds."""
+    """Return the time in milliseconds after `AGE_MS` has passed this number of times."""
     return NOW_MS + ages * AGE_MS
 
 
 def now_ms(ages: int, ticks: int) -> int:
-    """Time at which `AGE_MS` and `TICK_MS` have passed so often, in milliseconds since 1970."""
+    """Return the time in milliseconds since 1970 after `AGE_MS` and `TICK_MS` have passed these numbers of times."""
     return ms_after(ages) + ticks * TICK_MS
 
 
 def ages_at(time: str) -> int:
-    """Times that `AGE_MS` has passed at that time."""
+    """Return how many times `AGE_MS` has passed at a time."""
     return (from_iso(time) - NOW_MS) // AGE_MS
 
 
 def explored_ports(store: ExploredStore, clock: FixedClock, other: OtherLane) -> Ports:
-    """The ports of a turn, each await a choice point."""
+    """Return the ports of a turn. Each await of a port is an operation of the exploration."""
     return Ports(
         store=cast(Store, store),
         publisher=ExploredLog(),
@@ -207,7 +210,7 @@ def explored_ports(store: ExploredStore, clock: FixedClock, other: OtherLane) ->
 
 
 def _role_of(h: Reacts, explored: Explored, undo: CompensationRole | None, known: frozenset[str]) -> HandlerRole:
-    """Make what decisions know of a handler. `known`: the outcomes that the service knows."""
+    """Return what decisions need to know about a handler. `known`: the outcomes that the service knows."""
     ends = explored.outcomes | explored.failures
     return HandlerRole(
         name=h.name,
@@ -226,7 +229,7 @@ def _role_of(h: Reacts, explored: Explored, undo: CompensationRole | None, known
 
 
 def participant(explored: Explored, ports: Ports, release: int = 0, *, controlled: bool = False) -> ServiceRuntime:
-    """The service, ready to handle messages. `controlled`: each run looks into the book of controls; else none does."""
+    """Prepare the service to handle messages. `controlled`: each run reads the control log; otherwise none does."""
     reacts, declared = explored.releases[release], declared_by(explored, release)
     name = declared.name
     delay_s = TICK_MS / 1000
@@ -294,13 +297,13 @@ def participant(explored: Explored, ports: Ports, release: int = 0, *, controlle
 
 
 def _library(*, knows_newer: bool) -> Library:
-    """Library of a release: decode and encode above need no more of it than who knows what."""
+    """Return the contracts library of a release. `decode` and `encode` above only ask it which schemas are known."""
     known: dict[bytes, Version] = {NEWER: cast(Version, None)} if knows_newer else {}
     return Library(Path(), {}, {}, {}, known)
 
 
 async def _nothing_new(library: Library) -> Library:
-    """A deployment is a release of its own: see `Explored.learns`."""
+    """Return the library unchanged, because new schemas only come with a release: see `Explored.learns`."""
     return library
 
 

@@ -1,4 +1,4 @@
-"""Shrinking: from a scenario with a loss to a small one with the same loss, written as people write it."""
+"""Reduce a scenario with a violation to a small one with the same violation, and print it as code."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
@@ -17,7 +17,8 @@ FAULTS = ("crash", "move", "fail", "lost", "evict", "prune", "other", "batch", "
 
 
 def shrunk(scenario: Scenario, report: Report, search: Callable[[Scenario], Report]) -> tuple[Scenario, Report]:
-    """Smallest scenario found that loses in the same way, with its report. `search`: looks for its loss."""
+    """Return the smallest scenario found that has a violation of the same kind, and its report. `search`: function that
+    explores a scenario."""
     tries, smaller = 0, True
     while smaller:
         smaller = False
@@ -33,10 +34,9 @@ def shrunk(scenario: Scenario, report: Report, search: Callable[[Scenario], Repo
 
 
 def kind_of(loss: str) -> str:
-    """Kind of a loss: the words in capitals at its beginning.
+    """Return the kind of a violation: the words in capitals at its beginning.
 
-    >>> kind_of("LOST EVENT ['P-17']")
-    'LOST EVENT'
+    >>> kind_of("LOST EVENT ['P-17']") 'LOST EVENT'
     """
     words = loss.replace(":", " ").split()
     count = next((i for i, word in enumerate(words) if not (word.isalpha() and word.isupper())), len(words))
@@ -44,7 +44,7 @@ def kind_of(loss: str) -> str:
 
 
 def smaller_than(scenario: Scenario) -> Iterator[Scenario]:
-    """Scenarios with one thing less each."""
+    """Yield scenarios that are smaller by one element each."""
     for a, b in _shorter(scenario.a, scenario.b):
         yield replace(scenario, a=a, b=b)
     for service in _simpler(scenario.service):
@@ -97,7 +97,7 @@ def _simpler(service: Explored) -> Iterator[Explored]:
 
 
 def _less(h: Reacts) -> Iterator[Reacts]:
-    """The handler with one thing less."""
+    """Yield descriptions of the handler that are smaller by one element each."""
     if h.many:
         yield replace(h, many=False)
     for i in range(len(h.to)):
@@ -118,7 +118,7 @@ def _less(h: Reacts) -> Iterator[Reacts]:
 
 
 def _consistent(service: Explored) -> Explored:
-    """The handlers without conditions on handlers that are gone."""
+    """Return the service without conditions that refer to removed handlers."""
     names = {h.name for h in (*service.handlers, *service.added)}
 
     def mended(h: Reacts) -> Reacts:
@@ -136,7 +136,7 @@ def _unconditional(act: str) -> str:
 
 
 def as_code(scenario: Scenario) -> str:
-    """Code of the scenario as it is written among the others, with what differs from the defaults."""
+    """Return the code that makes the scenario, with the values that differ from the defaults."""
     service = scenario.service
     given = [*map(_handler, service.handlers)]
     for name in ("attempts_max", "parks", "added", "tight", "starts", "sent_by_others", "bounds"):

@@ -1,4 +1,4 @@
-"""State of everything that is explored, as a value without history, and functions that read its parts."""
+"""The state of everything that is explored, as a value without history, and functions that read it."""
 
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
@@ -12,11 +12,11 @@ from verification.handlers import ITEM, SAGA, SERVICE
 from verification.operations import Answer, Outside, Publish, Put
 
 TOPICS = "ABW"
-"""Names of the logs: two of messages, one of wakes."""
+"""Names of the logs: two topics with messages, and one with timers (wakes)."""
 WAKES = 2
-"""Number of the log of wakes."""
+"""Number of the log of timers."""
 Three: TypeAlias = tuple[int, int, int]
-"""A number for each log."""
+"""One number for each log."""
 PROGRESS = ("saga", progress_key(SERVICE, SAGA))
 STOCK = ("stock", ITEM)
 
@@ -25,59 +25,60 @@ History: TypeAlias = tuple[Answer, ...]
 
 
 class Worker(NamedTuple):
-    """One worker."""
+    """The state of one worker."""
 
     turn: int = -1
-    """Number of the turn that it is in; -1: none."""
+    """Number of the current turn; -1 if the worker is idle."""
     history: History = ()
-    """Answers that it has got since."""
+    """Answers that the worker got since the turn's last write."""
     at: Three = (0, 0, 0)
-    """Next message of each log."""
+    """Number of the next message to read, for each log."""
     cache: int = 0
-    """Version of the progress in its cache; 0: none."""
+    """Version of the progress in its cache; 0 if it has none."""
     content: int = 0
-    """Progress that it has there: a later release does not write at once what it makes of one that it reads."""
+    """Version of the progress as the worker holds it. A later release may convert a progress that it reads without
+    writing it at once."""
     release: int = 0
-    """Release of the service that is deployed."""
+    """Number of the release that the worker runs."""
     called: tuple[str, ...] = ()
-    """Calls that it has made since it began, where a scenario counts them."""
+    """Calls that the worker has made since it started; only in scenarios that count calls."""
 
 
 class State(NamedTuple):
-    """State of stores, log, outside and workers, and the faults that are left."""
+    """The state of stores, logs, external systems and workers, and the faults that may still happen."""
 
     workers: tuple[Worker, Worker] = (Worker(), Worker())
     progress: int = 0
-    """Version of the progress in the store; 0: none."""
+    """Version of the progress in the store; 0 if there is none."""
     expires: int = 0
-    """Value of `passed` at which the progress is gone; 0: never."""
+    """Value of `passed` at which the progress expires; 0 if it does not."""
     stock: int = 0
     rest: tuple[tuple[tuple[str, str], int], ...] = ()
-    """All other documents: collection and key, with the version; in order."""
+    """All other documents: collection and key, with the version; sorted."""
     past: tuple[int, ...] = ()
     """Last version of each progress that has expired."""
     owner: Three = (0, 0, 0)
     committed: Three = (0, 0, 0)
     wakes: tuple[SagaTimer, ...] = ()
-    """Log of wakes, in the order in which they were published."""
+    """The timers that were published, in order."""
     out: tuple[str, ...] = ()
-    """First occurrences of what was published, by id."""
+    """Ids of the published records, in the order of their first publication."""
     outside: tuple[Outside, ...] = ()
-    """Calls that took effect: same key, same effect."""
+    """Calls that took effect. Calls with the same key have one effect."""
     ledger: tuple[str, ...] = ()
     """Document updates that took effect: kind, handler and marker."""
     late: tuple[Put | Publish, ...] = ()
-    """Operations whose answer was lost and that may still land."""
+    """Operations whose answer was lost and that may still take effect."""
     passed: int = 0
-    """Times that `AGE_MS` has passed."""
+    """Number of times that `AGE_MS` has passed."""
     ticks: int = 0
-    """Times that `TICK_MS` has passed."""
+    """Number of times that `TICK_MS` has passed."""
     ends: tuple[int, int] = (0, 0)
-    """Messages of each log that were published, where logs grow."""
+    """Number of published messages in each log, if logs grow."""
     held: tuple[tuple[int, int], ...] = ()
-    """What the logs held at each tick: where they grow, and time passes."""
+    """Number of messages in each log at each tick, if logs grow."""
     ticks_max: int = 0
-    """Times that it may pass: what a dead letter holds up waits for ever."""
+    """Largest number of ticks. Without it, work that is blocked by a dead letter would wait for ever."""
     crash: int = 0
     move: int = 0
     fail: int = 0
@@ -91,18 +92,19 @@ class State(NamedTuple):
     early: int = 0
     fast: int = 0
     again: int = 0
-    """Times that topic B may still be deleted and created again."""
+    """Number of times that topic B may still be deleted and created again."""
     b_begins: int = 0
-    """Number of its messages that were in logs of B before this one."""
+    """Number of messages that were lost with earlier logs of topic B."""
 
     def place_of(self, log: int, number: int) -> Position:
-        """Position of the message with this number: B, when it is created again, begins at offset 0 in another log."""
+        """Return the position of the message with this number. If topic B was created again, offsets begin at 0 in a
+        log with another id."""
         if log == 1 and self.b_begins:
             return Position(TOPICS[log], 0, number - self.b_begins, f"after {self.b_begins}")
         return Position(TOPICS[log], 0, number)
 
     def version_of(self, collection: str, key: str) -> int:
-        """Version of a document; 0 if there is none."""
+        """Return the version of a document; 0 if there is none."""
         if (collection, key) == PROGRESS:
             return self.progress
         if (collection, key) == STOCK:
@@ -110,21 +112,23 @@ class State(NamedTuple):
         return next((version for where, version in self.rest if where == (collection, key)), 0)
 
     def keeping(self, collection: str, key: str, version: int) -> "State":
-        """State with another version of one of the other documents; 0: it is removed."""
+        """Return the state in which a document other than the progress and the stock has this version; 0 removes it."""
         others = (known for known in self.rest if known[0] != (collection, key))
         new = ((collection, key), version)
         return self._replace(rest=tuple(sorted((*others, new) if version else others)))
 
     def with_worker(self, w: int, worker: Worker, **changes: Any) -> "State":
-        """State with one worker changed, and whatever else."""
+        """Return the state with another state of one worker, and with these other changes."""
         workers = (worker, self.workers[1]) if w == 0 else (self.workers[0], worker)
         if not changes:  # as it is nearly always: `_replace` looks at the name of each field
             return State._make((workers, *self[1:]))
         return self._replace(workers=workers, **changes)
 
     def saying(self, publish: Publish) -> "State":
-        """State with these records in the log. A letter about a compensation that is tried again is in the log, and
-        recorded nowhere."""
+        """Return the state after these records were published.
+
+        Reports about a compensation that is retried are left out, because no transition records them.
+        """
         published, wakes = find_published(publish)
         new = [i for i in published if i not in self.out]
         if not new and not wakes:
@@ -136,19 +140,19 @@ Move: TypeAlias = tuple[str, State]
 
 
 def with_number(numbers: Three, log: int, number: int) -> Three:
-    """The numbers with another one for this log."""
+    """Return the numbers with a different one for this log."""
     changed = [*numbers[:log], number, *numbers[log + 1 :]]
     return changed[0], changed[1], changed[2]
 
 
 def is_wake(record: Outgoing) -> bool:
-    """True for a record on a topic of wakes."""
+    """Return whether a record is a timer."""
     return record.topic in _WAKES
 
 
 @lru_cache(maxsize=10_000)  # a search publishes the same few records in most of its states
 def find_published(publish: Publish) -> tuple[tuple[str, ...], tuple[SagaTimer, ...]]:
-    """Ids of what the records tell for good, and the wakes among them."""
+    """Return the ids of published events and dead letters, and the timers among the records."""
     records = [r for r in publish.records if all(name != "dead_undoes" for name, _ in r.headers)]
     wakes = [parse_timer(Record(r.topic, 0, 0, r.key, r.value, r.headers, 0)) for r in records if is_wake(r)]
     return tuple(i for i in map(id_of, records) if not i.startswith("wake-")), tuple(wakes)
@@ -156,18 +160,18 @@ def find_published(publish: Publish) -> tuple[tuple[str, ...], tuple[SagaTimer, 
 
 @lru_cache(maxsize=10_000)
 def names_of(publish: Publish) -> str:
-    """Ids of the records, as a trace has them."""
+    """Return the ids of the records, as a trace shows them."""
     return ", ".join(map(id_of, publish.records))
 
 
 def id_of(record: Outgoing) -> str:
-    """Id of a record: of the dead letter, or of the event."""
+    """Return the id of a record: the id of its dead letter, or of its event."""
     headers = texts_of(record.headers)
     return headers.get("dead_id", headers["ce_id"])
 
 
 def applied(content: bytes) -> set[str]:
-    """Updates that took effect in a document, as far as its markers tell."""
+    """Return the updates that took effect in a document, according to the markers in it."""
     if not content:
         return set()
     markers = msgspec.json.decode(content).get("_saga", {}).get("markers", {})

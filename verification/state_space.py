@@ -1,7 +1,7 @@
-"""State space of a scenario: the states that can follow one, by one operation or one fault.
+"""The state space of a scenario: for each state, the states that can follow by one operation or one fault.
 
-Two workers of one service, two topics of one partition, one saga. States are values without history: documents and
-turns are interned, and a document's number is its version.
+There are two workers of one service, two topics with one partition each, and one saga. States are values without
+history. Documents and turns are replaced by numbers, and the number of a document is its version.
 """
 
 from collections.abc import Iterator, Sequence
@@ -57,26 +57,28 @@ from verification.state import (
 )
 
 FAST = 2
-"""Ticks by which a clock is ahead that is ahead by a little."""
+"""Number of ticks by which a clock is ahead, if it is slightly ahead."""
 
 
 class Under(NamedTuple):
-    """A turn, with the release and the time under which it goes on."""
+    """A turn, and the release and the time in which it continues."""
 
     turn: ProcessingState
     release: int
     passed: int
-    """Times that `AGE_MS` has passed."""
+    """Number of times that `AGE_MS` has passed."""
     fast: int
-    """Ticks by which the worker's clock is ahead."""
+    """Number of ticks by which the worker's clock is ahead."""
     ticks: int
-    """Times that `TICK_MS` has passed."""
+    """Number of times that `TICK_MS` has passed."""
     handled: int
-    """Tick up to which the worker has handled what the logs held; -1: they do not grow, and it has."""
+    """Tick up to which the worker has handled the messages in the logs; -1 if the logs do not grow and all are
+    handled."""
 
 
 class StateSpace(Contents):
-    """One scenario's service and logs, the states that can follow each state, and the memory of the search."""
+    """The state space of one scenario: its service, its logs, the states that can follow each state, and cached
+    results."""
 
     def __init__(  # what a scenario may say
         self,
@@ -90,10 +92,11 @@ class StateSpace(Contents):
         grows: bool = False,
         steady: bool = False,
     ) -> None:
-        """`batched`: another saga's lane uses the business document too. `books`: of controls, one after the other.
-        `counts_calls`: each worker remembers which calls it has made. `stranger`: the second worker has a store of its
-        own, and that is empty. `grows`: the messages of the logs are published one by one. `steady`: a wake comes a
-        tick after it was published, for a worker holds it by a clock that is never ahead, whatever its date."""
+        """`batched`: the worker handles another saga, too, and updates of both may go into one replace. `books`: the
+        control logs, one after the other. `counts_calls`: each worker remembers the calls that it has made. `stranger`:
+        the second worker has a store of its own, which is empty. `grows`: messages are published one by one. `steady`:
+        a timer comes one tick after it was published, whatever its date, because workers hold timers by a clock that is
+        never ahead."""
         self.counts_calls, self.stranger = counts_calls, stranger
         self.explored, self.steady = explored, steady
         self.store, self.clock, other = ExploredStore(), FixedClock(ms_after(0)), OtherLane()
@@ -138,8 +141,8 @@ class StateSpace(Contents):
     # ---------------------------------------------------------------- running the real turn
 
     def next(self, turn: int, history: History) -> Operation | int:
-        """Operation that a turn asks for after these answers; or, at the next write, the number of the turn that it has
-        become."""
+        """Return the next operation that a turn requests after these answers. If the turn has reached its next write,
+        return the number of the turn that it has become."""
         known = self._next.get((turn, history))
         if known is None:
             with bounded(TIGHT if self.explored.tight else SHORT if self.books else STEADY if self.steady else {}):
@@ -164,8 +167,11 @@ class StateSpace(Contents):
         return asked
 
     def _handled(self, s: State, w: int, worker: Worker) -> int:
-        """Last tick of which a worker can tell that all that the logs held then was taken, here or elsewhere; -1: they
-        do not grow. It looks at the ends of the logs at the very time: later ones would have it wait longer."""
+        """Return the last tick whose messages were all taken, as far as a worker knows, by itself or elsewhere; -1 if
+        logs do not grow.
+
+        The ends of the logs at the tick itself count, because with later ends the worker would wait longer.
+        """
         if not self.grows:
             return -1
         to = [max(worker.at[t] if s.owner[t] == w else 0, s.committed[t]) for t in (0, 1)]
@@ -175,7 +181,8 @@ class StateSpace(Contents):
         return max(reached, default=0)
 
     def _settled(self, s: State, w: int, worker: Worker) -> tuple[Worker, Operation | None]:
-        """Worker at its next operation; without one when its turn is over. What it does next it does at this time."""
+        """Return the worker at its next operation, and the operation; `None` if its turn is over. The current time
+        applies from there on."""
         ticks, handled = s.ticks, self._handled(s, w, worker)
         while True:
             step = self.next(worker.turn, worker.history)
@@ -195,7 +202,7 @@ class StateSpace(Contents):
     # ---------------------------------------------------------------- moves
 
     def moves(self, s: State) -> Iterator[Move]:
-        """Each thing that can happen next, in words, and the state after it."""
+        """Yield each possible move, as readable text, with the state after it."""
         for w in (0, 1):
             yield from self._commits(s, w)
             if s.workers[w].turn < 0:
@@ -210,7 +217,8 @@ class StateSpace(Contents):
         yield from environment.moves(self, s)
 
     def is_to_come(self, s: State) -> bool:
-        """True if a message is not committed, or on its way: a worker takes it, and looks at the saga."""
+        """Return whether a message is not committed, or a lost operation may still take effect. A worker will then look
+        at the saga."""
         return any(s.committed[t] < len(self.logs[t]) for t in (0, 1)) or bool(s.late)
 
     def _commits(self, s: State, w: int) -> Iterator[Move]:
@@ -257,7 +265,7 @@ class StateSpace(Contents):
             yield f"w{w} drops its cache", s.with_worker(w, worker._replace(cache=0, content=0), evict=s.evict - 1)
 
     def _wakes(self, s: State, w: int) -> Iterator[Move]:
-        """Moves of a worker that has the log of wakes: each is taken at its time, or too early."""
+        """Yield the moves of a worker that owns the log of timers: it takes the next timer at its time or too early."""
         worker, offset = s.workers[w], s.workers[w].at[WAKES]
         if s.owner[WAKES] != w or offset >= len(s.wakes):
             return
@@ -276,7 +284,7 @@ class StateSpace(Contents):
             yield f"{what}, ITS CLOCK AHEAD", s.with_worker(w, begun, early=s.early - early, fast=s.fast - 1)
 
     def _begun(self, s: State, worker: Worker, log: int, number: int, passed: int, fast: int = 0) -> Worker:
-        """Worker with the message of this number in hand, at its first operation."""
+        """Return the worker at the first operation for the message with this number."""
         message, position = s.wakes[number] if log == WAKES else self.logs[log][number], s.place_of(log, number)
         cached = (self.snapshot(worker.content), worker.cache) if worker.cache else None
         self.clock.now = now_ms(passed, fast + s.ticks)
@@ -331,7 +339,7 @@ class StateSpace(Contents):
             yield f"{what}, ON ITS WAY, ANSWER LOST", self._answered(late, w, Failed("ambiguous"))
 
     def _landed(self, s: State, put: Put) -> State | None:
-        """State after the write; `None` if it is refused."""
+        """Return the state after a write; `None` if the write is refused."""
         if (put.collection, put.key) == STOCK:
             if put.cas != s.stock:
                 return None
@@ -345,7 +353,8 @@ class StateSpace(Contents):
         return s.keeping(put.collection, put.key, version)
 
     def _goes_together(self, s: State, w: int) -> Iterator[Move]:
-        """Moves of an update: alone, or in one replace with another lane's, which may be a zombie's by now."""
+        """Yield the moves of an update, made alone or in one replace with the update of another saga, whose worker may
+        be a zombie."""
         yield f"w{w} updates alone", self._answered(s, w, Batched(("mine",)))
         if s.batch:
             s = s._replace(batch=s.batch - 1)
@@ -367,7 +376,8 @@ class StateSpace(Contents):
             yield f"{what}, ON ITS WAY, ANSWER LOST", self._answered(late, w, Failed("unavailable"))
 
     def _crashed(self, s: State, w: int) -> State:
-        """State after a worker has died: it begins again at what is committed, or where another one has left it."""
+        """Return the state after a worker has crashed. It restarts at its committed positions, for the logs that it
+        owns."""
         at = [s.committed[t] if s.owner[t] == w else s.workers[w].at[t] for t in (0, 1, WAKES)]
         return s.with_worker(w, Worker(at=(at[0], at[1], at[2]), release=s.workers[w].release), crash=s.crash - 1)
 
@@ -411,9 +421,12 @@ class StateSpace(Contents):
             yield f"REBALANCE: {TOPICS[t]} from w{old} to w{new}, w{old} goes on with what it has", moved
 
     def _created_again(self, s: State) -> Iterator[Move]:
-        """Topic B is deleted and created again. What a worker has recorded of it is gone; the rest is published again,
-        and lies from offset 0 on. With what is gone its redelivery is gone, so something else has to be to come that
-        has the saga looked at."""
+        """Yield the move in which topic B is deleted and created again.
+
+        The messages that a transition records are gone; the others are published again, from offset 0 on. No message
+        that is gone is redelivered. So this may only happen while another message is left that makes a worker look at
+        the saga.
+        """
         if (
             not s.again
             or any(worker.at[0] for worker in s.workers)
@@ -436,7 +449,8 @@ def _frozen(recalled: dict[str, int] | None) -> tuple[str, ...] | None:
 
 
 def is_due(s: State, p: SagaProgress, command: OperatorCommand) -> bool:
-    """True if a person has seen the dead letter, or what is parked, and says nothing of the outside but what it did."""
+    """Return whether an operator can give this command now: the dead letter or the parked run has been visible, and if
+    the command records a result, that call has been made."""
     if command.wanted == "release":  # once its wake is in the log it may have been seen, however it goes on
         return bool(s.wakes) or any(run.id == command.dead for run in find_parked_runs(p))
     if command.dead not in s.out:

@@ -1,4 +1,4 @@
-"""Scenarios of a release whose state, or whose handlers, have another version, at one worker before the other."""
+"""Scenarios of a release with another version of the state or of handlers, which one worker gets before the other."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +14,7 @@ memo_step = Reacts(name="memo", to=(("Q",),), does=("step if note", "step"), emi
 
 
 def migrating(*handlers: Reacts, parks: bool = False, tight: bool = False, starts: str = "") -> Explored:
-    """A service whose later release has the same handlers, and another state."""
+    """Return a service whose later release has the same handlers and another version of the state."""
     return replace(of(*handlers, parks=parks, tight=tight, starts=frozenset(starts)), migrates=True)
 
 
@@ -24,12 +24,12 @@ undone_two_ways = replace(two_ways, name="hold", emits=("H",), undo=("step", "st
 
 
 def improving(*handlers: Reacts, starts: str = "") -> Explored:
-    """A service whose later release has the same handlers in another version, which takes another way."""
+    """Return a service whose later release has another version of its handlers, with other acts."""
     return replace(of(*handlers, parks=True, starts=frozenset(starts)), improves=True)
 
 
 def improvements() -> Iterator[Scenario]:
-    """A handler takes another way from a version on, on two workers of either release."""
+    """A handler acts differently from a version on, with workers of either release."""
     yield Scenario(
         name="improved: begun under either, gone on with by either",
         service=improving(two_ways),
@@ -66,7 +66,7 @@ def improvements() -> Iterator[Scenario]:
 
 
 def versions() -> Iterator[Scenario]:  # a list: one scenario after another
-    """A state is migrated while its saga goes on, on two workers of either release."""
+    """A state is migrated while its saga continues, with workers of either release."""
     needed = has_run("note", "needs")
     yield Scenario(
         name="version: one run before, one after",
@@ -142,7 +142,7 @@ def versions() -> Iterator[Scenario]:  # a list: one scenario after another
 
 
 def renamings() -> Iterator[Scenario]:
-    """A service gets another name, on two workers of either release."""
+    """A service gets another name, with workers of either release."""
     both, alone = (replace(of(*each, parks=True), renamed=True) for each in ((reserve, note), (reserve,)))
     ran = has_run("reserve", "note")
     yield Scenario(

@@ -1,4 +1,4 @@
-"""Scenarios of what waits for time: runs that failed are parked, and wakes bring them up again."""
+"""Scenarios of work that waits for a time: failed runs are parked, and timers make workers continue them."""
 
 from collections.abc import Iterator
 
@@ -36,7 +36,7 @@ from verification.services import message
 
 
 def strangers() -> Iterator[Scenario]:
-    """Another project has a service of the same name on the same broker, and gets the wakes."""
+    """Another project has a service with the same name on the same broker, and gets the timers."""
     yield Scenario(
         name="parked: the wake comes to another project's service of that name",
         service=of(reserve, parks=True),
@@ -51,7 +51,7 @@ def strangers() -> Iterator[Scenario]:
 
 
 def parked() -> Iterator[Scenario]:  # a list: one scenario after another
-    """A run is parked, with all that may come meanwhile."""
+    """A parked run, together with other things that may happen meanwhile."""
     reserved = has_run("reserve")
     yield Scenario(
         name="parked: a crash, a rebalance",
@@ -200,7 +200,7 @@ def parked() -> Iterator[Scenario]:  # a list: one scenario after another
 
 
 def parked_and_undone() -> Iterator[Scenario]:  # a list, as above
-    """A failure outcome comes while something is parked, or what undoes it is."""
+    """A failure outcome comes while a run or a compensation is parked."""
     yield Scenario(
         name="parked: an outcome, before and behind it",
         service=of(reserve, parks=True),
