@@ -132,7 +132,7 @@ def generate_(module: Path | None, names: tuple[str, ...], is_added: bool) -> No
 
 
 def _classes_to_write(module: Path, names: tuple[str, ...], is_added: bool) -> list[str]:
-    """Return the names of the classes to write into a module: the named, the existing, or both. Raises `SyntaxError`."""
+    """Return the names of the classes to write: those named, those in the module, or both. Raises `SyntaxError`."""
     if names and not is_added:
         return [*names]
     there = list_classes(module.read_text("utf-8")) if module.exists() else []

@@ -23,9 +23,7 @@ others are counted together.
 OTHERS = "(others)"
 """Name under which the others are counted together."""
 _FINE = 8
-"""Number of bins into which a histogram divides each doubling of the time. It makes a percentile wrong by a twelfth at
-most.
-"""
+"""Number of histogram bins between a duration and its double. Percentiles are off by at most a twelfth."""
 
 
 def find_bin(ms: int) -> int:
@@ -76,7 +74,7 @@ class TimeHistogram:
         self.count += other.count
 
     def raise_to(self, other: "TimeHistogram") -> None:
-        """Raise each bin to the count of another histogram, where that is larger."""
+        """Keep the larger count of each bin of the two histograms."""
         for number, times in other.bins.items():
             self.bins[number] = max(times, self.bins.get(number, 0))
         self.count = sum(self.bins.values())
@@ -121,7 +119,7 @@ class MinuteCounts:
         self.queued.merge(other.queued)
 
     def raise_to(self, other: "MinuteCounts") -> None:
-        """Raise each count to that of the other one, where the other is larger."""
+        """Keep the larger of each of the two counts."""
         self.transitions = max(self.transitions, other.transitions)
         self.failures = max(self.failures, other.failures)
         self.runs = max(self.runs, other.runs)
@@ -141,7 +139,7 @@ class FailureCounts:
 
 
 class RecentCounts:
-    """Counts of the last minutes, up to the newest transition."""
+    """Counts of each minute of the last hour, up to the newest transition."""
 
     def __init__(self) -> None:
         self.newest_ms = 0
@@ -214,13 +212,14 @@ class RecentCounts:
                     into[number] = into.get(number, 0) + count
 
     def list_recent_minutes(self) -> range:
-        """Return the recent whole minutes, and the current one."""
+        """Return the recent complete minutes, and the current one."""
         newest = self.newest_ms // MINUTE_MS
         return range(newest - RECENT, newest + 1)
 
     def list_minutes_until(self, now_ms: int, count: int) -> range:
-        """Return this number of minutes, up to that of `now_ms`, or of the newest transition if a service's clock is
-        ahead.
+        """Return this number of minutes, up to the current one.
+
+        If a service's clock is ahead, they go up to the minute of the newest transition.
         """
         newest = max(now_ms, self.newest_ms) // MINUTE_MS
         return range(newest + 1 - count, newest + 1)
@@ -269,15 +268,13 @@ def add_up_minutes(minutes: Iterable[MinuteCounts]) -> MinuteCounts:
 
 
 def is_storm(minutes: Mapping[int, MinuteCounts], recent: range) -> bool:
-    """Return True if a handler has a retry storm in the recent minutes: enough retries, and more of them than finished
-    runs.
-    """
+    """Return True if these recent minutes show a retry storm: enough retries, and more of them than finished runs."""
     retries = sum(minute.retries for minute in _select_minutes(minutes, recent))
     return retries >= STORM_LEAST and retries > sum(minute.runs for minute in _select_minutes(minutes, recent))
 
 
 def compute_rate_per_s(minutes: Mapping[int, MinuteCounts], recent: range) -> float:
-    """Return the transitions per second in those of the recent minutes that have ended."""
+    """Return the transitions per second in the recent minutes, without the current one, which has not ended."""
     return sum(minute.transitions for minute in _select_minutes(minutes, recent[:-1])) / (60 * RECENT)
 
 

@@ -1,4 +1,4 @@
-"""Queries on the read model. Each examines the sagas that it returns, and a bounded number of others."""
+"""Queries on the read model. The number of sagas that a query examines is bounded."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -67,9 +67,9 @@ page continues from there.
 HOT_LEAST = 3.0
 """Minimum ratio between the messages of a partition and the mean of its topic for the partition to count as hot."""
 HOT_TRANSITIONS_LEAST = 100
-"""Minimum number of transitions of a hot partition."""
+"""Minimum number of transitions for a partition to count as hot."""
 HELD_UP = "once nothing holds it up: it is looked at each minute whether the pause, limit or open breaker is over"
-"""Description of how a wait ends whose end has no known time."""
+"""Description of what ends a wait that has no known end time."""
 SHOWN_MAX = 100
 """Maximum number of hot sagas, of hot partitions, and of classes of errors that are shown."""
 
@@ -90,7 +90,7 @@ class Queries:
     """Queries answered from a read model: an implementation of `saga.monitor.views.Views`.
 
     Args:
-        usual: Durations that decide which sagas count as stuck, if they come from more than this read model.
+        usual: Durations that decide which sagas count as stuck, if they do not come from this read model alone.
     """
 
     def __init__(self, folds: ReadModel, usual: UsualTimes | None = None) -> None:
@@ -100,7 +100,10 @@ class Queries:
     # ---------------------------------------------------------------- sagas
 
     def sagas(self, which: SagaFilter, page: PageRequest) -> SagaPage:
-        """Return a page of the sagas that match the filter. Those without an outcome come longest running first."""
+        """Return a page of the sagas that match the filter, those that changed last first.
+
+        If the filter selects sagas without an outcome, those that have run longest come first.
+        """
         limit = max(1, min(page.limit, PAGE_MAX))
         rows, looked, end = list[SagaRow](), 0, (0, "")
         for part in self._scan(which, _parse_cursor(page.after)):
@@ -133,7 +136,7 @@ class Queries:
             for part in folds.by_change_time.scan(holds, latest_first=True, after=after):
                 yield part
                 if which.since_ms is not None and part.end[0] < which.since_ms:
-                    return  # all others changed before they could have begun
+                    return  # the others last changed before that time, so they began before it
 
     def _build_row(self, known: TrackedSaga) -> SagaRow:
         names, ended = self.folds.intern_table.services_and_workers, known.ended
@@ -205,7 +208,7 @@ class Queries:
     def stuck(self, now_ms: int, which: StuckFilter = EVERYTHING, page: PageRequest = WHOLE_PAGE) -> StuckSagas:
         """Return a page of the sagas that are stuck now, longest first, and the numbers of all of them.
 
-        It counts buckets of the indexes, and examines only the sagas of the page.
+        It only counts the entries of the indexes. The sagas of the page are examined, and no others.
         """
         limit, place = max(1, min(page.limit, PAGE_MAX)), _parse_place(page.after)
         counts, streams = Counter[tuple[Why, str, str]](), list[Iterator[_StuckMember]]()
@@ -318,7 +321,7 @@ class Queries:
         )
 
     def activity(self, now_ms: int) -> MonitorActivity:
-        """Return what happens now in each service. It examines one stuck saga for each reason."""
+        """Return what is happening in each service now. Only one stuck saga for each reason is examined."""
         folds, stuck, silent = self.folds, dict[str, Counter[Why]](), 0
         oldest: dict[tuple[str, Why], tuple[int, Reason, TrackedSaga]] = {}
         for reason, index in folds.stuck_candidates.items():
@@ -377,10 +380,10 @@ def compute_activity(
     oldest: Mapping[str, Sequence[StuckSaga]],
     now_ms: int,
 ) -> tuple[ServiceActivity, ...]:
-    """Compute what happens now in each service, by name.
+    """Compute what is happening in each service now, by name.
 
     Args:
-        parked: Numbers of sagas with parked runs, by service and by what postpones the run.
+        parked: Numbers of sagas with parked runs, by service and by the cause that postpones the run.
         stuck: Numbers of stuck sagas, by service and reason.
         oldest: Sagas that have been stuck for the longest time, by service.
     """
@@ -487,7 +490,7 @@ def _compute_rate(key: tuple[str, str], minutes: dict[int, MinuteCounts], recent
 
 
 class _StuckMember(NamedTuple):
-    """A saga in an index of those that may be stuck."""
+    """A saga that may be stuck, as found in an index, with its sort key."""
 
     rank: tuple[int, Reason, str]
     """Sort key. It is the same in every worker of a shared monitor."""
@@ -500,13 +503,13 @@ class _StuckMember(NamedTuple):
 
 
 def _rank_members(reason: Reason, members: Iterable[tuple[int, TrackedSaga]]) -> Iterator[_StuckMember]:
-    """Yield the members of an index, with the key by which they are sorted among those of all indexes."""
+    """Yield the members of an index with sort keys by which the members of all indexes can be merged."""
     for since_ms, known in members:
         yield _StuckMember((since_ms, reason[:-1], known.saga), reason, known)
 
 
 class _StuckPlace(NamedTuple):
-    """Place in the list of stuck sagas at which a page begins."""
+    """Position in the list of stuck sagas at which a page begins."""
 
     since_ms: int = 0
     skipped: int = 0

@@ -30,7 +30,7 @@ SAGAS_MAX = 1_000_000
 NUMBER_MAX = 1 << 20
 """Maximum transition number that is accepted. No real saga has so many."""
 TYPES_MAX = 8
-"""Maximum number of event types, of steps, and of waiting handlers that are kept of one transition."""
+"""Maximum number of event types, of steps, and of waiting handlers that are kept per transition."""
 NAME_MAX, SAGA_MAX = 200, 1000
 """Maximum length of a name, and of a saga id, in characters. Longer ones are cut."""
 AHEAD_MS = 60_000
@@ -40,7 +40,7 @@ this limit.
 BUSY_LEAST, BUSY_MAX = 50, 1000
 """Minimum number of transitions of a hot saga, and maximum number of hot sagas that are remembered."""
 EVICT_LOOK = 1000
-"""Number of longest silent sagas that are searched for one that has ended."""
+"""Number of sagas, those silent for the longest time, among which one that has ended is sought."""
 
 
 class ReadModel:
@@ -68,7 +68,7 @@ class ReadModel:
         self.kinds: Counter[str] = Counter()
         """Numbers of tracked sagas by kind."""
         self.parked: Counter[tuple[str, str]] = Counter()
-        """Numbers of sagas with a parked run, by service and by what postpones the run."""
+        """Numbers of sagas with a parked run, by service and by the cause that postpones the run."""
         self.busy: dict[str, int] = {}
         """Sagas with very many transitions, and how many they have."""
         self._sagas_max = sagas_max
@@ -177,7 +177,7 @@ class ReadModel:
             del self.kinds[kind]
 
     def _count_parked(self, known: TrackedSaga, by: int) -> None:
-        """Change the numbers of sagas with parked runs by those of this saga."""
+        """Add this saga to the numbers of sagas with parked runs, or remove it."""
         for each in known.service_states:
             if each.next_run == "attempt":
                 key = (self.intern_table.services_and_workers[each.service], each.postponed_by)
@@ -293,7 +293,7 @@ _NO_TIME: tuple[int, NextRun] = (0, "")
 
 
 def to_service_state(told: TransitionEvent, service: int) -> ServiceState:
-    """Make the state of the service after this transition: what the service waits for, and until when."""
+    """Return the service's state after this transition: what it waits for, and until when."""
     awaits = [
         HandlerWait(truncate(each.handler), _limit_names(each.types), max(0, from_iso(each.until)) if each.until else 0)
         for each in told.awaits[:TYPES_MAX]
@@ -332,7 +332,7 @@ def truncate(text: str) -> str:
 
 
 def _limit_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the first of these names, followed by a text that tells how many were left out."""
+    """Return the first of these names, and a text that says how many were left out."""
     if len(names) <= TYPES_MAX:
         return tuple(map(truncate, names))
     return (*map(truncate, names[:TYPES_MAX]), f"and {len(names) - TYPES_MAX} more")

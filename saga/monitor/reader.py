@@ -1,7 +1,7 @@
-"""Reader that applies the topic of transition events to the read model, with any broker.
+"""Read transition events from any broker, and apply them to the read model.
 
-It joins no consumer group and commits no offset, so services do not depend on it. It begins with the oldest record or
-at a given time. The read model is in memory only, and is built again at each start.
+The reader joins no consumer group and commits no offset, so services do not depend on it. It begins with the oldest
+record or at a given time. The read model is in memory only, and is built again at each start.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ class TransitionReader:
     def __init__(self, folds: ReadModel, clock: Clock, tell: Report) -> None:
         self.folds = folds
         self.refused = 0
-        """Number of records on the topic that are not valid transition events."""
+        """Number of records read that are not valid transition events."""
         self._clock, self._tell = clock, tell
         self._reported = ""
 

@@ -134,11 +134,14 @@ def _place(entry: tuple[int, str, object]) -> tuple[int, str]:
 
 
 LINES_MAX = 500
-"""Maximum number of transitions that are kept of one saga, which are the newest. Of older ones only the numbers are
-kept, so that duplicates are recognised.
+"""Maximum number of transitions kept per saga: the newest ones.
+
+Of older transitions only the numbers are kept, so that duplicates are recognised.
 """
 SPARE = 100
-"""Number of transitions above `LINES_MAX` at which the oldest are dropped, all at once."""
+"""A saga may exceed `LINES_MAX` by this number of transitions. Then all above `LINES_MAX` are dropped at once, the
+oldest first.
+"""
 WORDS_MAX = (1 << 16) - 1
 """Maximum number of names of services and workers that are stored. All further ones share one number without a name."""
 UNSEEN_MS = (1 << 32) - 1
@@ -233,8 +236,8 @@ class InternTable:
 
 
 NextRun = Literal["", "attempt", "deadline", "later"]
-"""The event at a set time that makes a service resume the saga: the next attempt, a deadline, or the continuation of a
-run suspended by `Later`.
+"""Kind of run with which a service resumes the saga at a set time: the next attempt, a deadline, or the continuation of
+a run suspended by `Later`.
 """
 
 
@@ -249,8 +252,10 @@ class HandlerWait(NamedTuple):
 
 
 class ServiceState(Struct, frozen=True, order=True, gc=False):
-    """Latest state of a saga in a service. States are ordered: of two with the same transition number the greater one
-    is kept, so that the order of arrival does not matter.
+    """Latest state of a saga in a service.
+
+    States are ordered. If two states have the same transition number, the greater one is kept, so that the order of
+    arrival does not matter.
     """
 
     service: int
@@ -300,8 +305,8 @@ class TrackedSaga:
         transitions.
         """
         self.service_states: tuple[ServiceState, ...] = ()
-        """States of the services that wait for something. When there are too many transitions to keep them all, states
-        of all services.
+        """States of the services that wait for something. If the saga has too many transitions to keep, states of all
+        services.
         """
         self.stuck_candidates: tuple[tuple[tuple[str, ...], int], ...] = ()
         """Reasons and times under which the indexes of sagas that may be stuck contain this saga."""
@@ -326,7 +331,7 @@ class TrackedSaga:
         return sorted((each for each in self if each.service == service), key=lambda each: each.number)
 
     def find(self, service: int, number: int) -> tuple[bool, PackedTransition | None]:
-        """Return whether a transition was seen before, and the transition itself if it is kept, else `None`."""
+        """Return whether a transition was seen before, and the transition itself; `None` if it is not kept."""
         if self._beyond is not None and not self._beyond.get(service, 0) >> number & 1:
             return False, None
         for entry in _entries(self.packed):

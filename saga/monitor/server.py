@@ -23,11 +23,13 @@ from saga.support.clock import Clock
 HEAD_BYTES_MAX = 16_384
 """Maximum size of a request before its body, in bytes."""
 CONNECTIONS_MAX = 64
-"""Maximum number of open connections. If there are more, the one that has kept the server waiting longest is closed. If
-all are being answered, new clients are asked to try again.
+"""Maximum number of open connections.
+
+If there are more, the one that has kept the server waiting longest is closed. If the server is answering all of them,
+new clients are asked to try again.
 """
 ANSWER_S_MAX = 60.0
-"""Time limit in seconds for an answer, until the client has taken its last byte."""
+"""Time limit in seconds for an answer. It ends when the client has received the last byte."""
 REQUEST_S_MAX = 10.0
 """Time limit in seconds for a complete request, from the opening of its connection or the previous answer."""
 END_S = 3

@@ -1,20 +1,23 @@
 """Detection of stuck sagas: sagas that do not continue by themselves, or should already have continued.
 
 A saga is stuck for one of five reasons:
-- **dead**: a dead letter blocks it in a service; it counts as stuck since that transition.
-- **failing**: a parked run fails because of the service's own code, so waiting does not help; since its first such
-  failure.
+
+- **dead**: a dead letter blocks it in a service. It has been stuck since the transition that recorded the dead letter.
+- **failing**: a parked run fails because of the service's own code, so waiting does not help. It has been stuck since
+  the first such failure.
 - **overdue**: the time of a next attempt, a deadline or a suspended run passed more than `OVERDUE_MS` ago, and nothing
-  was reported since; since that time.
-- **waiting**: a handler waits for events, and nothing in the saga resumes by itself at a set time; since it has waited
-  four times as long as 99 % of this handler's earlier waits, and at least `LEAST_MS`.
-- **silent**: the saga has no outcome, no service waits for an event or a time, and nothing was reported for four times
-  as long as 99 % of the sagas of its kind took from start to outcome, and at least `LEAST_MS`. Sagas that were started
-  by messages of the same type are of one kind.
+  was reported since. It has been stuck since that time.
+- **waiting**: a handler waits for events, and nothing in the saga resumes by itself at a set time. It is stuck once it
+  has waited four times as long as 99 % of this handler's earlier waits, and at least `LEAST_MS`.
+- **silent**: the saga has no outcome, and no service waits for an event or a time. It is stuck once nothing was
+  reported for four times as long as 99 % of the sagas of its kind took from start to outcome, and at least `LEAST_MS`.
+  Sagas that were started by messages of the same type are of one kind.
 
 If fewer than `USUAL_LEAST` earlier waits, or earlier outcomes of sagas of the kind, are known, `UNKNOWN_MS` is used as
-the allowed time. After the outcome only work that a service reports as open counts. A saga whose start was not reported
-is never silent, because it may have ended before.
+the allowed time.
+
+After the outcome only work that a service reports as open counts. A saga whose start was not reported is never silent,
+because it may have ended before.
 """
 
 from collections.abc import Iterable, Iterator
@@ -123,15 +126,16 @@ def find_waits(known: TrackedSaga, words: InternTable, standing: ServiceState) -
 
 
 def list_unfinished(known: TrackedSaga) -> list[ServiceState]:
-    """Return the states of the services that still have to do something. After the outcome a handler that waits for
-    events is none of it.
+    """Return the states of the services that still have something to do.
+
+    After the outcome a handler that waits for events no longer counts.
     """
     return [each for each in known.service_states if each.open or (known.ended is None and not each.is_idle)]
 
 
 def find_stuck_candidates(known: TrackedSaga, words: InternTable) -> tuple[tuple[Reason, int], ...]:
-    """Return the reasons why a saga may become stuck if nothing more is reported, each with the time from which the
-    wait counts.
+    """Return the reasons why a saga may become stuck if nothing more is reported, each with the time at which the wait
+    began.
     """
     if known.ended is not None and not known.service_states:
         return ()

@@ -145,7 +145,7 @@ class StuckFilter(Struct, frozen=True, kw_only=True):
 
     why: str = ""
     service: str = ""
-    """Service in which the saga is stuck. One that is stuck because nothing is reported of it is stuck in none."""
+    """Service in which the saga is stuck. It never matches `silent` sagas, which are stuck in no particular service."""
     kind: str = ""
     """Kind of the saga: type of the message that started it."""
     age_ms: int = 0
@@ -161,7 +161,7 @@ class StuckCount(Struct, frozen=True, kw_only=True, order=True):
 
     why: Why
     service: str
-    """Empty for sagas that are stuck because nothing is reported of them."""
+    """Service in which they are stuck; empty for `silent` sagas."""
     kind: str
     count: int
 
@@ -175,7 +175,7 @@ class StuckSagas(Struct, frozen=True, kw_only=True):
     next: str = ""
     """`PageRequest.after` of the next page; empty if there is none."""
     counts: tuple[StuckCount, ...] = ()
-    """Numbers of all that match the age of the filter, whatever its other fields."""
+    """Numbers of all sagas that have been stuck for the filter's minimum age. Its other fields do not apply."""
     unanswered: tuple[str, ...] = ()
     """Reasons why the answer is incomplete: partitions of a shared monitor that could not be queried."""
 
@@ -214,7 +214,7 @@ class MinuteRate(Struct, frozen=True, kw_only=True):
 
 
 class HandlerRate(Struct, frozen=True, kw_only=True):
-    """Transitions of one handler in the last minutes."""
+    """Transitions of one handler in the last hour."""
 
     service: str
     handler: str
@@ -229,7 +229,7 @@ class HandlerRate(Struct, frozen=True, kw_only=True):
     p99_ms: float
     """Durations in milliseconds that 50 %, 95 % and 99 % of the handler's runs did not exceed."""
     queued_p95_ms: float
-    """Time that 95 % of its messages waited at most until their run, in milliseconds."""
+    """Time in milliseconds that 95 % of its messages did not exceed while they waited for their run."""
     storm: bool
     """True if the handler has a retry storm; see `saga.monitor.counters`."""
     slices: tuple[MinuteRate, ...]
@@ -264,7 +264,7 @@ class MinuteActivity(Struct, frozen=True, kw_only=True):
 
 
 class ServiceActivity(Struct, frozen=True, kw_only=True):
-    """Everything that transition events tell of one service now."""
+    """Current activity of one service, according to its transition events."""
 
     service: str
     minutes: tuple[MinuteActivity, ...]
@@ -282,13 +282,13 @@ class ServiceActivity(Struct, frozen=True, kw_only=True):
     behind_breaker: int
     """Number of these sagas whose run waits for an open circuit breaker."""
     stuck: dict[Why, int]
-    """Number of sagas that are stuck in this service, by reason, without the reasons that do not occur."""
+    """Number of sagas that are stuck in this service, by reason. Reasons that do not occur are missing."""
     oldest: tuple[StuckSaga, ...]
-    """For each of these reasons the saga that has been stuck for the longest time, the longest first."""
+    """For each of these reasons, the saga that has been stuck longest. The longest of them comes first."""
 
 
 class MonitorActivity(Struct, frozen=True, kw_only=True):
-    """Everything that transition events tell of all services now."""
+    """Current activity of all services, according to their transition events."""
 
     newest_ms: int
     """Time of the newest transition; 0 if there is none."""
@@ -298,12 +298,12 @@ class MonitorActivity(Struct, frozen=True, kw_only=True):
     services: tuple[ServiceActivity, ...]
     """Services by name."""
     silent: int
-    """Number of sagas that are stuck because nothing is reported of them. They are stuck in no particular service."""
+    """Number of `silent` sagas. They are stuck in no particular service."""
     oldest_silent: StuckSaga | None
 
 
 class ErrorClass(Struct, frozen=True, kw_only=True):
-    """Failures of one class in one handler during the last minutes."""
+    """Failures of one class in one handler in the last hour."""
 
     service: str
     handler: str
@@ -327,7 +327,7 @@ class HotPartition(Struct, frozen=True, kw_only=True):
     topic: str
     partition: int
     transitions: int
-    """Number of transitions in the last minutes that messages of this partition caused."""
+    """Number of transitions in the last hour that messages of this partition caused."""
     share: float
     """Ratio of this partition's transitions to the mean of the topic's partitions that had any."""
 
@@ -363,7 +363,7 @@ class Views(Protocol):
         """Return a page of the sagas that are stuck now, and the numbers of all of them."""
 
     def activity(self, now_ms: int) -> MonitorActivity:
-        """Return what happens now in each service."""
+        """Return what is happening in each service now."""
 
     def errors(self) -> tuple[ErrorClass, ...]:
         """Return failures by class, most frequent first."""

@@ -1,7 +1,7 @@
-"""Transitions as a shared monitor stores them in its table: with everything that the read model needs, but without ids
-and hashes.
+"""Transitions as a shared monitor stores them in its table.
 
-The read model depends on no order and ignores duplicates, so it is restored by applying all stored transitions again.
+They contain everything that the read model needs, but no ids and hashes. The order of transitions does not matter to
+the read model, and duplicates change nothing. So it is restored by applying all stored transitions again.
 """
 
 from collections.abc import Iterator
@@ -203,8 +203,9 @@ def _to_stored_waits(told: TransitionEvent, said: ServiceState) -> tuple[StoredW
 
 
 def _restore_waits(standing: ServiceState) -> tuple[StoredWait, ...]:
-    """Return the waiting handlers of a service state. In a shortened list of types, the last name tells how many are
-    left out.
+    """Return the waiting handlers of a service state.
+
+    In a shortened list of types, the last name says how many were left out.
     """
     waiting = []
     for handler, types, until_ms in standing.awaits:
@@ -218,8 +219,9 @@ def _take_first(names: tuple[str, ...]) -> FirstNames:
 
 
 def _expand(names: FirstNames) -> tuple[str, ...]:
-    """Return a list with the original number of names. The names that were left out are replaced, because the read
-    model uses only their number.
+    """Return a list with the original number of names.
+
+    The names that were left out are replaced by placeholders, because the read model uses only their number.
     """
     return names.first + ("",) * min(names.more, 1 << 20)
 
@@ -328,8 +330,9 @@ class PartitionModel:
         return TableChange(encode_key(key), encode_transition(to_stored(told, packed, standing, appended_ms)))
 
     def _find_current(self, told: TransitionEvent) -> tuple[PackedTransition | None, ServiceState | None]:
-        """Return the transition as the read model has it, combined from all copies of the event. Also return the
-        service's latest state if this transition determined it.
+        """Return the transition as the read model has it, combined from all copies of the event.
+
+        Also return the service's latest state if it comes from this transition, else `None`.
         """
         known = self.read_model.sagas.get(told.saga)
         if known is None:

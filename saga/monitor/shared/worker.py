@@ -31,8 +31,10 @@ from saga.monitor.shared.partitions import PartitionModel, parse_partition
 from saga.support.clock import Clock
 
 GAPS_MAX, AGAIN_S = 3, 2.0
-"""How often missing records are requested again, and how many seconds to wait for each request. After that the records
-are considered non-existent. Within this time thousands of records arrive that Faust had already fetched.
+"""How often missing records are requested again, and how many seconds to wait for each request.
+
+After that the records are considered non-existent. The wait is long enough for thousands of records to arrive that
+Faust had already fetched.
 """
 BATCH_RECORDS = 100
 """Maximum number of records that are applied before the worker waits until their table changes are acknowledged."""
@@ -74,7 +76,7 @@ class MonitorWorker:
         self._sent: list[asyncio.Future[Any]] = []
         """Futures of table changes that are not acknowledged yet."""
         self._minute_s = 0.0
-        """Time that selects the minute under which a rate is written."""
+        """Time that determines under which minute a rate is written."""
         self._gaps: Counter[int] = Counter()
         """For each partition, how often missing records were requested again without success."""
         self._sought_s: dict[int, float] = {}
@@ -299,8 +301,9 @@ class MonitorWorker:
 
 
 def _is_settled(app: faust.App) -> bool:
-    """Return whether partitions are assigned and their tables restored. Faust may report this too early if partitions
-    are reassigned during the restore; the next check then corrects it.
+    """Return whether partitions are assigned and their tables restored.
+
+    Faust may report this too early if partitions are reassigned during the restore. The next check then corrects it.
     """
     tables: Any = app.tables
     recovery = tables.recovery

@@ -149,9 +149,7 @@ async def _on_http(request: Request, why: Exception) -> Response:
 
 
 async def _on_gone(request: Request, why: Exception) -> Response:
-    """Return a response that is not delivered. The client disconnected before the response, which is not an error of
-    ours.
-    """
+    """Return a response that is never delivered, because the client has disconnected. This is not an error of ours."""
     return Response(status_code=400)
 
 
@@ -236,7 +234,7 @@ def count_by_service(letters: Iterable[AttentionItem]) -> Mapping[str, int]:
 
 
 async def metrics(request: Request) -> Response:
-    """Return the number of open items of each service at the latest read, and the age of that read."""
+    """Return metrics: open dead letters and escalations of each service at the latest read, and its age."""
     found = await get_site(request).desk.letters()
     lines = [*_format_gauge(AGE_S, "Seconds since the letters were read.", {"": round(found.age_s, 3)})]
     if found.value is not None:

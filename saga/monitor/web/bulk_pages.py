@@ -19,13 +19,13 @@ from saga.ops.operator_commands import REPLAYS_MAX, CommandRequest
 from saga.ops.selection import Operator
 
 RATE_PER_S = 5
-"""Rate that the form proposes."""
+"""Default rate in the form, in commands per second."""
 REASONS_SHOWN = 5
 """Maximum number of different reasons that are shown for confirmation."""
 
 
 async def confirm(request: Request) -> Response:
-    """Show how many letters a bulk action concerns, and the form that starts it."""
+    """Ask for confirmation: show how many letters a bulk action affects, and the form that starts it."""
     site, which = get_site(request), parse_letter_filter(request.query_params)
     found = await site.desk.letters()
     rows = which.select(found.value.rows) if found.value is not None else ()
@@ -104,7 +104,7 @@ def _parse_rate(form: FormFields) -> float:
 
 
 async def progress(request: Request) -> Response:
-    """Show how far a bulk action is."""
+    """Show the progress of a bulk action."""
     site = get_site(request)
     bulk = _get_bulk(site, parse_number(request.query_params, "number", 1_000_000))
     now = replace(bulk.command.progress)
@@ -130,7 +130,7 @@ def _get_bulk(site: Site, number: int) -> RunningBulk:
 
 
 async def stop(request: Request) -> Response:
-    """Stop a bulk action: no more commands are sent."""
+    """Stop a bulk action, so that no more commands are sent."""
     site = get_site(request)
     form, session = await site.read_form(request)
     bulk = _get_bulk(site, parse_number({"number": form.one("number")}, "number", 1_000_000))

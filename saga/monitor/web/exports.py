@@ -1,7 +1,7 @@
-"""Lists as files: CSV for spreadsheets, JSON for scripts. They are sent row by row, and bounded.
+"""Export lists as files: CSV for spreadsheets, JSON for scripts. They are sent row by row, and bounded.
 
-A spreadsheet takes a cell that begins with `=` and the like for a formula, and names and reasons come from outside, so
-such cells get an apostrophe in front.
+Spreadsheets run a cell as a formula if it begins with `=` or a similar character. Names and reasons come from outside,
+so such cells get an apostrophe in front.
 """
 
 import csv
@@ -26,7 +26,7 @@ from saga.support.printable import printable
 EXPORT_MAX = 100_000
 """Maximum number of rows of a file."""
 FORMULA = frozenset("=+-@\t\r\uff1d\uff0b\uff0d\uff20")
-"""Characters with which a spreadsheet takes a cell for a formula, also in their wide form."""
+"""First characters that make a spreadsheet treat a cell as a formula, including their full-width forms."""
 
 Row: TypeAlias = Mapping[str, object]
 Rows: TypeAlias = AsyncIterator[Sequence[Row]]
@@ -34,7 +34,7 @@ Rows: TypeAlias = AsyncIterator[Sequence[Row]]
 
 
 def make_harmless(value: object) -> str:
-    """Return the text of a cell that no spreadsheet takes for a formula.
+    """Return a value as cell text that no spreadsheet treats as a formula.
 
     >>> make_harmless("=1+1"), make_harmless(" @SUM(A1)"), make_harmless(-5), make_harmless("order-17")
     ("'=1+1", "' @SUM(A1)", '-5', 'order-17')
@@ -148,7 +148,7 @@ async def _limit(batches: Rows) -> AsyncIterator[Sequence[Row] | None]:
 
 
 async def write_csv(batches: Rows) -> AsyncIterator[str]:
-    """Write rows as CSV. The last line says so if there are more."""
+    """Write rows as CSV. If rows are left out, the last line says so."""
     is_first = True
     async for batch in _limit(batches):
         if batch is None:
@@ -164,7 +164,7 @@ async def write_csv(batches: Rows) -> AsyncIterator[str]:
 
 
 async def write_json(batches: Rows) -> AsyncIterator[str]:
-    """Write rows as one JSON object, a row in each line. Its last field says whether there are more."""
+    """Write rows as one JSON object, one row per line. Its last field says whether rows are left out."""
     more, separator = False, "\n"
     yield '{"rows": ['
     async for batch in _limit(batches):

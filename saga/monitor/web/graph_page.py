@@ -21,8 +21,10 @@ from saga.monitor.web.site import get_site
 
 
 async def choreography(request: Request) -> Response:
-    """Show a graph of the events between services, built from manifests, with rates, errors and stuck sagas where they
-    are known; whole, around one service or one event, or only where something is wrong.
+    """Show the graph of the events between services, made from manifests.
+
+    With a read model it shows rates, errors and stuck sagas. A filter selects one service, one event, or only what has
+    problems.
     """
     site, asked = get_site(request), request.query_params
     chosen = {name: asked.get(name, "") for name in ("service", "event", "trouble")}
@@ -54,7 +56,7 @@ def _select_shown(troubles: Mapping[str, str], graph: ChoreographyGraph) -> Mapp
 
 
 def filter_graph(graph: ChoreographyGraph, live: LiveNumbers | None, chosen: Mapping[str, str]) -> ChoreographyGraph:
-    """Return the part of a graph that the filter chooses. A name that the graph does not have chooses nothing."""
+    """Return the part of a graph that the filter selects. An unknown name selects nothing."""
     if service := chosen["service"]:
         graph = select_neighbours(graph, [service])
     if event := chosen["event"]:

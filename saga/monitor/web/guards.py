@@ -1,9 +1,9 @@
-"""Guards in front of every page. They decide which host names it answers to, what browsers may do with it, and who may
-send a form.
+"""Guards in front of every page. They check which host name is requested, what browsers may do with the page, and who
+may send a form.
 
-Even a page on a machine's own port can be reached by foreign pages in its user's browser. Such a page may send a form
-to it, or let its own host name point to the address of this machine. So host names are checked, and forms are accepted
-only from our own pages, with a secret of the session.
+Pages from the internet can reach this site through its user's browser, even if it listens on the user's own machine
+only. Such a page may send a form to this site, or let its own host name point to the address of this machine. So host
+names are checked, and forms are accepted only from our own pages, with a secret of the session.
 """
 
 import ipaddress

@@ -1,4 +1,4 @@
-"""Filters of dead letters, as the addresses of pages carry them, and what they select. Pure."""
+"""Filters of dead letters: parse them from page addresses and forms, and apply them. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +13,7 @@ GROUPINGS: Mapping[Grouping, str] = {
     "handler": "handler",
     "event": "event",
 }
-"""What dead letters can be grouped by, with the words for people."""
+"""What dead letters can be grouped by, with the labels that the page shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +28,14 @@ class LetterFilter:
     what: str = ""
     """Kind of letter: dead letter, escalation, failing run."""
     now: str = "open"
-    """`open`: only what needs a person; anything else: all."""
+    """`open` selects only what needs a person; any other text selects all."""
     by: Grouping = "reason"
     group: str = ""
     """Digest of the group to which the letters belong."""
 
     @property
     def fields(self) -> dict[str, str]:
-        """Fields as they stand in an address or in a form."""
+        """The filter as the fields of an address or a form."""
         return {"class" if name == "blame" else name: value for name, value in asdict(self).items()}
 
     @property

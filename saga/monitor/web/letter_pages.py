@@ -89,7 +89,7 @@ async def letters(request: Request) -> Response:
 def _describe_list(
     request: Request, found: Snapshot[LetterTable], which: LetterFilter, rows: Sequence[LetterRow]
 ) -> dict[str, object]:
-    """Return the values that the page of groups and that of letters have in common."""
+    """Return the template values that the page of groups and the page of letters share."""
     known = found.value.items if found.value is not None else ()
     return {
         "found": found,
@@ -147,7 +147,7 @@ async def letter(request: Request) -> Response:
 
 
 def _link_alike(told: AttentionItem, found: Snapshot[LetterTable]) -> tuple[int, str] | None:
-    """Return the number of letters with the same cause, and the address of their list; `None` if there is no other."""
+    """Return how many letters have the same cause, and the address of their list; `None` if this is the only one."""
     rows = found.value.rows if found.value is not None else ()
     cause = next((row.cause for row in rows if row.item is told), None)
     same = [row for row in rows if row.cause == cause and (row.item.is_open or not told.is_open)]

@@ -1,5 +1,4 @@
-"""The graph of a choreography with what the monitor knows of it: rates, errors and stuck sagas, beside the arrows that
-they concern. Pure."""
+"""The graph of a choreography, with rates, errors and stuck sagas from the monitor beside the arrows. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,18 +16,19 @@ from saga.support.printable import count_noun
 
 @dataclass(frozen=True, slots=True)
 class LiveGraph:
-    """A graph as the page shows it."""
+    """A graph, drawn for the page."""
 
     graph: ChoreographyGraph
     picture: Markup
     """Picture of the graph, whose style sheet is that of `sequence_drawing`."""
     heads: Markup
-    """Heads of its lanes, which stay in sight while the picture is scrolled."""
+    """Headings of the lanes, which stay in sight while the picture is scrolled."""
 
 
 def draw_live_graph(graph: ChoreographyGraph, title: str, live: LiveNumbers | None) -> LiveGraph:
-    """Draw a graph for the page. With a read model it has numbers, and names lead to the sagas of a service or with an
-    outcome.
+    """Draw a graph for the page. With numbers from the read model it also has links.
+
+    A service links to its sagas, an event to the sagas that it concerns.
     """
     links = GraphLinks(
         service=link_service, event=lambda event: link_event(graph, event), stuck=link_stuck, errors="/rates"
@@ -40,13 +40,15 @@ def draw_live_graph(graph: ChoreographyGraph, title: str, live: LiveNumbers | No
 
 
 def read_live_numbers(graph: ChoreographyGraph, views: Views | None, now_ms: int) -> LiveNumbers | None:
-    """Read what the monitor knows of a graph; `None` without a read model."""
+    """Read rates, errors and stuck sagas for a graph; `None` without a read model."""
     return None if views is None else make_live_numbers(graph, views.rates(), views.errors(), views.stuck(now_ms))
 
 
 def select_troubled(graph: ChoreographyGraph, live: LiveNumbers) -> ChoreographyGraph:
-    """Return the part of a graph in which something is wrong: events whose consumers fail, retry or are stuck, with
-    all that emit or take these events, and what services in trouble take.
+    """Return the part of a graph that has problems.
+
+    It contains the events whose consumers fail, retry or are stuck, and those that a service with problems consumes;
+    with every service that emits or consumes one of these events.
     """
     failing = {*live.errors, *(key[:2] for key in live.stuck)}
     events = {
@@ -82,7 +84,7 @@ def make_live_numbers(
 
 
 def list_troubles(rates: HandlerRates) -> dict[str, str]:
-    """Return what is wrong with services, by service."""
+    """Return the problems of services, by service."""
     troubles: dict[str, str] = {}
     for rate in rates.handlers:
         if rate.storm:
@@ -95,9 +97,10 @@ def list_troubles(rates: HandlerRates) -> dict[str, str]:
 def _find_stuck_links(
     graph: ChoreographyGraph, service: str, handler: str, events: Sequence[str]
 ) -> list[tuple[str, str, str]]:
-    """Return the arrows at which a saga is stuck, by service, reaction and event: those of the events that a handler
-    waits for, or all that lead to it if it waits for a time or a person. If it is not known which handler is missing,
-    those of the events that were emitted last.
+    """Return the arrows at which a saga is stuck, by service, reaction and event.
+
+    These are the arrows of the events that the handler waits for. If it waits for a time or a person, they are all
+    arrows that lead to it. If the handler is not known, they are all arrows of the events that were emitted last.
     """
     links = [each for each in graph.links if each.role in ("takes", "may take") and each.reaction]
     if handler:
@@ -117,8 +120,11 @@ def link_stuck(service: str) -> str:
 
 
 def link_event(graph: ChoreographyGraph, event: GraphEvent) -> str:
-    """Return the address of the list of the sagas that an event concerns: those with its outcome, or else those of the
-    service that emits it, or that takes it if none emits it."""
+    """Return the address of the list of the sagas that an event concerns.
+
+    An outcome concerns the sagas that ended with it. Any other event concerns the sagas of the service that emits it,
+    or of a service that consumes it if it comes from outside.
+    """
     if event.outcome is not None:
         return f"/sagas?{urlencode({'outcome': event.outcome})}"
     links = [*graph.list_producers(event.name), *graph.list_consumers(event.name)]

@@ -1,7 +1,7 @@
-"""Reading by login: with `SAGA_MONITOR_READ=login` pages, JSON and metrics are for users only.
+"""Require a login for reading: with `SAGA_MONITOR_READ=login` only users can read pages, JSON and metrics.
 
-People sign in on the page. Scripts and Prometheus send name and password with each request (HTTP Basic), which lets
-them read and never act: an action needs the secret of a form.
+People sign in on the page. Scripts and Prometheus send name and password with each request (HTTP Basic). This lets them
+read but never act, because an action needs the secret of a form.
 """
 
 import base64
@@ -16,20 +16,20 @@ from saga.monitor.web.site import name_cookie
 from saga.monitor.web.users import Sessions, TooManySignIns
 
 OPEN_PATHS = ("/sign-in", "/assets/")
-"""Beginnings of the paths that everybody may read."""
+"""Prefixes of the paths that can be read without a login."""
 SCRIPT_PATHS = ("/api/", "/export/", "/metrics")
-"""Beginnings of the paths that scripts read, which cannot sign in on a page."""
+"""Prefixes of the paths for scripts, which cannot sign in on a page."""
 CHALLENGE = {"www-authenticate": 'Basic realm="saga monitor", charset="UTF-8"'}
 
 
 class LoginMiddleware:
-    """ASGI middleware that answers only to users."""
+    """ASGI middleware that passes on only requests of users."""
 
     def __init__(self, app: ASGIApp, sessions: Sessions) -> None:
         self._app, self._sessions = app, sessions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request of a user on to the application; send others to the page on which they sign in."""
+        """Pass the request on if it comes from a user. Otherwise refuse it, or redirect to the sign-in page."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -1,8 +1,8 @@
 """The operator console behind the page: it reads the stores and topics of services, and sends operator commands.
 
 It reads as `saga dead`, `saga sagas show` and `saga audit` do, and sends commands as they do, on the services' topics
-of commands. Reading the dead letters takes time in proportion to the length of their topics, so it happens in the
-background, the result is cached, and the longer a read takes the longer its result is used.
+of commands. Reading the dead letters takes time in proportion to the length of their topics. So it happens in the
+background, and its result is cached: the longer the read took, the longer.
 """
 
 import asyncio
@@ -38,15 +38,15 @@ log = logging.getLogger("saga.monitor")
 T = TypeVar("T")
 
 FRESH_S = 2.0
-"""Maximum age in seconds of cached data that are shown without a refresh, if reading them took no longer."""
+"""Age in seconds up to which cached data are not refreshed. Data that took long to read are used for longer."""
 REST = 4.0
-"""Minimum ratio between the time in which nothing is read and the time that a read took."""
+"""Minimum ratio between the pause after a read and the time that the read took."""
 OLD_S = 10.0
-"""Age in seconds from which the page tells how old its data are."""
+"""The page shows the age of its data if they are older than this number of seconds."""
 PATIENCE_S = 0.06
 """Seconds that a page waits for a refresh. After that it shows older data, or that the data are being read."""
 OFFSETS_S_MAX = 2.0
-"""Seconds that the page of a saga waits for the broker to tell which services run and how far they are."""
+"""Seconds that the page of a saga waits for the broker to report which services run and how far they are."""
 ACTING_S = 5.0
 """Seconds that a page waits for the services' answers after an operator has acted."""
 LETTERS_MAX = RECORDS_MAX
@@ -68,7 +68,7 @@ class Snapshot(Generic[T]):
     """Reasons why the data are missing completely or in part."""
     age_s: float = 0.0
     rest_s: float = 0.0
-    """Time in seconds for which the result is used, beyond `FRESH_S`, because reading it took long."""
+    """Seconds, in addition to `FRESH_S`, for which the result is used because reading it took long."""
 
     @property
     def is_coming(self) -> bool:
@@ -177,7 +177,7 @@ class RunningBulk:
 
 
 def collect(troubles: list[str]) -> Warn:
-    """Return a function that adds what it is given to this list, as text."""
+    """Return a `Warn` function that appends each reason to this list, as text."""
     return lambda why: troubles.append(str(why))
 
 
@@ -354,9 +354,7 @@ class OperatorConsole:
     async def _find_blocking(
         self, keys: Sequence[tuple[str, str]], wish: CommandRequest, again: bool, troubles: list[str]
     ) -> tuple[list[DeadLetter], list[tuple[tuple[str, str], str]]]:
-        """Return the dead letters that currently block sagas according to the stores, and those that were replayed too
-        often.
-        """
+        """Return the dead letters that block sagas according to the stores, and separately those replayed too often."""
         letters: dict[tuple[str, str], DeadLetter] = {}
         looping = []
         sagas = dict.fromkeys(each.letter.saga for each in await self._find_items(keys) if each.letter.saga)

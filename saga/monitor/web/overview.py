@@ -1,7 +1,7 @@
-"""Whether everything is all right: the state of each service, what needs attention, and one verdict. Pure.
+"""Decide whether everything is all right: the state of each service, what needs attention, and one verdict. Pure.
 
-A **problem** is something that does not end by itself and delays sagas; `bad` ones need a person. They are found from
-what transition events tell, what the broker tells of consumer groups, the open escalations, and the active controls.
+A **problem** is something that does not end by itself and delays sagas; `bad` ones need a person. Problems are found
+from transition events, from the consumer groups on the broker, from open escalations, and from active controls.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,13 +19,13 @@ Severity: TypeAlias = Literal["bad", "warn"]
 RunState: TypeAlias = Literal["running", "not running", "not known"]
 
 LAG_LEAST = 100
-"""Minimum lag of a service that falls behind, in messages."""
+"""A service falls behind if its lag is at least this many messages, and grows for `GROWING_POINTS` minutes."""
 GROWING_POINTS = 4
-"""Number of minutes in a row in which the lag of a service grows that falls behind."""
+"""Number of minutes in a row in which the lag must grow for a service to count as falling behind."""
 
 
 class ProblemLink(NamedTuple):
-    """A link to where a problem can be looked at."""
+    """Link to a page on which a problem can be examined."""
 
     text: str
     path: str
@@ -33,11 +33,11 @@ class ProblemLink(NamedTuple):
 
 
 class ProblemKind(NamedTuple):
-    """What is wrong, whichever service it concerns."""
+    """A kind of problem that any service can have."""
 
     severity: Severity
     text: str
-    """What is wrong, if it concerns several services."""
+    """Description of the problem for several services."""
     runbook: str = ""
     """Name of the runbook; empty if there is none."""
 
@@ -64,10 +64,10 @@ class ServiceProblem:
 
     kind: ProblemKind
     service: str
-    """Service that is concerned; empty if it is not a particular one."""
+    """Service that has the problem; empty if it is not a particular one."""
     text: str
     weight: int
-    """Number of sagas or messages that are concerned."""
+    """Number of sagas or messages that the problem affects."""
     since_ms: int | None = None
     links: tuple[ProblemLink, ...] = ()
 
@@ -87,7 +87,7 @@ class ServiceCard:
     offsets: ServiceOffsets | None
     """Offsets and members; `None` if they are not known."""
     activity: ServiceActivity | None
-    """`None` if nothing was reported in the last hour."""
+    """Activity of the service; `None` if nothing was reported in the last hour."""
     lags: Sequence[LagPoint] = ()
     controls: Sequence[ControlEntry] = ()
     """Active pauses, limits and routes."""
@@ -111,7 +111,7 @@ class ServiceCard:
 
 @dataclass(frozen=True, slots=True)
 class SystemOverview:
-    """The answer to the question whether everything is all right."""
+    """The overview of all services: their cards, and all problems."""
 
     verdict: Literal["good", "warn", "bad", "unknown"]
     sentence: str
@@ -123,7 +123,7 @@ class SystemOverview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceFacts:
-    """What is known of all services."""
+    """Facts about all services from which the overview is built."""
 
     activity: MonitorActivity
     offsets: Mapping[str, ServiceOffsets] = field(default_factory=dict)
@@ -149,7 +149,9 @@ def build_overview(facts: ServiceFacts) -> SystemOverview:
 
 
 def group_problems(problems: Iterable[ServiceProblem]) -> list[ProblemGroup]:
-    """Group problems by kind. The kind that concerns most sagas and messages is first among those of a severity."""
+    """Group problems by kind, worst severity first. Within a severity, the kind that affects most sagas and messages is
+    first.
+    """
     groups: dict[ProblemKind, list[ServiceProblem]] = {}
     for each in sorted(problems, key=_rank_problem):
         groups.setdefault(each.kind, []).append(each)

@@ -16,9 +16,9 @@ from saga.monitor.web.renewal import read_renewal
 from saga.monitor.web.site import Site, get_site, get_views
 
 SHOWN_FIRST = 3
-"""Number of kinds of problems that the overview shows at once; the others unfold."""
+"""Number of kinds of problems that the overview shows at once. The others are folded."""
 EACH_MAX = 5
-"""Maximum number of services that it names for each kind of problem."""
+"""Maximum number of services that the overview names for each kind of problem."""
 SERVICES_MAX = 100
 """Maximum number of services in the table."""
 
@@ -49,7 +49,7 @@ async def overview(request: Request) -> Response:
 
 
 async def _read_facts(site: Site) -> tuple[ServiceFacts, Sequence[str]]:
-    """Return what is known of all services, and the reasons why something is not known."""
+    """Read the facts about all services. Also return the reasons why something is not known."""
     running, controls, letters = await site.watch.get(), await site.desk.controls(), await site.desk.letters()
     offsets = {each.service: each for each in running.value or ()}
     open_escalations = Counter(

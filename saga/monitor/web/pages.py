@@ -97,8 +97,9 @@ async def switch(request: Request) -> Response:
 
 
 def parse_switch(form: FormFields, clock: Clock) -> Switch:
-    """Parse the control that a form describes. Raises `BadInput`. A control that is not possible is refused by the
-    service itself.
+    """Parse the control that a form describes. Raises `BadInput`.
+
+    Only the form is checked here. The service itself refuses a control that is not possible.
     """
     kind, until = form.one("kind"), _parse_until(form.one("until"), clock)
     if kind not in KINDS:

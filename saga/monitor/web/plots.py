@@ -1,4 +1,4 @@
-"""Small plots of the last minutes. Pure. They contain only numbers and our own words, so nothing needs escaping."""
+"""Small plots of values per minute. Pure. They contain only numbers and our own words, so nothing needs escaping."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""How a page renews itself: by script every few seconds, without script by the browser, or not while it is paused."""
+"""Automatic refresh of a page: by script every few seconds, or by a browser without scripts. It can be paused."""
 
 from typing import NamedTuple
 
@@ -8,13 +8,13 @@ from starlette.requests import Request
 from saga.monitor.web.site import link
 
 SCRIPT_S = 5
-"""Seconds after which the script of the page asks for it again; `page.js` has the same number."""
+"""Seconds between two refreshes by the page's script; `page.js` has the same number."""
 PLAIN_S = 30
-"""Seconds after which a browser without script loads the page again."""
+"""Seconds between two refreshes by a browser that runs no scripts."""
 
 
 class Renewal(NamedTuple):
-    """Whether a page renews itself, and the address of the same page with the opposite."""
+    """Whether the refresh of a page is paused, and the address of the same page that pauses or resumes it."""
 
     is_paused: bool
     other: Markup
@@ -23,7 +23,7 @@ class Renewal(NamedTuple):
 
 
 def read_renewal(request: Request) -> Renewal:
-    """Read from the address of a page whether it is paused."""
+    """Read from the address of a page whether its refresh is paused."""
     asked = dict(request.query_params)
     is_paused = asked.pop("renew", "") == "off"
     return Renewal(is_paused, link(request.url.path, **asked, renew="" if is_paused else "off"))

@@ -57,8 +57,9 @@ async def saga(request: Request) -> Response:
 
 
 async def _load_saga(site: Site, id_: str, told: Timeline | None) -> tuple[StoredSaga | None, str]:
-    """Load the saga from the stores, or return the reason why they cannot be read. Raises `SagaError` if they cannot,
-    and no transition event tells of the saga either.
+    """Load the saga from the stores, or return the reason why they cannot be read.
+
+    Raises `SagaError` if they cannot be read and no transition event of the saga was reported either.
     """
     try:
         return await site.desk.saga(id_, list_reports(told)), ""
@@ -74,8 +75,9 @@ async def _load_saga(site: Site, id_: str, told: Timeline | None) -> tuple[Store
 
 
 def list_runs(seen: StoredSaga | None, told: Timeline | None) -> list[PictureRun]:
-    """Return the transitions as the picture shows them: those of the stores, or those that were reported if no store
-    has the saga. Durations are in the reports only.
+    """Return the transitions for the picture: those in the stores, or the reported ones if no store has the saga.
+
+    Durations come from the reports only.
     """
     reported: Mapping[tuple[str, int], TimelineRow] = (
         {} if told is None else {(line.service, line.number): line for line in told.lines}
@@ -117,7 +119,9 @@ def list_runs(seen: StoredSaga | None, told: Timeline | None) -> list[PictureRun
 
 
 def list_waits(seen: StoredSaga | None, told: Timeline | None) -> list[PictureWait]:
-    """Return what the saga waits for: as it was reported, or the events that are missing according to the stores."""
+    """Return what the saga waits for, as it was reported. Without reports, return the events that the stores show as
+    missing.
+    """
     if told is not None:
         return [
             PictureWait(each.service, each.handler, each.for_, each.since_ms, not each.for_ and each.until_ms is None)
@@ -134,7 +138,7 @@ def list_waits(seen: StoredSaga | None, told: Timeline | None) -> list[PictureWa
 
 
 def find_outcome(seen: StoredSaga | None, told: Timeline | None) -> PictureOutcome:
-    """Return the outcome of the saga, as the stores have it, or as it was reported."""
+    """Return the outcome of the saga: from the stores, or else from the reports."""
     if seen is not None and seen.explanation.outcome:
         return PictureOutcome(seen.explanation.result or "", seen.explanation.outcome)
     if told is not None and told.row.result:

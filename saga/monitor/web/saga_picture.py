@@ -1,8 +1,8 @@
 """Picture of a saga: services are lanes, time runs to the right, runs are bars and messages are arrows. Pure.
 
-The time scale is linear, but a long time in which nothing happens is cut out; its length stands at the cut. Labels that
-would cover each other are on rows below each other. What a colour means is also visible in a form, a dash or a word;
-arrows, marks and their style sheet are those of `saga.choreography.sequence_drawing`.
+The time scale is linear, but long times in which nothing happens are cut out. Their length is shown at the cut. Labels
+that would overlap are placed in separate rows. Everything that has a colour also differs in form, dash or a word.
+Arrows, marks and their style sheet are those of `saga.choreography.sequence_drawing`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,26 +28,26 @@ from saga.monitor.web.site import format_duration
 from saga.support.printable import count_noun, printable
 
 RUNS_MAX: Final = 100
-"""Maximum number of runs in a picture: the newest."""
+"""Maximum number of runs in a picture. Only the newest are shown."""
 AWAITED_MAX: Final = 20
-"""Maximum number of things in a picture that a saga waits for."""
+"""Maximum number of waits in a picture."""
 NAME_MAX: Final = 28
 """Maximum length of a name in a picture, in characters. Longer ones are cut; the table below has them in full."""
 WIDTH_LEAST: Final = 1140
 SCALE_LEAST: Final = 320
-"""Minimum width of all that is not cut out of the time."""
+"""Minimum width of the picture's time scale without the cuts."""
 CUT_WIDTH: Final = 64
 CUT_FACTOR: Final = 8
-"""A time between two moments is cut out if it is so many times as long as all shorter ones together."""
+"""A gap between two moments is cut out if it is this many times as long as all shorter gaps together."""
 CUT_LEAST_MS: Final = 100
-"""Minimum length of a time that is cut out."""
+"""Minimum length of a gap that is cut out."""
 TOP: Final = 54
 ROW_HEIGHT: Final = 64
 BAR: Final = 12
 BAR_LEAST: Final = 6
 STUB: Final = 34
 TICKS_PX: Final = 110
-"""Minimum distance between two ticks of the time."""
+"""Minimum distance between two ticks of the time scale."""
 
 
 class PictureRun(NamedTuple):
@@ -98,21 +98,21 @@ class PictureOutcome(NamedTuple):
 
 NO_OUTCOME: Final = PictureOutcome("", "")
 _BARS: Final = {"handled": "handler", "later": "handler", "compensated": "compensation"}
-"""Forms of the bars of runs that came to an end, by outcome. All others are dashed."""
+"""Form of the bar of a run that ended or was suspended, by outcome. All other bars are dashed."""
 
 
 # -------------------------------------------------------------------- time
 
 
 class TimeCut(NamedTuple):
-    """A time in which nothing happened, cut out of the picture."""
+    """A gap in which nothing happened and which is cut out of the picture."""
 
     x: float
     ms: int
 
 
 class TimeScale:
-    """Positions of times. Long times between two neighbouring moments are cut out.
+    """Maps times to positions. Long gaps between neighbouring moments are cut out.
 
     >>> scale = TimeScale([0, 10, 20, 30, 7_200_000, 7_200_010], 0, 400)
     >>> [round(scale.find_x(ms)) for ms in (0, 30, 7_200_000, 7_200_010)]
@@ -147,7 +147,7 @@ class TimeScale:
 
 
 def find_longest_shown(gaps: Sequence[int]) -> int:
-    """Return the longest time between two moments that is not cut out. At least half of these times are shown.
+    """Return the length of the longest gap that is not cut out. At least half of the gaps are shown.
 
     >>> find_longest_shown([1, 40, 3, 30, 65_000, 2_000, 5]), find_longest_shown([1, 94, 5] * 9), find_longest_shown([])
     (40, 94, 0)
@@ -177,7 +177,7 @@ class PlacedRun:
 
 @dataclass(frozen=True, slots=True)
 class PlacedWait:
-    """Something awaited, with its position."""
+    """A wait of the saga, with its position."""
 
     wait: PictureWait
     left: float
@@ -188,7 +188,7 @@ class PlacedWait:
 
 @dataclass(frozen=True, slots=True)
 class SwimLane:
-    """A service, or a source of messages that is none, with its position."""
+    """The lane of a service, or of a source outside of the services, with its position."""
 
     name: str
     is_outside: bool
@@ -228,7 +228,7 @@ class SagaPicture:
 def place_saga(
     runs: Sequence[PictureRun], waits: Sequence[PictureWait], outcome: PictureOutcome, now_ms: int
 ) -> SagaPicture:
-    """Compute the positions of all parts of the picture of a saga. What is beyond the limits is left out."""
+    """Compute the positions of all parts of a saga's picture. Runs and waits beyond the limits are left out."""
     shown = sorted(runs, key=lambda run: (run.end_ms, run.start_ms))[-RUNS_MAX:]
     awaited = list(waits)[:AWAITED_MAX]
     names = list(dict.fromkeys([*(run.service for run in shown), *(wait.service for wait in awaited)]))
@@ -278,7 +278,7 @@ def cut_name(text: str) -> str:
 
 
 def format_offset(ms: int) -> str:
-    """Format the time since the beginning, so exactly that neighbouring ticks differ.
+    """Format the time since the beginning, exactly enough that neighbouring ticks have different texts.
 
     >>> [format_offset(ms) for ms in (0, 117, 67_382, 7_200_005)]
     ['+0 ms', '+117 ms', '+67.382 s', '+2.0 h']
@@ -307,7 +307,7 @@ def _place_wait(wait: PictureWait, scale: TimeScale, rows: list[float], top: flo
 def _find_room(
     left: float, right: float, label: Sequence[str], rows: list[float], top: float, width: float
 ) -> tuple[float, float]:
-    """Return the position of a label, and of its bar, on the first row of the lane where both have room."""
+    """Return the position of a label on the first row of the lane where it and its bar have room."""
     label_width = max(measure_name(line, LABEL_CHAR) for line in label)
     label_x = max(0.0, min(left, width - label_width - 8))
     row = next((n for n, taken in enumerate(rows) if taken + 8 <= min(left, label_x)), len(rows))
@@ -318,7 +318,7 @@ def _find_room(
 
 
 def _describe_run(run: PictureRun, outcome: PictureOutcome) -> tuple[str, ...]:
-    """Return the lines of text below a bar: what ran, for which message, and with which events."""
+    """Return the lines of text below a bar: what ran, for which message, and the outcome if the run emitted it."""
     attempt = f", attempt {run.attempt}" if run.attempt > 1 else ""
     what = "" if run.outcome == "handled" else f": {cut_name(run.outcome)}"
     took = "" if run.run_ms is None else f" {format_duration(run.run_ms)}"
@@ -329,7 +329,10 @@ def _describe_run(run: PictureRun, outcome: PictureOutcome) -> tuple[str, ...]:
 
 
 def _find_arrows(runs: Sequence[PlacedRun], lanes: dict[str, SwimLane], outcome: PictureOutcome) -> list[SagaArrow]:
-    """Find for each run the one that emitted its message: the latest before it, of the service named as its source."""
+    """Draw an arrow to each run from the run that emitted its message.
+
+    That is the latest earlier run, in the service named as the message's source, that emitted an event of this type.
+    """
     emitted: dict[tuple[str, str], PlacedRun] = {}
     unfinished: set[tuple[str, str, str]] = set()
     arrows = list[SagaArrow]()

@@ -1,4 +1,4 @@
-"""Pages of many sagas: search with filters, and those that are stuck."""
+"""Pages that list sagas: a search with filters, and the stuck sagas."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,9 @@ OUTCOMES: Mapping[str, Literal["none", "success", "failure"]] = {
 }
 STATES = ("open", "dead", "escalated", "stuck")
 SAGA_FIELDS = ("text", "service", "kind", "outcome", "age", "state", "since", "until")
-"""Fields of the search."""
+"""Names of the search fields."""
 STUCK_FIELDS = ("why", "service", "kind", "age")
-"""Fields of the filter of stuck sagas."""
+"""Names of the filter fields for stuck sagas."""
 STUCK_PER_PAGE = 100
 WHYS: Mapping[str, str] = {
     "dead": "a dead letter blocks it",
@@ -34,7 +34,7 @@ WHYS: Mapping[str, str] = {
     "waiting": "it waits longer than usual",
     "silent": "nothing is reported of it",
 }
-"""Reasons why a saga is stuck, in words for people."""
+"""Reasons why a saga is stuck, with the texts that the page shows."""
 
 
 # ---------------------------------------------------------------- all sagas
@@ -179,7 +179,9 @@ def parse_stuck_filter(chosen: Mapping[str, str]) -> StuckFilter:
 def sum_counts(
     counts: Sequence[StuckCount], field: Literal["why", "service", "kind"], which: StuckFilter
 ) -> dict[str, int]:
-    """Return the numbers of stuck sagas by one field, of those that match the other fields of the filter."""
+    """Return the numbers of stuck sagas by the values of one field. Only sagas that match the filter's other fields
+    count.
+    """
     sums: dict[str, int] = {}
     for each in counts:
         others = [name for name in ("why", "service", "kind") if name != field and getattr(which, name)]
@@ -190,7 +192,7 @@ def sum_counts(
 
 
 def _list_options(sums: Mapping[str, int], chosen: str) -> list[tuple[str, str]]:
-    """Return the options of a choice, each with its number."""
+    """Return the options of a selection field. Each label contains the number of sagas."""
     names = sorted({*sums, chosen} - {""})
     return [(name, f"{name} ({sums.get(name, 0):,})") for name in names]
 

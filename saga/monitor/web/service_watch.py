@@ -1,7 +1,7 @@
-"""Which services run, and how far each is behind, as the broker tells it.
+"""Watch which services run, and how far each is behind, as the broker reports it.
 
 The broker is asked when the overview is shown, and once a minute in the background, so that the overview can show how
-the lag of each service changed. One point a minute is kept in memory, for an hour.
+the lag of each service changed. One point per minute is kept in memory, for an hour.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from saga.ops.sources import missing_broker_file
 from saga.support.clock import Clock
 
 POINTS_MAX = 60
-"""Maximum number of points that are kept of each service: one a minute."""
+"""Maximum number of points that are kept per service: one for each minute."""
 SERVICES_MAX = 200
-"""Maximum number of services of which points are kept."""
+"""Maximum number of services for which points are kept."""
 MINUTE_MS = 60_000
 EACH_S = 60.0
 """Seconds between two reads in the background."""
 READ_S_MAX = 15.0
-"""Seconds after which a read of the broker is given up."""
+"""Time limit in seconds for reading the broker."""
 
 
 class LagPoint(NamedTuple):
@@ -53,7 +53,7 @@ class ServiceWatch:
         return found
 
     def list_lags(self, service: str) -> Sequence[LagPoint]:
-        """Return the lag of a service in the minutes of the last hour in which it was read, oldest first."""
+        """Return the known lag of a service in each minute of the last hour, oldest first."""
         return tuple(self._lags.get(service, ()))
 
     async def run(self) -> None:
@@ -78,7 +78,7 @@ class ServiceWatch:
             return ()
 
     def note(self, found: Sequence[ServiceOffsets], now_ms: int) -> None:
-        """Add the point of this minute to the series of each service. Of several in a minute the last one is kept."""
+        """Record the lag of each service for this minute. Within a minute the last value counts."""
         minute_ms = now_ms - now_ms % MINUTE_MS
         oldest_ms = minute_ms - POINTS_MAX * MINUTE_MS
         self._lags = {name: points for name, points in self._lags.items() if points[-1].minute_ms > oldest_ms}

@@ -25,7 +25,7 @@ from saga.support.printable import printable, shorten
 
 TEMPLATES = Path(__file__).with_name("templates")
 COOKIE = "saga_session"
-"""Beginning of the session cookie's name; see `name_cookie`."""
+"""Base of the session cookie's name; see `name_cookie`."""
 LIVE = "x-live"
 """Request header of a page's automatic refresh. Such a request must not use up a notice, which is shown only once."""
 CELL_BYTES_MAX = 2000
@@ -218,7 +218,7 @@ def format_time(ms: int | None) -> Markup:
 
 
 def format_duration(ms: float | None) -> str:
-    """Format a duration for people, in its largest unit.
+    """Format a duration as readable text, in its largest unit.
 
     >>> [format_duration(each) for each in (0, 4.31, 1500, 90_000, 7_200_000, 200_000_000, None)]
     ['0 ms', '4.3 ms', '1.5 s', '90 s', '2.0 h', '2.3 d', '-']
@@ -234,7 +234,7 @@ def format_duration(ms: float | None) -> str:
 
 
 def format_count(count: int) -> str:
-    """Format a number of things for people.
+    """Format a number with thousands separators.
 
     >>> format_count(12_345)
     '12,345'
@@ -243,7 +243,7 @@ def format_count(count: int) -> str:
 
 
 def format_age(ms: int | None, now_ms: int) -> str:
-    """Format the time since `ms` for people.
+    """Format the time since `ms` as readable text.
 
     >>> format_age(1000, 61_000), format_age(2000, 1000)
     ('60 s ago', 'in the future')
@@ -260,7 +260,7 @@ def parse_number(values: Mapping[str, str] | Any, name: str, most: int) -> int:
 
 
 def slice_page(items: Sequence[Any], at: int, size: int) -> tuple[Sequence[Any], int | None, int | None]:
-    """Return the part of a list that begins at `at`, and where the parts before and after it begin, if any.
+    """Return the part of a list that begins at `at`, and the positions of the parts before and after it, if any.
 
     >>> slice_page("abcdefg", 3, 3)
     ('def', 0, 6)

@@ -235,7 +235,9 @@ class Sessions:
         """Held while a password is checked, because each check takes much memory."""
         self._lines: dict[tuple[str, str], SignInQueue] = {}
         self._checked: dict[bytes, str] = {}
-        """Secrets of the sessions of scripts, which send name and password each time, by the digest of both."""
+        """Secret of each script's session, by the digest of the name and password that the script sends with each
+        request.
+        """
         load_users(file)
         if file and Path(file).stat().st_mode & stat.S_IROTH:
             log.warning("other users may read %s, and guess passwords from it: chmod o-r %s", file, file)
@@ -277,7 +279,10 @@ class Sessions:
         return secret
 
     async def check(self, name: str, password: str, address: str = "") -> bool:
-        """Return whether this is a user, without the cost of a password for each request. Raises as `begin`."""
+        """Return whether this is a user's name and password. Raises as `begin`.
+
+        The result is remembered, so that the password need not be hashed for each request.
+        """
         digest = hashlib.sha256(f"{name}\0{password}".encode("utf-8", "backslashreplace")).digest()
         if self.get(self._checked.get(digest)) is not None:
             return True
