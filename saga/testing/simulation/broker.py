@@ -1,4 +1,4 @@
-"""An in-memory broker behind the simulated network. Each process has a broker of its own; all brokers share one
+"""An in-memory broker behind the simulated network. Each process has its own broker object. All of these share one
 cluster.
 """
 
@@ -20,7 +20,7 @@ from saga.testing.simulation.network import HOP_S_FIRST, Backend, Effect, Networ
 
 
 class MemberConnection(Protocol):
-    """The parts of a process's broker that a group member uses."""
+    """What a group member uses of its process's broker."""
 
     process: Process
     cluster: Cluster
@@ -30,7 +30,7 @@ class MemberConnection(Protocol):
 
 
 class SimulatedMember:
-    """A member of a consumer group: see `saga.broker.port.Membership` for the promises."""
+    """A member of a consumer group: see `saga.broker.port.Membership` for the guarantees."""
 
     def __init__(self, broker: MemberConnection, subscription: Subscription, listener: Listener) -> None:
         self.topics, self.identity = list(subscription.topics), subscription.identity
@@ -42,22 +42,23 @@ class SimulatedMember:
         self._group = broker.cluster.group(subscription.group)
         self._id = 0
         self._at: dict[Partition, int] = {}
-        """Partitions of this member, with the offset to read next."""
+        """For each partition of this member, the offset to read next."""
         self._log_ids: dict[Partition, str] = {}
-        """Log id under which each partition is read, as of this member's last check."""
+        """For each partition, the log id that it had when this member last checked it."""
         self._granted: dict[Partition, int] = {}
-        """Number of the group's grant under which this member took each partition."""
+        """For each partition, the number of the group's grant with which this member took it; see
+        `SimulatedGroup.grants`.
+        """
         self._left: set[Partition] = set()
-        """Partitions whose previous owner did not leave them properly, so their messages may be in progress."""
+        """Partitions that their previous owner did not leave properly, so their messages may be in progress."""
         self._readable: set[Partition] = set()
         self._behind: dict[Partition, None] = {}
-        """Partitions with unread records, in the order in which they are read: the one not read for longest is first.
-        """
+        """Partitions with unread records. The first one is read next, because it was not read for the longest time."""
         self._news = asyncio.Event()
         self._changed = asyncio.Event()
         self._woken = False
         self._next_s = 0.0
-        """Time before which `poll` returns no record, while a fault limits the service to one record at a time."""
+        """Time until which `poll` returns no record, while a fault limits the service to one record at a time."""
         self._broken: BaseException | None = None
         self._placed = False
         """True once this member has handled an assignment of the group."""
@@ -159,10 +160,10 @@ class SimulatedMember:
         return {partition: committed.get(partition, 0) for partition in ours}
 
     async def _wait_for_answer(self) -> None:
-        """Wait as long as a request to the broker takes. Raises `BrokerUnavailable`.
+        """Wait as long as a request to the broker takes. Raises `BrokerUnavailable` if the broker cannot be reached.
 
-        The wait is not numbered as an operation of the fault plan, because it changes nothing. So it does not shift the
-        numbers of operations in recorded schedules.
+        The request is not numbered as an operation of the fault plan, because it changes nothing. So it does not shift
+        the numbers of operations in recorded schedules.
         """
         self._check()
         arrived = asyncio.Event()
@@ -210,13 +211,13 @@ class SimulatedMember:
         return self._cluster.partitions_of(topic)
 
     def has_news(self, partition: Partition) -> None:
-        """Record that the partition has unread records, if this member may read it."""
+        """Note that the partition has unread records, if this member may read it."""
         if partition in self._readable:
             self._behind[partition] = None
             self._news.set()
 
     def on_change(self) -> None:
-        """Start a check of the assignment, once the broker's notice of a change has arrived."""
+        """Check the assignment again, once the broker's notice of a change has arrived at this member."""
         cut_s = self._network.cut_for_s(self.process, "broker")
         if self.process.alive:
             self._network.later(cut_s + HOP_S_FIRST, self.on_change if cut_s else self._changed.set)
@@ -227,7 +228,7 @@ class SimulatedMember:
         self._id = self._group.enter(self)
 
     async def follow(self) -> None:
-        """Take and give up partitions as the group changes, until cancelled."""
+        """Take and give up partitions whenever the group changes, until cancelled."""
         try:
             while True:
                 await self._changed.wait()
@@ -239,7 +240,7 @@ class SimulatedMember:
             self._news.set()
 
     async def leave(self) -> None:
-        """Give back all partitions, and leave the group."""
+        """Give up all partitions, and leave the group."""
         await self._revoke(list(self._at))
         await self._wait_until_reachable()
         self._group.leave(self._id)
@@ -256,7 +257,7 @@ class SimulatedMember:
             await heals.wait()
 
     async def _step(self) -> None:
-        """Take or give up partitions, as the group's current assignment requires."""
+        """Take or give up partitions according to the group's current assignment."""
         await self._wait_until_reachable()
         if self._id not in self._group.members:  # the group considers this member dead
             self._lose(list(self._at))
@@ -281,7 +282,7 @@ class SimulatedMember:
             self._network.later(max(0.0, patience_s) + HOP_S_FIRST, self.on_change)
 
     async def _look_at_logs(self) -> None:
-        """Start reading from the beginning in partitions whose topic was deleted and created again."""
+        """Find partitions whose topic was deleted and created again, and read them from the beginning."""
         for partition, at in list(self._at.items()):
             log_id = self._cluster.log_id(partition.topic)
             if log_id != self._log_ids[partition]:
@@ -342,7 +343,7 @@ class SimulatedMember:
             self._network.later(SILENCE_S, self.leave_as_dead)
 
     def leave_as_dead(self) -> None:
-        """Remove this member from the group as one that is considered dead."""
+        """Remove this member from the group, because the group considers it dead."""
         self._group.leave(self._id)
         self.on_change()
 
@@ -354,7 +355,7 @@ DELIVERED_S = 0.002
 
 
 class SimulatedBroker:
-    """A broker for one process; all processes share one cluster. See `saga.broker.port.Broker` for the promises."""
+    """A broker for one process; all processes share one cluster. See `saga.broker.port.Broker` for the guarantees."""
 
     record_bytes_max = RECORD_BYTES_MAX
     creates_topics = True
@@ -364,7 +365,7 @@ class SimulatedBroker:
     ) -> None:
         """Create a broker that is not open yet.
 
-        `retention_s`: time after which the services have forgotten a saga.
+        `retention_s`: time after which the services forget a saga.
         """
         self.cluster, self.process, self.network = cluster, process, network
         self.members: list[SimulatedMember] = []
@@ -438,9 +439,7 @@ class SimulatedBroker:
     def _append(
         self, batch: Sequence[Outgoing], planned: PlannedFault | None, draws: tuple[float, float, float, float]
     ) -> None:
-        """Append the batch, and apply the fault planned for this publish, if any. Called when the publish reaches the
-        cluster.
-        """
+        """Append the batch when the publish reaches the cluster. Apply the fault planned for this publish, if any."""
         delay_s, beside = DELIVERED_S * draws[2], 0
         if planned is None:
             for message in batch:
@@ -483,12 +482,12 @@ def _type_of(message: Outgoing) -> str:
 
 
 NEWER = b"\xc3\x01" + bytes(range(8))
-"""First bytes of a value in single-object encoding whose schema is in no contracts folder."""
+"""How a value in single-object encoding begins if its schema is in no contracts folder."""
 
 
 def make_unreadable(message: Outgoing, planned: PlannedFault, drawn: float) -> Outgoing:
-    """Return another message of the same saga and type that no service can handle, because its schema is unknown or its
-    bytes are not Avro.
+    """Return another message of the same saga and type that no service can handle. Its schema is unknown, or its bytes
+    are not Avro.
     """
     value = message.value or b""
     headers = [(name, text) for name, text in message.headers if name != "ce_id"]

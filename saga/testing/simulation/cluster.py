@@ -20,7 +20,7 @@ SILENCE_S = 10.0
 
 
 class JoinedMember(Protocol):
-    """A member of a group, as the broker sees it."""
+    """What the broker needs of a member of a group."""
 
     topics: list[str]
     identity: MemberIdentity | None
@@ -36,7 +36,9 @@ class JoinedMember(Protocol):
 
 @dataclass(slots=True)
 class SimulatedGroup:
-    """One consumer group, as the broker knows it. Its methods take no time; members and network add the delays."""
+    """One consumer group, as the broker knows it. Its methods take no simulated time; the members and the network add
+    the delays.
+    """
 
     name: str
     members: dict[int, JoinedMember] = field(default_factory=dict)
@@ -44,18 +46,20 @@ class SimulatedGroup:
     owner: dict[Partition, int] = field(default_factory=dict)
     """Current owner of each partition. A partition without an entry has none."""
     target: dict[Partition, int] = field(default_factory=dict)
-    """Member to which each partition is assigned. It becomes the owner when it takes the partition."""
+    """For each partition, the member that it is assigned to. This member becomes the owner when it takes the
+    partition.
+    """
     committed: dict[Partition, int] = field(default_factory=dict)
     committed_in: dict[Partition, str] = field(default_factory=dict)
-    """Id of the log to which each committed offset belongs."""
+    """For each committed offset, the id of the log that it belongs to."""
     since_s: float = 0.0
     """Time at which the assignment last changed."""
     rotation: int = 0
     grants: dict[Partition, int] = field(default_factory=dict)
-    """How often each partition was granted to a member. A commit under an earlier grant is rejected."""
+    """For each partition, how often it was granted to a member. The broker rejects a commit under an earlier grant."""
     in_progress: set[Partition] = field(default_factory=set)
-    """Partitions with messages that may be in progress. Their owner marks them, and removes the mark when it leaves
-    them properly.
+    """Partitions with messages that may be in progress. Their owner marks them. It removes the mark if it leaves them
+    properly.
     """
     _joined: int = 0
 
@@ -67,14 +71,14 @@ class SimulatedGroup:
         return self._joined
 
     def leave(self, id_: int) -> None:
-        """Remove a member, even if it does not know of this."""
+        """Remove a member, even if it does not notice."""
         if self.members.pop(id_, None) is not None:
             self.owner = {partition: owner for partition, owner in self.owner.items() if owner != id_}
             self.balance()
 
     def balance(self) -> None:
-        """Assign the partitions to the members by ranges, topic by topic, so that a member gets partitions of equal
-        number from all topics.
+        """Assign the partitions to the members in ranges, topic by topic, so that a member gets the partitions with the
+        same numbers in all topics.
         """
         target: dict[Partition, int] = {}
         ids = list(self.members)
@@ -91,7 +95,7 @@ class SimulatedGroup:
         self.notify_members()
 
     def notify_members(self) -> None:
-        """Notify each member that something has changed."""
+        """Notify every member of a change in the group."""
         for member in self.members.values():
             member.on_change()
 
@@ -105,10 +109,10 @@ class SimulatedGroup:
     def take(
         self, id_: int, partitions: Sequence[Partition], begins: Callable[[Partition], int]
     ) -> dict[Partition, int]:
-        """Make the member the owner of the partitions that are assigned to it, and return each of these with the offset
-        to read from.
+        """Make the member the owner of those partitions that are assigned to it. Return each of them with the offset to
+        read from.
 
-        `begins`: function that returns the start offset of a partition for which the group has committed none.
+        `begins`: returns the offset to start from in a partition for which the group has no committed offset.
         """
         if id_ not in self.members:
             return {}
@@ -135,7 +139,7 @@ class SimulatedGroup:
         log_ids: Mapping[Partition, str],
     ) -> None:
         """Commit offsets under the grants that the member had when it sent the request. Raises `Fenced` if a partition
-        was granted again since.
+        has been granted again since then.
         """
         self._check(id_, offsets, grants)
         self.committed.update(offsets)
@@ -150,8 +154,8 @@ class SimulatedGroup:
         *,
         in_progress: bool,
     ) -> None:
-        """Commit these offsets, and record whether messages of the partitions may be in progress. Raises `Fenced` as
-        `commit` does.
+        """Commit these offsets, and record whether messages of the partitions may be in progress. Raises `Fenced` like
+        `commit`.
         """
         self.commit(id_, offsets, grants, log_ids)
         if in_progress:
@@ -176,29 +180,29 @@ class PartitionLog:
     """The log of one partition."""
 
     id: str = ""
-    """Id of the topic's log. Each creation of the topic gives a new one."""
+    """Id of the topic's log. A topic gets a new one each time it is created."""
     records: list[Record] = field(default_factory=list)
     begins: int = 0
-    """Offset of the first record that was not removed."""
+    """Offset of the first record that has not been removed."""
     visible: int = 0
     """Number of records that are visible to readers."""
     due_s: float = 0.0
-    """Time at which the last record becomes visible. A later record becomes visible no earlier."""
+    """Time at which the last record becomes visible. Later records become visible at this time or later."""
 
 
 class Cluster:
-    """Logs and groups, shared by all processes."""
+    """The logs and consumer groups of the simulated broker, shared by all processes."""
 
     def __init__(self, network: Network, began_ms: int = BEGINNING_MS) -> None:
-        """Create an empty cluster. `began_ms`: time of day when the event loop's time was 0."""
+        """Create an empty cluster. `began_ms`: time of day at time 0 of the event loop."""
         self.topics: dict[str, list[PartitionLog]] = {}
         self.groups: dict[str, SimulatedGroup] = {}
         self.log: list[Record] = []
         """All records in the order in which they were appended."""
         self.spoiled: set[str] = set()
-        """Sagas for which the cluster has a message that no service can handle."""
+        """Sagas that got a message that no service can handle, or a repeated one after the retention."""
         self.broken: dict[Partition, int] = {}
-        """Offset of the unreadable record of each partition that has one."""
+        """For each partition with an unreadable record, the offset of this record."""
         self._network, self._began_ms = network, began_ms
         self._creations: dict[str, int] = {}
         """How often each topic was created."""
@@ -214,7 +218,7 @@ class Cluster:
                 )
 
     def _create_logs(self, topic: str, partitions: int) -> list[PartitionLog]:
-        """Return new logs of a topic, with a log id that was never used before."""
+        """Create the logs of a topic, with a log id that was never used before."""
         number = self._creations[topic] = self._creations.get(topic, 0) + 1
         return [PartitionLog(id=f"{topic}-{number}") for _ in range(partitions)]
 
@@ -225,8 +229,8 @@ class Cluster:
     def recreate(self, topic: str, *, kept: bool) -> None:
         """Delete a topic and create it again.
 
-        `kept`: whether the records that some group has not finished are published again. Then no record is lost, but
-        the same records have other offsets.
+        `kept`: True to publish again the records that some group has not finished. Then no record is lost, but the same
+        records have other offsets.
         """
         old, new = self._logs(topic), self._create_logs(topic, len(self._logs(topic)))
         self.topics[topic] = new
@@ -240,7 +244,7 @@ class Cluster:
                 self._network.later(LOOK_S * self._network.chance.draw(f"{topic} {new[0].id}"), member.on_change)
 
     def _find_finished_offset(self, partition: Partition, log: PartitionLog) -> int:
-        """Return the offset below which every group that reads a partition has finished; 0 if none reads it."""
+        """Return the offset below which all groups that read the partition have finished; 0 if no group reads it."""
         groups = [each for each in self.groups.values() if partition in each.target]
         ends = [
             each.committed.get(partition, 0) if each.committed_in.get(partition) == log.id else 0 for each in groups
@@ -258,7 +262,7 @@ class Cluster:
         return {Partition(t, n): len(log.records) for t, logs in self.topics.items() for n, log in enumerate(logs)}
 
     def end(self, partition: Partition) -> int:
-        """Return the end offset of the partition. Records before it may not yet be visible to readers."""
+        """Return the end offset of the partition. The last records before it may not be visible to readers yet."""
         return len(self.topics[partition.topic][partition.number].records)
 
     def read(self, partition: Partition, offset: int, records_max: int) -> list[Record]:
@@ -268,17 +272,17 @@ class Cluster:
         ]
 
     def remove(self, before: Mapping[Partition, int]) -> None:
-        """Remove the records below these offsets, whether or not they were read."""
+        """Remove the records below these offsets, even if they were not read yet."""
         for (topic, number), offset in before.items():
             self.topics[topic][number].begins = offset
 
     def begins(self, partition: Partition) -> int:
-        """Return the offset of the first record that was not removed."""
+        """Return the offset of the first record that has not been removed."""
         return self.topics[partition.topic][partition.number].begins
 
     def since(self, partition: Partition, time_ms: int) -> int:
-        """Return the offset of the first record that was appended at `time_ms` or later; for 0 the beginning of the
-        log.
+        """Return the offset of the first record that was appended at `time_ms` or later. If `time_ms` is 0, return the
+        beginning of the log.
         """
         records = self.topics[partition.topic][partition.number].records
         later = (record.offset for record in records if record.time_ms >= time_ms)
@@ -301,7 +305,7 @@ class Cluster:
         return max(0, self.topics[partition.topic][partition.number].visible - offset)
 
     def check(self, messages: Sequence[Outgoing]) -> None:
-        """Check the messages. Raises `BrokerError` for one that no broker accepts."""
+        """Raise `BrokerError` for a message that no broker accepts."""
         for message in messages:
             self._logs(message.topic)
             if (size := record_size(message)) > RECORD_BYTES_MAX:
@@ -310,8 +314,8 @@ class Cluster:
                 )
 
     def append(self, message: Outgoing, delay_s: float, beside: int = 0) -> None:
-        """Append the message to the partition of its key, or to the partition `beside` numbers after it. Readers see
-        the record `delay_s` later.
+        """Append the message to the partition of its key, or to the partition `beside` numbers after it. The record
+        becomes visible to readers `delay_s` later.
         """
         logs = self._logs(message.topic)
         number = (partition_of(message.key, len(logs)) + beside) % len(logs)
@@ -320,7 +324,7 @@ class Cluster:
         self._append(logs[number], record, now_s + delay_s)
 
     def _append(self, log: PartitionLog, record: Record, due_s: float) -> None:
-        """Append a record with its offset, time and log id; readers see it at `due_s`."""
+        """Append a record with its offset, time and log id. It becomes visible to readers at `due_s`."""
         now_s = asyncio.get_running_loop().time()
         time_ms = self._began_ms + int(now_s * 1000)
         record = record._replace(offset=len(log.records), time_ms=time_ms, log_id=log.id)

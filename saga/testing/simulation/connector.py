@@ -2,8 +2,8 @@
 the topics that the service consumes.
 
 Like the real connector it merges rapid writes of one document into the last of them. It saves its position only now and
-then, so after its death a range of changes is delivered again. Writes that were merged stay merged when they are
-delivered again.
+then, so after a crash it delivers a range of changes again. Writes that were merged stay merged when they are delivered
+again.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ from saga.testing.simulation.store import Disk, Mutation, wake
 
 
 class ConnectorRecord(Struct, frozen=True, kw_only=True):
-    """One record as the connector publishes it."""
+    """One record that the connector publishes."""
 
     key: str
     cas: int
-    """Version of the document: nanoseconds since 1970, unique among the versions of the document."""
+    """Version of the document: nanoseconds since 1970, different for each version."""
     number: int
     """Sequence number of the change in its vBucket."""
     revision: int
@@ -43,14 +43,14 @@ class ConnectorRecord(Struct, frozen=True, kw_only=True):
     expired: bool = False
 
     def encode_raw(self) -> bytes:
-        """Return the record in the format of `RawJsonWithMetadataSourceHandler`."""
+        """Encode the record as `RawJsonWithMetadataSourceHandler` does."""
         told = self._metadata()
         if self.content is not None:
             told["content"] = Raw(self.content)
         return msgspec.json.encode(told)
 
     def encode_default(self, *, enveloped: bool) -> bytes:
-        """Return the record in the format of `DefaultSchemaSourceHandler` with `JsonConverter`.
+        """Encode the record as `DefaultSchemaSourceHandler` does with `JsonConverter`.
 
         `enveloped`: whether the JSON contains the schema, as with `schemas.enable`.
         """
@@ -79,12 +79,12 @@ class ConnectorRecord(Struct, frozen=True, kw_only=True):
 READ_MAX = 20
 """Maximum number of mutations that are read together."""
 LAG_S_MAX = 2.0
-"""Maximum time in seconds between a change and its reading. Writes that happen meanwhile may be merged."""
+"""Maximum time in seconds from a change until the connector reads it. Writes in between may be merged."""
 AGAIN_S = 0.5
 """Pause in seconds after a failure."""
 TAKEN_OVER_S = 6.0
-"""Minimum time in seconds after which another process takes over from a dead one. By then everything that the dead one
-sent has arrived. Kafka Connect waits for minutes.
+"""Minimum time in seconds until another process takes over from a dead one. By then everything that the dead one sent
+has arrived. Kafka Connect waits for minutes.
 """
 
 
@@ -103,7 +103,7 @@ class LoggedMutation(NamedTuple):
 
 
 class SimulatedConnector:
-    """The connector of one service. It holds the state that outlives the connector's process."""
+    """The connector of one service, with the state that survives a crash of the connector's process."""
 
     def __init__(self, service: str, disk: Disk, network: Network, now_s: Callable[[], float]) -> None:
         self._service, self._network, self._now_s = service, network, now_s
@@ -133,7 +133,7 @@ class SimulatedConnector:
     # ---------------------------------------------------------------- its process
 
     async def run(self, process: Process, broker: SimulatedBroker, clock: Clock, stop: asyncio.Event) -> None:
-        """Deliver changes, beginning after the saved position, until `stop` is set."""
+        """Deliver changes, starting after the saved position, until `stop` is set."""
         position = self._saved
         while await self._has_news(position, stop):
             await clock.sleep(LAG_S_MAX * clock.chance() ** 4)
@@ -156,7 +156,7 @@ class SimulatedConnector:
                     await self._save(process, position)
 
     async def _has_news(self, position: int, stop: asyncio.Event) -> bool:
-        """Wait for a change to deliver and return True; return False if the process must stop."""
+        """Wait for a change to deliver, and return True; return False if the process must stop."""
         while not stop.is_set() and not (self._mutations and self._mutations[-1].number > position):
             loop = asyncio.get_running_loop()
             waiting: Future[None] = loop.create_future()
@@ -168,7 +168,7 @@ class SimulatedConnector:
         return not stop.is_set()
 
     async def _read(self, process: Process, position: int) -> tuple[list[Outgoing], int]:
-        """Read changes after a position, and return their records and the position of the last one."""
+        """Read changes after a position. Return their records, and the position of the last one."""
 
         def land(planned: PlannedFault | None, draws: tuple[float, float, float, float]) -> tuple[list[Outgoing], int]:
             after = position

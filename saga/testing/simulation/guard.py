@@ -2,12 +2,12 @@
 names the line of code responsible.
 
 Nothing is patched. While the guard is active, the interpreter reports (`sys.setprofile`) every C function that Python
-code calls in this thread. Every such use ends in one of a few C functions: `uuid.uuid4` in `os.urandom`, `Thread.start`
-in `_thread.start_new_thread`. The start of a thread is detected; calls within the thread are not.
+code calls in this thread. Every use of these things ends in one of a few C functions: `uuid.uuid4` in `os.urandom`,
+`Thread.start` in `_thread.start_new_thread`. The guard detects the start of a thread, but not calls within the thread.
 
-Not detected are calls made by C code itself, as in libraries written in C, or in `map(f, ...)`, `functools.partial(f)`
-and `defaultdict(f)` if `f` is such a function. `time.localtime()` is not reported, because with an explicit time it is
-harmless.
+The guard does not detect calls made by C code itself, as in libraries written in C, or in `map(f, ...)`,
+`functools.partial(f)` and `defaultdict(f)` if `f` is such a function. It does not report `time.localtime()`, which is
+harmless with an explicit time.
 """
 
 import _socket
@@ -33,12 +33,12 @@ from saga.errors import SagaError
 Profiler: TypeAlias = Callable[[FrameType, str, object], None]
 
 CAUGHT_MAX = 20
-"""Maximum number of stray calls that are kept. One is enough to fail a test."""
+"""Maximum number of stray calls that are recorded. One is enough to fail a test."""
 
 
 class StrayKind(NamedTuple):
-    """A kind of stray call. A stray call uses something that a simulated world replaces or does not have, such as real
-    time or threads.
+    """A kind of stray call. A call is stray if it uses something that a simulated world replaces or does not have, such
+    as real time or threads.
     """
 
     why: str
@@ -59,18 +59,18 @@ NETWORK = StrayKind("has no network", _FAKE)
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A call of a function whose result or effect is outside the simulated world."""
+    """A call whose result or effect comes from outside the simulated world, and the line of code responsible."""
 
     what: str
-    """Name of the called C function: `time.time`."""
+    """Name of the called C function, such as `time.time`."""
     file: str
     line: int
     function: str
-    """Function in which the call is made, directly or through another function."""
+    """Function that contains the responsible line."""
     remedy: str
     why: str
     through: str | None = None
-    """Function that the line calls, if that is not `what` itself: `uuid.uuid4`."""
+    """Function that the responsible line calls, such as `uuid.uuid4`; `None` if it calls `what` itself."""
 
     def __str__(self) -> str:
         through = f" through {self.through}" if self.through else ""
@@ -87,10 +87,10 @@ class Guard:
     """
 
     caught: list[Stray] = field(default_factory=list)
-    """Stray calls that were detected, without repetitions of the same function in the same line."""
+    """The detected stray calls. The same function in the same line is recorded once."""
     active: bool = False
-    """True if the guard detects calls, or did so in its last block. False if another profiler was already set, which
-    the guard does not replace.
+    """True if the guard detects calls, or did so in its last block. False if another profiler was already set, because
+    the guard does not replace it.
     """
     _entered: int = 0
     _profiler: Profiler | None = None
@@ -117,7 +117,7 @@ class Guard:
             raise SagaError(str(self.caught[0]))
 
     def _record_stray_call(self, frame: FrameType, called: object) -> None:
-        """Record the call if it is a stray one. `called` is `None` when a socket is created."""
+        """Record the call if it is stray. `called` is `None` if the frame creates a socket."""
         if (
             len(self.caught) < CAUGHT_MAX
             and (call := _identify_stray_call(called, frame))
@@ -129,10 +129,10 @@ class Guard:
 
 
 def _make_profiler(look: Callable[[FrameType, object], None]) -> Profiler:
-    """Return the profiler. The interpreter calls it for every call and return in this thread, so it must return quickly
-    for nearly all of them.
+    """Return a profiler that passes possible stray calls to `look`. The interpreter calls it for every call and return
+    in this thread, so it must return quickly for nearly all of them.
 
-    It is a plain function because a method would take 25 % longer.
+    It is a plain function, because a method would take 25 % longer.
     """
 
     def profiler(frame: FrameType, event: str, called: object) -> None:
@@ -149,7 +149,7 @@ def _make_profiler(look: Callable[[FrameType, object], None]) -> Profiler:
 
 
 class Call(NamedTuple):
-    """A stray C function: its name as shown in messages, and its kind."""
+    """A stray C function, with its name as shown in messages, and its kind."""
 
     what: str
     kind: StrayKind
@@ -189,13 +189,14 @@ _OF_SOCKETS = frozenset({"connect", "connect_ex", "bind", "listen", "_accept", "
 _POLLS = frozenset({"epoll", "poll", "kqueue", "devpoll"})
 _NAMES = frozenset({f.__name__ for f in _FUNCTIONS} | set(_OF_DATES) | _OF_SOCKETS | {"seed", "poll", "control"})
 _SOCKET_MADE = socket.socket.__init__.__code__
-"""Code of the Python function that creates a socket. It is watched because the interpreter does not report its C part.
+"""Code of the Python function that creates a socket. The guard watches it because the interpreter does not report the C
+part of creating a socket.
 """
 _SEEDED = random.Random.seed.__code__
 
 
 def _identify_stray_call(called: object, frame: FrameType) -> Call | None:
-    """Return the name and kind of the call if it is a stray one, else `None`. Runs none of the caller's code."""
+    """Return the name and kind of the call if it is stray, else `None`. No code of the caller is run."""
     if called is None:  # the only Python function that is watched
         return Call("socket.socket", NETWORK)
     assert isinstance(called, BuiltinFunctionType)
@@ -216,7 +217,7 @@ def _identify_stray_call(called: object, frame: FrameType) -> Call | None:
 
 def _identify_seeding(owner: object, frame: FrameType) -> Call | None:
     """Return the call if it seeds the shared random generator (`random.seed(...)`), or creates a `random.Random()`
-    without a seed.
+    without a seed; else `None`.
     """
     if owner is random._inst:
         return Call("random.seed", CHANCE)
@@ -228,7 +229,7 @@ def _identify_seeding(owner: object, frame: FrameType) -> Call | None:
 
 
 class CodeOwner(Enum):
-    """Who owns the code in a file."""
+    """Whose code a file contains."""
 
     THEIRS = auto()
     THIRD_PARTY = auto()
@@ -240,7 +241,7 @@ class CodeOwner(Enum):
 
 
 class Caller(NamedTuple):
-    """The line of code that makes a stray call, and that must be changed."""
+    """The line of code that leads to a stray call and must be changed."""
 
     file: str
     line: int
@@ -249,8 +250,8 @@ class Caller(NamedTuple):
 
 
 _INNOCENT = frozenset({"hypothesis", "importlib", "linecache", "logging", "structlog", "traceback", "warnings"})
-"""Libraries whose use of time and chance does not affect a run, because they log the time, load a module, or have a
-seed of their own.
+"""Libraries whose use of time and chance does not affect a run: they log the time, load a module, or have a seed of
+their own.
 """
 _SAGA = Path(__file__).parents[2]
 _FOLDERS = (
@@ -263,8 +264,8 @@ _FOLDERS = (
 
 @lru_cache(maxsize=1024)
 def _owner_of(file: str) -> CodeOwner:
-    """Return the owner of a file's code. The order of the folders matters, because site-packages is inside the standard
-    library's folder.
+    """Return the owner of a file's code. Folders are checked in a fixed order, because site-packages is inside the
+    standard library's folder.
     """
     if file.startswith("<frozen "):
         return CodeOwner.STANDARD
@@ -284,7 +285,7 @@ def _find_culprit(frame: FrameType | None) -> Caller | None:
     caused by the user.
 
     The search ends at the frames of the world itself, because the test that runs the world is not to blame. If there is
-    no line of the user's code, return a line of a library that the user chose, or of the toolkit.
+    no line of the user's code, return a line in a library that the user chose, or in the toolkit.
     """
     hooks = [
         getattr(hook, "__code__", None) for hook in gc.callbacks
@@ -307,8 +308,8 @@ def _find_culprit(frame: FrameType | None) -> Caller | None:
 
 
 def _find_next_best(path: Sequence[tuple[FrameType, CodeOwner]]) -> int | None:
-    """Return the index of the frame to name if none is the user's, or `None`. This is the frame of generated code in a
-    user's file, the outermost one in a library, or the nearest one in the toolkit.
+    """Choose the frame to name if none is the user's: generated code in a user's file, the outermost frame in a
+    library, or the nearest frame in the toolkit. Return its index, or `None` if there is no such frame.
     """
     of = {owner: [i for i, (_, there) in enumerate(path) if there is owner] for owner in CodeOwner}
     for i in of[CodeOwner.GENERATED]:
@@ -344,5 +345,7 @@ def _name_of(frame: FrameType) -> str:
 
 
 def _short_name(code: CodeType) -> str:
-    """Return the function's name without enclosing functions: `pay` also for a function defined inside another one."""
+    """Return the function's name without enclosing functions, so `pay` also for a `pay` defined inside another
+    function.
+    """
     return code.co_qualname.rpartition("<locals>.")[2]

@@ -1,5 +1,5 @@
-"""Encryption keys of a simulated world. They are in memory, the same in each run of a seed, and all processes share
-them.
+"""Encryption keys of a simulated world. They exist only in memory, are the same in each run of a seed, and are shared
+by all processes.
 """
 
 from hashlib import blake2b
@@ -9,7 +9,7 @@ from saga.errors import KeyMissing
 
 
 class SimulatedKeys:
-    """Keys of subjects. See `saga.encryption.port.Keys` for the promises."""
+    """Encryption keys of subjects. See `saga.encryption.port.Keys` for the guarantees."""
 
     def __init__(self) -> None:
         self._known: dict[str, SubjectKey | None] = {}
@@ -27,10 +27,10 @@ class SimulatedKeys:
         return self._known[name]
 
     def forget(self, subject: str) -> None:
-        """Erase the key of a subject for good."""
+        """Erase the key of a subject permanently."""
         self._known[subject_key_name(subject)] = None
 
     @property
     def has_forgotten(self) -> bool:
-        """True if the key of a subject was erased."""
+        """True if the key of any subject was erased."""
         return None in self._known.values()

@@ -1,8 +1,8 @@
 """An event loop without a real clock, threads or network. Time jumps to the next timer, and the seed decides which task
 runs next.
 
-asyncio works on this loop unchanged: tasks, futures, locks, timeouts. The loop knows to which process each callback
-belongs. So a process can die at any point without running its `finally` blocks, or freeze and continue later.
+asyncio works on this loop unchanged: tasks, futures, locks, timeouts. The loop knows which process each callback
+belongs to. So a process can die at any point without running its `finally` blocks, or freeze and continue later.
 """
 
 import asyncio
@@ -23,22 +23,22 @@ from saga.testing.fault_plans import Chance
 
 @dataclass(eq=False, slots=True)
 class Process:
-    """One life of a worker, or of an application. Everything that the process starts on the event loop carries this
-    value in its context.
+    """A process of the world during one life: a worker from one start to its end, or the application. Everything that
+    it starts on the event loop carries this value in its context.
     """
 
     name: str
-    """Name, the same in each life of the worker: `payment-1`."""
+    """Name such as `payment-1`. It stays the same when the worker is started again."""
     service: str
     life: int = 1
-    """Number of this life."""
+    """Number of this life, counted from 1."""
     alive: bool = True
     frozen: bool = False
     skew_ms: int = 0
     """Error of the process's clock, in milliseconds."""
     deferred: list[tuple[Handle, int]] = field(default_factory=list)
-    """Callbacks that became ready while the process was frozen. The number beside a callback is that of its task, if
-    the callback is a task's next step.
+    """Callbacks that became ready while the process was frozen. If a callback is a task's next step, the number beside
+    it is the number of the task, else 0.
     """
 
 
@@ -62,7 +62,7 @@ _ENDLESS = _refuse("a simulated world is run by its test: services neither run n
 
 
 class LoopWithoutSystem(AbstractEventLoop):
-    """Methods of an event loop that would need the operating system. Each raises `SagaError`."""
+    """Base class with the methods of an event loop that would need the operating system. Each raises `SagaError`."""
 
     add_reader = add_writer = remove_reader = remove_writer = _NETWORK
     create_connection = create_server = create_datagram_endpoint = create_unix_connection = _NETWORK
@@ -80,9 +80,11 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 CALLBACKS_MAX = 1_000_000
-"""Maximum number of callbacks of a run. A run with more is ended, because it would probably never finish."""
+"""Maximum number of callbacks of a run. A run with more is ended with an error, because it would probably never
+finish.
+"""
 TASKS_MAX = 2_000
-"""Number of remembered tasks beyond which finished ones are dropped."""
+"""Number of remembered tasks at which finished ones are forgotten."""
 
 
 class NotQuiet(SagaError):
@@ -90,11 +92,11 @@ class NotQuiet(SagaError):
 
 
 class WorldEnded(BaseException):
-    """Thrown into every unfinished coroutine when its world ends, including those of dead processes."""
+    """Thrown into every unfinished coroutine when its world ends, even into those of dead processes."""
 
 
 class SimulatedTimer(TimerHandle):
-    """A timer, with the process that it belongs to, and whether it keeps the run going."""
+    """A timer that knows which process it belongs to, and whether it keeps the run going."""
 
     __slots__ = ("idle", "pending", "process")
 
@@ -109,7 +111,7 @@ class SimulatedTimer(TimerHandle):
 
 
 class NumberedTask(Task[T]):
-    """A task with its number in the order of creation."""
+    """A task that knows its number in the order of creation."""
 
     def __init__(self, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], number: int, **given: Any) -> None:
         self.number = number  # set first: `Task.__init__` already schedules the first step, which needs it
@@ -124,7 +126,7 @@ class SimulatedLoop(LoopWithoutSystem):
     def __init__(self, seed: int = 0) -> None:
         self._random = Random(seed)
         self._ready: deque[tuple[Process | None, Handle, int]] = deque()
-        """Ready callbacks: process, handle, and the task's number if the callback is a task's next step."""
+        """Ready callbacks, each with its process, and with the task's number if it is a task's next step, else 0."""
         self._timers: list[tuple[float, int, SimulatedTimer]] = []
         self._now_s = 0.0
         self._number = 0
@@ -175,7 +177,7 @@ class SimulatedLoop(LoopWithoutSystem):
             asyncio._set_running_loop(before)
 
     def idle_later(self, delay_s: float, callback: Callable[[], object]) -> TimerHandle:
-        """Schedule a callback as `call_later` does, but without keeping the run going: if nothing else is left to do,
+        """Schedule a callback as `call_later` does, but without keeping the run going. If nothing else is left to do,
         the run ends before the callback.
         """
         return self._timer(self._now_s + delay_s, callback, (), None, idle=True)
@@ -190,7 +192,7 @@ class SimulatedLoop(LoopWithoutSystem):
                 self._forget(timer)
 
     def freeze(self, process: Process) -> None:
-        """Freeze a process: none of its callbacks runs before `thaw`, and all are kept until then."""
+        """Freeze a process. Its callbacks are kept and do not run before `thaw`."""
         process.frozen = True
         process.deferred += [(handle, step) for owner, handle, step in self._ready if owner is process]
         self._ready = deque(entry for entry in self._ready if entry[0] is not process)
@@ -207,7 +209,7 @@ class SimulatedLoop(LoopWithoutSystem):
         return sorted({task.get_name() for task in living if not task.done()})
 
     def end(self) -> None:
-        """End every unfinished coroutine, including those of dead processes, so that Python prints no warning about
+        """End every unfinished coroutine, even those of dead processes, so that Python prints no warnings about
         them.
         """
         self._closed = True
@@ -249,18 +251,16 @@ class SimulatedLoop(LoopWithoutSystem):
         return True
 
     def _choose(self, steps: int) -> int:
-        """Return the index of the ready task that runs next.
+        """Choose the ready task that runs next, and return its index.
 
-        The tasks are sorted by number first: asyncio iterates over sets in places, so their order of arrival can differ
-        between runs of one seed.
+        The tasks are sorted by number first, because their order of arrival can differ between runs of one seed: in
+        some places asyncio iterates over sets.
         """
         by_number = sorted(range(steps), key=lambda at: self._ready[at][2])
         return by_number[int(self._random.random() * steps)]
 
     def _advance(self, until_s: float | None) -> bool:
-        """Jump to the time of the next timer. Return True if a callback is ready then, False if there is no such
-        timer.
-        """
+        """Advance to the next timer that makes a callback ready. Return False if there is no such timer."""
         timers = self._timers
         while not self._ready:
             while timers and not timers[0][2].pending:
@@ -372,8 +372,8 @@ class SimulatedLoop(LoopWithoutSystem):
         return ended.result()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """End the run on an error in a callback that belongs to no task. An unretrieved answer of an operation does not
-        count, because the caller of that operation may have died.
+        """End the run on an error in a callback that belongs to no task. An operation's answer that was never retrieved
+        is not an error, because the caller of the operation may have died.
         """
         why = context.get("exception")
         if isinstance(why, Exception) and "handle" in context and self.failure is None:
@@ -412,7 +412,7 @@ class SimulatedLoop(LoopWithoutSystem):
 
 
 def _throw_out_task(coroutine: Any) -> None:
-    """End a coroutine wherever it is suspended. Its `finally` blocks run, but have no effect on the world."""
+    """End a coroutine wherever it is suspended. Its `finally` blocks run, but no longer affect the world."""
     for _ in range(100):  # a `finally` block may await something that would never finish
         try:
             coroutine.throw(WorldEnded())
@@ -425,7 +425,7 @@ BEGINNING_MS = round(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
 
 
 class SimulatedClock:
-    """The virtual clock of one process: see `saga.support.clock.Clock` for the promises."""
+    """The virtual clock of one process: see `saga.support.clock.Clock` for the guarantees."""
 
     __slots__ = ("_chance", "_draws", "_process")
 

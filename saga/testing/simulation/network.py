@@ -1,7 +1,7 @@
 """The network between the processes and the backends that they use. Each operation takes time, and a fault may hit it.
 
-An operation is sent; it lands, which means that it takes effect or is rejected; then its answer comes back. If the
-caller dies in between, the operation lands all the same. This module is the only place where faults are injected.
+First the operation is sent. Then it lands, which means that it takes effect or is rejected. Then its answer comes back.
+If the caller dies in between, the operation still lands. Faults are injected only in this module.
 """
 
 import asyncio
@@ -36,7 +36,9 @@ class InjectedFault(NamedTuple):
 
 
 class TraceNote(NamedTuple):
-    """Trace line: anything else, as when a process starts or is thawed, or a service reports a telemetry event."""
+    """Trace line: anything else, such as the start of a process, the end of a freeze, or a telemetry event of a
+    service.
+    """
 
     time_s: float
     process: str
@@ -56,8 +58,8 @@ class Trace:
         return [line for line in self.lines if isinstance(line, InjectedFault)]
 
     def fingerprint(self) -> str:
-        """Return a digest that is equal for two runs in which the same things happened at the same times and in the
-        same order.
+        """Return a digest of the trace. It is equal for two runs in which the same things happened at the same times
+        and in the same order.
         """
         digest = blake2b(digest_size=16)
         for line in self.lines:
@@ -79,20 +81,20 @@ def _as_text(line: OperationRecord | InjectedFault | TraceNote) -> Iterator[str]
 
 
 HOP_S_FIRST, HOP_S_SPREAD = 0.0002, 0.0008
-"""Minimum time of a message on the network, and the largest random addition, in seconds."""
+"""Time of a message on the network in seconds: the minimum, and the largest random addition to it."""
 SLOW_HOP_S = 0.04
-"""Maximum extra time of the slowest 2 % of all messages, in seconds."""
+"""Maximum extra time in seconds of a slow message. Of all messages 2 % are slow."""
 RESTART_S = 2.0
-"""Maximum time in seconds until a dead process is replaced by another one."""
+"""Maximum time in seconds until another process replaces a dead one."""
 OUTAGE_S_FIRST, OUTAGE_S_MAX = 60.0, 3 * 3600.0
-"""Bounds for the length of a service's outage, in seconds. The longest exceeds most deadlines."""
+"""Minimum and maximum length of a service's outage in seconds. The maximum exceeds most deadlines."""
 MINUTES_S, DAYS_S, YEARS_S = 600.0, 20 * 86_400.0, 3 * 365 * 86_400.0
 """Maximum clock errors in seconds: in most cases, in a few cases, and in very few cases."""
 OUT_OF_REACH = "cannot be reached"
-"""Reason of a rejection that the caller learns only after a timeout, because nothing answers."""
+"""Reason of a rejection that the caller notices only by a timeout, because nothing answers."""
 
 Effect: TypeAlias = Callable[[PlannedFault | None, tuple[float, float, float, float]], Any]
-"""Function that applies an operation when it lands. It is called with the planned fault, if any, and four random
+"""Function that applies an operation when it lands. Its arguments are the planned fault, if any, and four random
 numbers.
 """
 
@@ -103,13 +105,15 @@ class Backend:
 
     name: str
     unavailable: Callable[[str], Exception]
-    """Function that makes the error for an operation that has not happened and will not."""
+    """Makes the error for an operation that had no effect and never will."""
     unsure: Callable[[str], Exception]
-    """Function that makes the error for an operation that may have happened, or may happen later."""
+    """Makes the error for an operation that may have taken effect, or may do so later."""
 
 
 class Disruptions:
-    """Effects of faults that go beyond one operation. These methods do nothing; the world overrides them."""
+    """Effects of faults that go beyond one operation. The methods of this base class do nothing; the world overrides
+    them.
+    """
 
     def crash(self, process: Process, after_s: float) -> None:
         """Kill the process now, and start another one `after_s` later."""
@@ -118,11 +122,11 @@ class Disruptions:
         """Freeze the process for this time."""
 
     def restart_all(self) -> None:
-        """Restart every worker gracefully. Called after a fault has let a long time pass."""
+        """Restart every worker gracefully. It is called after a fault has let a long time pass."""
 
     def silence(self, who: str, time_s: float) -> None:
-        """Stop the heartbeats of this process, or of all processes of this service, for this time, because they cannot
-        reach the broker.
+        """Stop the heartbeats of this process, or of all processes of this service, for this time, because the broker
+        is out of their reach.
         """
 
     def outage(self, service: str, time_s: float) -> None:
@@ -137,19 +141,19 @@ class Disruptions:
         return ""
 
     def redeploy(self, process: Process, draws: tuple[float, float, float, float]) -> str:
-        """Restart the process as another release of its service, for a while. Return a description."""
+        """Restart the process with another release of its service, for a while. Return a description."""
         return ""
 
 
 class PendingAnswer(NamedTuple):
-    """An operation whose answer has not come back yet."""
+    """An operation that has been sent and whose answer has not come back yet."""
 
     process: Process
     backend: Backend
     operation: Operation
     answer: "Future[Any]"
     back_s: float
-    """Seconds that the answer takes on its way back."""
+    """Seconds that the answer needs for its way back."""
     is_lost: bool
 
 
@@ -160,17 +164,21 @@ class Network:
         self.chance, self.plan, self.trace = chance, plan, trace
         self.disruptions = Disruptions()
         self.context: Context = copy_context()
-        """The world's own context. A callback that runs in it belongs to no process, so it runs even if processes have
-        died.
+        """The context of the world itself. A callback in this context belongs to no process, so it still runs after
+        processes have died.
         """
         self._numbers: dict[str, int] = {}
         self._cut: dict[tuple[str, str], float] = {}
-        """Time until which a process or service cannot reach a backend, keyed by (its name, name of the backend)."""
+        """Time until which a process or service cannot reach a backend. The key is the name of the process or service,
+        and the name of the backend.
+        """
         self._full: dict[str, float] = {}
         self._slow: dict[str, tuple[float, float]] = {}
-        """For each slow backend the time until which it is slow, and the extra seconds of each operation."""
+        """For each slow backend, the time until which it is slow, and the extra seconds of each operation."""
         self._few: dict[str, tuple[float, float]] = {}
-        """For each service that gets one record at a time: until when, and the seconds between two records."""
+        """For each service that gets one record at a time, the time until which this lasts, and the seconds between two
+        records.
+        """
         self.wrong_ms = 0
         """Largest error of any process's clock so far, in milliseconds."""
 
@@ -186,7 +194,7 @@ class Network:
         effect: Effect,
     ) -> "Future[Any]":
         """Send an operation, and return a future for its result or error. If the caller dies in between, the future is
-        never done.
+        never completed.
         """
         loop = asyncio.get_running_loop()
         answer: Future[Any] = loop.create_future()
@@ -229,13 +237,13 @@ class Network:
         return answer
 
     def next_operation(self, process: Process, what: OperationKind, where: str, names: tuple[str, ...]) -> Operation:
-        """Return the next operation of a process, with its number."""
+        """Make the next operation of a process, with its number."""
         number = self._numbers[process.name] = self._numbers.get(process.name, 0) + 1
         return Operation(process.name, process.service, number, what, where, names)
 
     def survives_poll(self, process: Process, where: str, names: tuple[str, ...]) -> bool:
-        """Record that a poll returns records, and apply the fault planned for it, if any. Return True if the process is
-        still alive.
+        """Record that a poll returned records, and apply the fault planned for it, if any. Return False if the process
+        died from it.
         """
         operation = self.next_operation(process, "poll", where, names)
         planned = None if self.plan is None else self.plan.fault_at(operation, asyncio.get_running_loop().time())
@@ -249,11 +257,11 @@ class Network:
         return process.alive
 
     def later(self, delay_s: float, callback: Callable[[], object]) -> None:
-        """Schedule a call of a function in the world's own context."""
+        """Schedule a callback in the world's own context, so that it runs even if the current process dies."""
         asyncio.get_running_loop().call_later(delay_s, callback, context=self.context)
 
     def idle_later(self, delay_s: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
-        """Schedule a call for the current process, without keeping the world running."""
+        """Schedule a callback for the current process, without keeping the run going."""
         loop = asyncio.get_running_loop()
         if isinstance(loop, SimulatedLoop):
             return loop.idle_later(delay_s, callback)
@@ -264,7 +272,7 @@ class Network:
         self.trace.lines.append(TraceNote(asyncio.get_running_loop().time(), process, what))
 
     def cut_for_s(self, process: Process, backend: str) -> float:
-        """Return the seconds until the process reaches the backend again; 0 if it does now."""
+        """Return the seconds until the process can reach the backend again; 0 if it can do so now."""
         if not self._cut:
             return 0.0
         cut = self._cut
@@ -272,7 +280,7 @@ class Network:
         return max(0.0, until_s - asyncio.get_running_loop().time())
 
     def every_s(self, process: Process) -> float:
-        """Return the minimum seconds between two records that the process gets; 0 if there is no such limit."""
+        """Return the minimum seconds between two records that the process gets; 0 if it is not limited."""
         until_s, every_s = self._few.get(process.service, (0.0, 0.0))
         return every_s if asyncio.get_running_loop().time() < until_s else 0.0
 
@@ -285,8 +293,8 @@ class Network:
         effect: Effect,
         draws: tuple[float, float, float, float],
     ) -> Any:
-        """Apply the operation and return its result. If it raises, return the exception, because that too is an answer
-        that has to travel back.
+        """Apply the operation and return its result. If it raises an exception, return that, because an error has to
+        travel back to the caller too.
         """
         try:
             given, result = effect(planned, draws), "done"
@@ -333,8 +341,8 @@ class Network:
     def _find_refusal(
         self, process: Process, backend: Backend, what: OperationKind, planned: PlannedFault | None
     ) -> str | None:
-        """Return the reason why the backend rejects the operation, so that it never happens; `None` if the backend
-        accepts it.
+        """Return why the backend rejects the operation, so that it never takes effect; `None` if the backend accepts
+        it.
         """
         if planned is not None and planned.kind == "throttle":
             return "too many requests"
@@ -409,15 +417,15 @@ class Network:
 
 
 def _slow_s(draws: tuple[float, float, float, float]) -> float:
-    """Return the extra seconds of a slow call. They are shorter than the timeout of calls, so the call is not retried
-    because of them.
+    """Return the extra seconds of a slow call. They are shorter than the timeout of calls, so they do not cause a
+    retry.
     """
     return 1 + 3 * draws[2]
 
 
 def _wrong_ms(draws: tuple[float, float, float, float]) -> int:
-    """Return a clock error in milliseconds, ahead or behind: minutes in most cases, days in a few, years in very
-    few.
+    """Return a clock error in milliseconds, ahead or behind. In most cases it is minutes, in a few days, and in very
+    few years.
     """
     way = 1 if draws[2] >= 0.5 else -1
     rare, much = abs(2 * draws[2] - 1), draws[3]

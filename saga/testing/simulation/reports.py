@@ -1,4 +1,4 @@
-"""Report of a failing run: seed, invariant, faults, timeline, and how to repeat it."""
+"""Report a failing run: seed, invariant, faults, timeline, and how to repeat it."""
 
 import inspect
 import re
@@ -31,14 +31,14 @@ from saga.testing.world import DocumentWrite
 DEAD_MAX, REASON_MAX = 3, 160
 """Maximum number of dead letter reasons in a summary, and maximum length of each in characters."""
 SAGAS_MAX = 3
-"""Maximum number of sagas for which the timeline shows all. If there are more, it shows only those that the failure
-names.
+"""Maximum number of sagas that a timeline shows completely. If a run has more, the timeline shows only the sagas that
+the failure names.
 """
 
 
 def report(failed: FailedScenario, name: str) -> str:
-    """Return the report of a failure for people. It is complete, so that nobody must run the test again to understand
-    it.
+    """Return the report of a failure as readable text. It contains everything needed to understand the failure without
+    running the test again.
     """
     small, first = failed.shrunk.run, failed.first
     lines = [f"seed {first.schedule.seed} of {name} fails: {_describe_failure(small.failure)}"]
@@ -66,7 +66,7 @@ def report(failed: FailedScenario, name: str) -> str:
 
 
 def summary(tally: Tally) -> str:
-    """Return one line about all runs."""
+    """Summarise all runs in one line."""
     parts = [*tally.mistakes, count_noun(tally.runs, "run")]
     if tally.events or not tally.documents:
         parts.append(f"{count_noun(tally.events, 'event')} published")
@@ -95,7 +95,7 @@ def _list_published(run: Run) -> list[int]:
 
 
 def _name_published(run: Run) -> str:
-    """Return the noun for what the test has published or written."""
+    """Return the noun for what the test has published or written: events, documents, or both."""
     written = [isinstance(each, DocumentWrite) for each in run.world.published]
     return "document" if written and all(written) else "event or document" if any(written) else "event"
 
@@ -114,7 +114,7 @@ LINES_MAX = 200
 
 
 def timeline(world: SimulatedWorld, sagas: Collection[str] = ()) -> list[str]:
-    """Return the lines of the timeline of these sagas, by default of all. Every fault is shown."""
+    """Return the lines of the timeline of these sagas, or of all sagas by default. It shows every fault."""
     lines = list(_describe_lines(world, sagas))
     if len(lines) > LINES_MAX:
         half = LINES_MAX // 2
@@ -143,7 +143,7 @@ def _describe_lines(world: SimulatedWorld, sagas: Collection[str]) -> Iterator[s
 def _describe_operation(
     world: SimulatedWorld, line: OperationRecord, sagas: Collection[str], seen: dict[str, int]
 ) -> Iterator[str]:
-    """Describe an operation for people; most operations need no line."""
+    """Describe an operation as lines of the timeline. Most operations need no line."""
     operation = line.operation
     if operation.what == "publish" and operation.process == APPLICATION and line.result == "done":
         if not sagas or any(operation.where.endswith(f" of {saga}") for saga in sagas):
@@ -160,8 +160,8 @@ def _describe_operation(
 
 
 def _has_sagas_of_fields(world: SimulatedWorld, service: str, document: str) -> bool:
-    """Return True if documents of this kind name their saga in a field, so that a document's key does not show to which
-    saga it belongs.
+    """Return True if documents of this kind name their saga in a field. Then a document's key does not show which saga
+    it belongs to.
     """
     collection = document.partition("/")[0]
     return any(kind.collection == collection and kind.saga for kind in world.declared[service].documents)
@@ -170,7 +170,7 @@ def _has_sagas_of_fields(world: SimulatedWorld, service: str, document: str) -> 
 def _describe_write(
     world: SimulatedWorld, line: OperationRecord, sagas: Collection[str], seen: dict[str, int]
 ) -> Iterator[str]:
-    """Describe a write of a progress."""
+    """Describe a write of a progress as lines of the timeline."""
     key = line.operation.where.removeprefix(f"{PROGRESS}/")
     service, _, saga = key.partition("::")
     if sagas and saga not in sagas:
@@ -198,13 +198,13 @@ def _describe_write(
 
 
 def _name_of_run(world: SimulatedWorld, service: str, intent: Intent) -> str:
-    """Return the name of the handler that runs. For the undoing of a handler that is its compensation."""
+    """Return the name of the function that the intent's run executes: the handler, or its compensation."""
     undoing = world.declared[service].compensations if intent.kind == "undo" else ()
     return next((handler.name for handler in undoing if handler.undoes == intent.handler), intent.handler)
 
 
 def _describe_moment(moment: TelemetryEvent | None, sagas: Collection[str]) -> str:
-    """Describe a telemetry event; return an empty text for one of another saga, or of no interest."""
+    """Describe a telemetry event. Return an empty text for an event that is of another saga or not worth a line."""
     if sagas and getattr(moment, "saga", None) not in (None, *sagas):
         return ""
     match moment:
@@ -231,7 +231,7 @@ def _describe_moment(moment: TelemetryEvent | None, sagas: Collection[str]) -> s
 
 
 WHY_MAX = 110
-"""Maximum length of a failure's description in characters, so that it fits in one line."""
+"""Maximum length of a failure's description in characters, so that it fits on one line."""
 _TEST = '''"""A run of {name} that failed once, kept.
 
 {why}
@@ -255,7 +255,7 @@ def test_{stem}(world: World) -> None:
 def save_schedule(scenario: Callable[..., object], schedule: Schedule, why: str) -> Path:
     """Write the schedule as a test, and return the file's path. The same schedule gives the same file.
 
-    Raises `SagaError` for a test in a class, or a test with parameters besides the world, because the written test
+    Raises `SagaError` for a test in a class, or a test with parameters other than the world, because the written test
     could not call it.
     """
     name = scenario.__qualname__
@@ -282,6 +282,6 @@ def save_schedule(scenario: Callable[..., object], schedule: Schedule, why: str)
 
 
 def _as_list(literals: Iterable[str]) -> str:
-    """Return Python source of a list of these literals, formatted as the formatter would."""
+    """Format these literals as the Python source of a list, like the code formatter does."""
     lines = "".join(f"        {literal},\n" for literal in literals)
     return f"[\n{lines}    ]" if lines else "[]"

@@ -1,4 +1,4 @@
-"""All runs of a scenario: one for each seed, or one with a crash at each possible point. The first failure is shrunk
+"""Run a scenario many times: once for each seed, or with a crash at each possible point. The first failure is shrunk
 and returned for the report.
 """
 
@@ -30,17 +30,17 @@ FAILURES: tuple[type[BaseException], ...] = (Exception,)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a scenario, and its result."""
+    """One run of a scenario, with its result."""
 
     schedule: Schedule
-    """Schedule that repeats this run. Faults that happened at random are planned in it."""
+    """Schedule that repeats this run. Faults that were drawn at random are planned faults in it."""
     failure: BaseException | None
     world: SimulatedWorld
 
     @property
     def signature(self) -> tuple[type, str]:
-        """Key by which shrinking recognises the same failure: the exception's class, with the name of the invariant or
-        the line that raised it.
+        """Identify the failure, so that shrinking recognises it: the exception's class, with the name of the invariant
+        or the line that raised it.
         """
         assert self.failure is not None
         if isinstance(self.failure, CheckFailed):
@@ -51,18 +51,18 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Options for the checks that are made in each run. Each check takes extra time."""
+    """Which additional checks are made in each run. Each check takes extra time."""
 
     guarded: bool = False
     """True to detect accidental use of real time, randomness, threads and the network."""
     rerun: bool = False
     """True to repeat each transition and check that the result has the same bytes."""
     failures: tuple[type[BaseException], ...] = FAILURES
-    """Exceptions that count as a failure of the scenario, in addition to a broken invariant."""
+    """Exceptions that count as a failure of the scenario. The default includes a broken invariant."""
 
 
 def run(scenario: Scenario, schedule: Schedule, care: RunOptions) -> Run:
-    """Run the scenario once. If an exception makes it fail, return that exception in the result."""
+    """Run the scenario once. If it fails, the result contains the exception."""
     failure: BaseException | None = None
     with _no_collector(), SimulatedWorld(schedule.seed, schedule.plan(), guarded=care.guarded) as world:
         world.left_out = schedule.without
@@ -76,8 +76,8 @@ def run(scenario: Scenario, schedule: Schedule, care: RunOptions) -> Run:
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Disable Python's cyclic garbage collector within the block. It would take a sixth of a run's time, and find
-    little before the world has ended.
+    """Disable Python's cyclic garbage collector within the block. It would take a sixth of a run's time, and would find
+    little garbage before the world has ended.
     """
     was = gc.isenabled()
     gc.disable()
@@ -89,7 +89,7 @@ def _no_collector() -> Iterator[None]:
 
 
 def check_repeatable(scenario: Scenario, schedule: Schedule, first: Run) -> None:
-    """Repeat the run. Raises `SagaError` if the second run differs from the first, or if only the second one fails."""
+    """Repeat a run that passed. Raises `SagaError` if the second run differs from the first, or fails."""
     if first.failure is not None:
         return  # reported as a failure of the scenario
     again = run(scenario, schedule, RunOptions())
@@ -102,7 +102,7 @@ def check_repeatable(scenario: Scenario, schedule: Schedule, first: Run) -> None
 
 
 def _find_first_difference(seed: int, ones: Sequence[Line], twos: Sequence[Line]) -> str:
-    """Describe where two runs of one seed diverge."""
+    """Describe where two runs of one seed begin to differ."""
     for one, two in zip(ones, twos, strict=False):
         if one != two:
             return f"seed {seed} runs another way the second time, from {one.time_s:.4f} s on:\n  {one}\n  {two}"
@@ -114,15 +114,15 @@ def _find_first_difference(seed: int, ones: Sequence[Line], twos: Sequence[Line]
 
 Item = TypeVar("Item")
 Sought: TypeAlias = tuple[str, str, str]
-"""Identity of an operation that does not depend on its number: service, kind, and what the operation is about."""
+"""Identity of an operation without its number: service, kind, and target such as a document or a topic."""
 
 RUNS_MAX = 300
-"""Maximum number of runs for shrinking. When it is reached, the smallest failing run so far is returned."""
+"""Maximum number of runs for shrinking. After that many, the smallest failing run so far is returned."""
 
 
 @dataclass(slots=True)
 class Shrunk:
-    """The smallest failing run found."""
+    """The smallest failing run that shrinking has found."""
 
     run: Run
     runs: int
@@ -131,15 +131,15 @@ class Shrunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedSchedule(Schedule):
-    """A schedule whose planned faults hit the same operations as in an earlier run, even if these have other numbers
-    now.
+    """A schedule whose planned faults hit the same operations as in an earlier run, even if the numbers of these
+    operations have changed.
 
     It is needed because leaving out a fault or an event changes the numbers of all later operations.
     """
 
     places: tuple[tuple[Sought, int], ...]
-    """For each planned fault, the identity of the operation that it hits, and how many operations of the same identity
-    come before.
+    """For each planned fault, the identity of the operation that it hits, and the number of earlier operations with the
+    same identity.
     """
 
     def plan(self) -> FaultPlan:
@@ -147,7 +147,7 @@ class MovedSchedule(Schedule):
 
 
 class RecognisingPlan:
-    """A fault plan that recognises operations by their identities, not by their numbers."""
+    """A fault plan that recognises operations by their identity instead of their number."""
 
     def __init__(self, sought: dict[tuple[Sought, int], PlannedFault]) -> None:
         self._sought = sought
@@ -163,7 +163,7 @@ class RecognisingPlan:
 
 
 def shrink(scenario: Scenario, failing: Run, care: RunOptions, runs_max: int = RUNS_MAX) -> Shrunk:
-    """Find a smaller failing run: leave out faults and events as long as the run fails in the same way."""
+    """Find a smaller failing run. Leave out faults and events as long as the run still fails in the same way."""
     found = Shrunk(failing, 0)
     events = range(len(failing.world.published))
 
@@ -172,8 +172,8 @@ def shrink(scenario: Scenario, failing: Run, care: RunOptions, runs_max: int = R
     def is_calm(without: frozenset[int]) -> bool:
         """Return True if the scenario passes without these events and without any faults.
 
-        A scenario that asserts something about an event always fails when the event is left out. Such a failure would
-        explain nothing, so these events are not left out.
+        A scenario that asserts something about an event always fails without that event. Such a failure would explain
+        nothing, so the event is not left out.
         """
         if without not in calm:
             if found.runs >= runs_max:
@@ -183,7 +183,7 @@ def shrink(scenario: Scenario, failing: Run, care: RunOptions, runs_max: int = R
         return calm[without]
 
     def fails(planted: Sequence[PlannedFault], without: frozenset[int]) -> bool:
-        """Return True if the run fails in the same way with the faults at the same numbers, or at the same
+        """Return True if the run still fails in the same way, with the faults at the same numbers or at the same
         operations.
         """
         if not isinstance(failing.failure, CheckFailed) and not is_calm(without):
@@ -213,7 +213,9 @@ def shrink(scenario: Scenario, failing: Run, care: RunOptions, runs_max: int = R
 
 
 def _move_schedule(of: Run, schedule: Schedule) -> MovedSchedule:
-    """Return the schedule with each of its faults bound to the operation that the fault hit in the run `of`."""
+    """Return the schedule with each fault bound to the operation that it hit in the run `of`, so that changed numbers
+    do not matter.
+    """
     places = _find_places(of)
     return MovedSchedule(
         seed=schedule.seed,
@@ -224,7 +226,7 @@ def _move_schedule(of: Run, schedule: Schedule) -> MovedSchedule:
 
 
 def _find_places(of: Run) -> dict[PlannedFault, tuple[Sought, int]]:
-    """Return the operation that each fault of a run hit, as in `MovedSchedule.places`."""
+    """Return the operation that each fault of a run hit, in the form of `MovedSchedule.places`."""
     numbers: dict[tuple[str, int], int] = {}
     seen: Counter[Sought] = Counter()
     places: dict[PlannedFault, tuple[Sought, int]] = {}
@@ -246,10 +248,10 @@ def _identify_operation(operation: Operation) -> Sought:
 
 
 def _leave_out(items: Callable[[], Sequence[Item]], fails: Callable[[Sequence[Item]], bool]) -> None:
-    """Leave out halves of the items, then quarters and so on, down to single items, wherever `fails` is true for the
-    rest.
+    """Try to leave out items: halves first, then quarters and so on, down to single items. Items are left out wherever
+    `fails` returns True for the rest.
 
-    `items` returns the items that are left.
+    `items`: returns the items that are left.
     """
     size = len(items())
     while size:
@@ -262,16 +264,16 @@ def _leave_out(items: Callable[[], Sequence[Item]], fails: Callable[[Sequence[It
 
 
 CAREFUL = 3
-"""Number of first runs in which stray calls are detected and each transition is repeated."""
+"""Number of runs, counted from the first, in which stray calls are detected and each transition is repeated."""
 PAIRS_POINTS_MAX = 60
-"""Maximum number of crash points in a run at which, by default, pairs of crashes are tried too."""
+"""Maximum number of crash points in a run for which pairs of crashes are tried by default."""
 PAIRS_MAX = 2_000
-"""Maximum number of pairs of crashes that are tried. If there are more, the seed selects among them."""
+"""Maximum number of pairs of crashes that are tried. If there are more pairs, the seed selects some of them."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts over all runs: published events, written documents, faults, dead letters."""
+    """Counts events, documents, faults and dead letters over all runs."""
 
     runs: int = 0
     events: int = 0
@@ -282,15 +284,13 @@ class Tally:
     pairs: int = 0
     pairs_in_all: int = 0
     dead: Counter[str] = field(default_factory=Counter)
-    """How often dead letters had each reason. A saga that is blocked by a dead letter is no failure, but it is
-    reported.
-    """
+    """Number of dead letters by reason. A saga that a dead letter blocks is not a failure, but it is reported."""
 
     ended: bool = False
-    """True if any saga has reached an outcome, or if no service emits outcomes."""
+    """True if some saga has reached an outcome, or if no service emits outcomes."""
 
     mistakes: dict[str, None] = field(default_factory=dict)
-    """Descriptions of the exceptions with which fakes made handlers fail, see `describe_mistake`."""
+    """Descriptions of the exceptions that fakes raised by mistake; see `describe_mistake`."""
 
     def add(self, done: Run) -> None:
         self.runs += 1
@@ -325,9 +325,9 @@ class FailedScenario:
 def run_all(
     scenario: Scenario, mode: Mode, tally: Tally, care: RunOptions, seeds: Sequence[int] | None = None
 ) -> FailedScenario | None:
-    """Run a scenario as its decorator prescribes, or with these seeds only. Return `None` if no run fails.
+    """Run a scenario as its decorator prescribes, or only with these seeds. Return `None` if no run fails.
 
-    Raises `SagaError` if no saga ended at all and dead letters are the cause.
+    Raises `SagaError` if dead letters kept every saga from ending.
     """
     for schedule in _schedules(scenario, mode, seeds, tally, care):
         careful = tally.runs < CAREFUL
@@ -365,8 +365,8 @@ def _schedules(
 def _crash_schedules(
     scenario: Scenario, schedule: Schedule, pairs: bool | None, tally: Tally, care: RunOptions
 ) -> Iterator[Schedule]:
-    """Yield the schedules of `crash_everywhere`: one without a crash, then one with a crash at each point, then those
-    with two crashes.
+    """Yield the schedules of `crash_everywhere`: one without a crash, then one for each crash point, then those with
+    two crashes.
     """
     yield schedule
     points = find_crash_points(run(scenario, schedule, care))
@@ -386,7 +386,7 @@ def _crash_schedules(
 
 
 def find_crash_points(done: Run, since: PlannedFault | None = None) -> list[PlannedFault]:
-    """Return the points of a run at which a process can die, in order: before and after each operation.
+    """Return the points of a run at which a process can die, in order. They are before and after each operation.
 
     `since`: return only points after this fault.
     """

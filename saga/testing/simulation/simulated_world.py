@@ -1,4 +1,4 @@
-"""The simulated world: the actions that a test can take in it, and the evidence that is checked when the world is
+"""The simulated world: the actions that a test can take in it, and the evidence that is checked once the world is
 quiet.
 """
 
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 _D = TypeVar("_D", bound="DataclassInstance")
 
 PARTITIONS = 4
-"""Maximum number of partitions of a topic, even if its contracts declare more. It is small, so that sagas share
-partitions.
+"""Maximum number of partitions of a topic, even if its contracts declare more. It is small, so that several sagas share
+a partition.
 """
 WORKERS = 2
 
@@ -65,7 +65,7 @@ class CheckFailed(AssertionError):
 
 
 class _PublishedEvent(NamedTuple):
-    """An event that the test publishes, and the principal on whose behalf it may start a saga."""
+    """An event that the test publishes, with the principal on whose behalf it may start a saga."""
 
     event: Event
     principal: str | None
@@ -79,15 +79,15 @@ class _ApplicationWrite(NamedTuple):
 
 
 class SimulatedWorld(World):
-    """The simulated world: see `World` for the promises."""
+    """The simulated world: see `World` for the guarantees."""
 
     def __init__(
         self, seed: int = 0, plan: FaultPlan | None = None, *, guarded: bool = True, publishes_transitions: bool = False
     ) -> None:
         """Create a world in which no service runs yet.
 
-        `guarded`: detect accidental use of real time, randomness, threads or the network; this makes runs slower.
-        `publishes_transitions`: services publish their transition events, as under `saga run`.
+        `guarded`: True to detect accidental use of real time, randomness, threads or the network, which makes runs
+        slower. `publishes_transitions`: True if services publish their transition events, as under `saga run`.
         """
         self.seed = seed
         self.trace = Trace()
@@ -102,13 +102,13 @@ class SimulatedWorld(World):
             self.workers.transition_topic = TOPIC._replace(partitions=PARTITIONS)
             self.cluster.ensure_topics([self.workers.transition_topic])
         self.published: list[Event | DocumentWrite] = []
-        """All events that the test has published, and documents that it has written into stores, in order."""
+        """All events that the test has published, and all documents that it has written into stores, in order."""
         self.left_out: frozenset[int] = frozenset()
-        """Indices in `published` of the events and documents that are left out, to shrink a run."""
+        """Indices in `published` of the events and documents that are left out to shrink a run."""
         self._pending: list[_PublishedEvent | _ApplicationWrite | Outgoing] = []
         self._publishing: asyncio.Task[None] | None = None
-        """Task of the application. It publishes one event after another, even if a test lets little time pass in
-        between.
+        """Task in which the application publishes one event after another, even if the test lets only little time pass
+        between them.
         """
         self._application = Process(APPLICATION, APPLICATION)
         self._guard = Guard() if guarded else None
@@ -116,7 +116,9 @@ class SimulatedWorld(World):
         self._use: tuple[object, ...] = ()
         self._real: tuple[type, ...] = ()
         self.saving: Callable[[], Path] | None = None
-        """Function that writes the schedule of this run as a test. It is set by the fixture, which knows the test."""
+        """Writes the schedule of this run as a test. The fixture `world` sets this function, because it knows the
+        test.
+        """
 
     def __enter__(self) -> Self:
         return self
@@ -228,7 +230,7 @@ class SimulatedWorld(World):
         return None
 
     def disturb(self, worker: str, accident: Accident) -> None:
-        """Make an accident happen now to a worker, such as `payment-1`. Raises `SagaError` for an unknown worker.
+        """Make an accident happen to a worker now, such as `payment-1`. Raises `SagaError` for an unknown worker.
 
         The accident is not part of a schedule, because the test itself decides when it happens.
         """
@@ -248,19 +250,19 @@ class SimulatedWorld(World):
     # ---------------------------------------------------------------- evidence
 
     def progress(self, service: str, saga: str) -> SagaProgress | None:
-        """Return the last progress of a saga that a service wrote, even if it has expired."""
+        """Return the last progress of a saga that a service wrote, even if it has expired since."""
         versions = self.workers.disks[service].versions.get((PROGRESS, progress_key(service, saga)))
         return decode_progress(versions[-1]) if versions else None
 
     def evidence(self) -> Evidence:
-        """Return everything that the services of this world wrote and published."""
+        """Collect everything that the services of this world wrote and published."""
         return replace(collect_evidence(self.cluster, self.workers), wrong_ms=self.network.wrong_ms)
 
     def verify(self, *, rerun: bool = False) -> None:
         """Check the invariants of the kit. The world must be quiet.
 
-        `rerun`: also repeat each transition. This is skipped if a subject's key was erased, because a rerun would see
-        other values.
+        `rerun`: True to also repeat each transition. Transitions are not repeated if a subject's key was erased,
+        because a rerun would see other values.
 
         Raises `CheckFailed` for the first invariant that does not hold.
         """
@@ -284,8 +286,8 @@ class SimulatedWorld(World):
         return Schedule(seed=self.seed, planted=planted, without=self.left_out)
 
     def fingerprint(self) -> str:
-        """Return a digest that is equal for two runs in which the same things happened at the same times, with the same
-        bytes in every document and in the log.
+        """Return a digest of the run. It is equal for two runs in which the same things happened at the same times,
+        with the same bytes in every document and in the log.
         """
         whole = blake2b(self.trace.fingerprint().encode(), digest_size=16)
         for record in self.cluster.log:
@@ -387,7 +389,7 @@ def _topics(declared: Declared) -> list[Topic]:
 
 
 async def _publish_until_acknowledged(broker: SimulatedBroker, record: Outgoing) -> None:
-    """Publish the record repeatedly until the broker acknowledges it, as an application does."""
+    """Publish the record again and again until the broker acknowledges it, as an application does."""
     while True:
         try:
             await broker.publish([record])

@@ -1,5 +1,5 @@
-"""An in-memory store behind the simulated network. It makes the same promises as the adapters, and keeps every version
-of each document for the checks.
+"""An in-memory store behind the simulated network. It gives the same guarantees as the adapters, and keeps every
+version of each document for the checks.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ from saga.testing.simulation.network import Backend, Effect, Network
 from saga.testing.world import keep_markers
 
 DOCUMENT_BYTES_MAX = 20 * 2**20
-"""Maximum size of a document in bytes, which is the smallest limit of any real store."""
+"""Maximum size of a document in bytes. It is the smallest limit of any real store."""
 EXPIRY_S_MAX = 1000 * 365 * 86_400.0
 WRITES_MAX = 100
-"""Number of remembered writes beyond which finished ones are dropped."""
+"""Number of remembered writes at which finished ones are forgotten."""
 
 
 class StoredDocument(NamedTuple):
@@ -63,7 +63,7 @@ class Disk:
     """Every content that each document has had, oldest first."""
     document_bytes_max: int = DOCUMENT_BYTES_MAX
     listeners: list[Callable[[Mutation], None]] = field(default_factory=list)
-    """Functions that are called with each change of a document."""
+    """Functions that are called for each change of a document."""
     _cas: int = 0
 
     def find(self, collection: str, key: str, now_s: float) -> StoredDocument | None:
@@ -74,7 +74,7 @@ class Disk:
         return kept
 
     def put(self, collection: str, key: str, content: bytes, expires_s: float | None) -> int:
-        """Write a document. Raises `TooLarge`."""
+        """Write a document. Raises `TooLarge` if it exceeds `document_bytes_max`."""
         if len(content) > self.document_bytes_max:
             raise TooLarge(
                 f"{key!r} in {collection!r} would have {len(content)} bytes: {self.document_bytes_max} may be"
@@ -90,8 +90,8 @@ class Disk:
         return self._cas
 
     def write(self, collection: str, key: str, content: bytes | None, expires: timedelta | None, now_s: float) -> None:
-        """Write or remove a document as a program would that does not use the toolkit: markers are kept, and removing
-        an absent document does nothing.
+        """Write or remove a document like a program that does not use the toolkit. Markers are kept, and removing an
+        absent document does nothing.
         """
         kept = self.find(collection, key, now_s)
         if content is not None:
@@ -114,8 +114,8 @@ class Disk:
 
 
 class SimulatedStore:
-    """A store for one process; all processes of a service share one disk. See `saga.store.port.Store`
-    for the promises.
+    """A store for one process; all processes of a service share one disk. See `saga.store.port.Store` for the
+    guarantees.
     """
 
     def __init__(self, disk: Disk, process: Process, network: Network) -> None:
@@ -224,7 +224,7 @@ def _now_s() -> float:
 
 
 class RecordedChanges:
-    """Changes of the documents on one disk, recorded for each service that watches some of its collections."""
+    """Records the changes of the documents on one disk, for each service that watches some of its collections."""
 
     def __init__(self, disk: Disk, now_s: Callable[[], float]) -> None:
         self._disk, self._now_s, self._number = disk, now_s, 0
@@ -233,7 +233,7 @@ class RecordedChanges:
         self.leaders: dict[str, ChangeRecordingStore] = {}
         """For each service, the store of the process that publishes the recorded changes."""
         self.waiting: list[Future[None]] = []
-        """Futures that are completed when a change is recorded."""
+        """Futures of stores that wait until a change is recorded."""
         disk.listeners.append(self._record)
 
     def watch(self, service: str, collections: Collection[str], from_beginning: bool) -> None:
@@ -269,7 +269,7 @@ class RecordedChanges:
 
 
 class ChangeRecordingStore(SimulatedStore):
-    """A store for one process that also records changes. See `saga.change.ChangeSource` for the promises."""
+    """A store for one process that also records changes. See `saga.change.ChangeSource` for the guarantees."""
 
     def __init__(self, disk: Disk, process: Process, network: Network, notes: RecordedChanges) -> None:
         super().__init__(disk, process, network)
@@ -304,7 +304,7 @@ class ChangeRecordingStore(SimulatedStore):
     async def pause(self, seconds: float) -> None:
         """Wait until a change is recorded. If there are recorded changes already, wait at most `seconds`.
 
-        In the second case the wait keeps the world running only if this process is the one that publishes the changes.
+        With recorded changes, the wait keeps the world running only if this process is the one that publishes them.
         """
         waiting: Future[None] = asyncio.get_running_loop().create_future()
         self._notes.waiting.append(waiting)
@@ -323,6 +323,6 @@ class ChangeRecordingStore(SimulatedStore):
 
 
 def wake(waiting: "Future[None]") -> None:
-    """Complete the future of a process that waits for recorded changes."""
+    """Wake a process that waits for recorded changes."""
     if not waiting.done():
         waiting.set_result(None)

@@ -41,14 +41,16 @@ if TYPE_CHECKING:  # its library is an extra
 NOTICED_S = 10.0
 """Maximum time in seconds until a consumer group notices that a member has died."""
 PURGED_S = 60.0
-"""Maximum time in seconds until an expired document is removed if nothing reads it."""
+"""Maximum time in seconds from the expiry of a document until it is removed, if nothing reads it."""
 ROLLOUT_S = 3.0
-"""Maximum time in seconds until a worker is restarted with a newly deployed release. Most are restarted much sooner."""
+"""Maximum time in seconds until a worker is restarted with a newly deployed release. Most workers restart much
+sooner.
+"""
 EVERYDAY = (Handled, StepDone, Assigned, Revoked, Started, Stopped)
-"""Telemetry events that a timeline leaves out because they are too frequent."""
+"""Telemetry events that are too frequent for a timeline."""
 LIMITS = FlowLimits(deaths_max=1000)
-"""Limits of the workers. Injected faults kill processes far more often than messages do, so `deaths_max` is so large
-that no message counts as poison because of them.
+"""Limits of the workers. Injected faults kill processes so often that a message could count as poison because of them.
+With this `deaths_max` it does not.
 """
 OUTSIDE = Backend("outside", ConnectionError, ConnectionError)
 
@@ -61,9 +63,9 @@ class DeployedRelease:
     """One release of a service."""
 
     number: int
-    """Number of the release among the releases of the service in this world, starting at 1."""
+    """Number of the release among the releases of its service in this world, counted from 1."""
     prepared: PreparedService
-    """The prepared service. It is prepared once, and used in all lives of the workers."""
+    """The prepared service. It is prepared once and used by all workers, even after restarts."""
     fakes: Sequence[object]
 
 
@@ -91,7 +93,7 @@ class Workers(Disruptions):
     ) -> None:
         """Create an empty set of workers.
 
-        `failed`: function called when a worker ends with an error, which must not happen.
+        `failed`: called with the error if a worker ends with one, which must not happen.
         """
         self.disks: dict[str, Disk] = {}
         self.uses_connectors = False
@@ -99,19 +101,19 @@ class Workers(Disruptions):
         self._notes: dict[str, RecordedChanges] = {}
         """Recorded document changes of each service."""
         self._connectors: dict[str, SimulatedConnector] = {}
-        """Connectors by the names of their processes."""
+        """Connectors, by the name of their process."""
         self._loop, self._network, self._cluster, self._chance = loop, network, cluster, chance
         self._failed = failed
         self.mistakes: dict[str, None] = {}
-        """Descriptions of the exceptions with which fakes made handlers fail, see `describe_mistake`."""
+        """Descriptions of the exceptions that fakes raised by mistake; see `describe_mistake`."""
         self.releases: dict[str, list[DeployedRelease]] = {}
         """All releases of each service that were deployed in this world."""
         self.newest: dict[str, DeployedRelease] = {}
         """The release of each service that was deployed last."""
         self.transition_topic: Topic | None = None
-        """Topic on which the workers publish their transition events, if they do."""
+        """Topic of the workers' transition events; `None` if they publish none."""
         self._next: dict[str, DeployedRelease] = {}
-        """The release that each worker will run in its next life."""
+        """The release that each worker will run after its next start."""
         self.keys: SimulatedKeys | None = None
         """Encryption keys; `None` if nothing is encrypted."""
         self._lives: dict[str, WorkerLife] = {}
@@ -185,7 +187,7 @@ class Workers(Disruptions):
             self._become(name, release)
 
     def _become(self, name: str, release: DeployedRelease) -> None:
-        """Restart a worker gracefully with this release, unless it runs it already."""
+        """Restart a worker gracefully with this release, unless it already runs this release."""
         self._next[name] = release
         life = self._lives[name]
         if life.process.alive and life.release is not release:
@@ -246,7 +248,7 @@ class Workers(Disruptions):
             self._begin_again(life, 0.5)
 
     def _begin_again(self, life: WorkerLife, after_s: float) -> None:
-        """Start the worker's next life after a delay."""
+        """Start the worker again after a delay."""
         process = life.process
 
         def begin() -> None:
@@ -288,7 +290,9 @@ class Workers(Disruptions):
         return list(self._lives)
 
     def cause_accident(self, name: str, accident: Accident) -> None:
-        """Make an accident happen to a worker now. A dead worker has no accidents, and a frozen one can only crash."""
+        """Make an accident happen to a worker now. Nothing happens to a dead worker, and a frozen one can only
+        crash.
+        """
         life = self._lives[name]
         process = life.process
         ended = life.task is None or life.task.done()  # ended gracefully and was not restarted yet
@@ -377,7 +381,7 @@ class Workers(Disruptions):
 
 
 def collect_evidence(cluster: Cluster, workers: Workers) -> Evidence:
-    """Return everything that the services of these workers wrote and published."""
+    """Collect everything that the services of these workers wrote and published."""
     return Evidence(
         services={
             name: replace(
