@@ -63,7 +63,7 @@ def find_double_record(roles: HandlerRoles, entries: Sequence[Transition]) -> st
         return f"TWO OUTCOMES {outcomes}"
     handled = [(t.handler, t.cause or t.message) for t in entries if t.ran]
     many = {name for name, role in roles.handlers.items() if role.many}
-    known = roles.handlers.keys() - many  # a handler of an earlier release alone is unknown
+    known = roles.handlers.keys() - many  # a handler that only an earlier release had is unknown
     once = [t.handler for t in entries if t.outcome == "handled" and t.handler in known]
     if len(set(once)) != len(once):
         return f"HANDLER TWICE {next(name for name in once if once.count(name) > 1)}"

@@ -386,7 +386,7 @@ async def _rerun_step(
     try:
         while (
             not turn.is_complete and turn.progress is not None
-        ):  # `None` means that the progress must be loaded again, so it was another one
+        ):  # `None`: the progress would be loaded again, so this was not the version that the first run used
             turn = await MessageProcessor(service).advance(turn)
     except RerunComplete:
         return store.progress

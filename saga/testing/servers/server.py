@@ -58,7 +58,9 @@ class Server:
             if not self._wait_until_ready():
                 raise self._make_error()
         if while_locked and self._leash is not None:
-            self._leash.returncode = 0  # it may outlive this process: a `Popen` without a code warns when it is freed
+            self._leash.returncode = (
+                0  # it may outlive this process, and a `Popen` without a code would warn when it is freed
+            )
             self._leash = None
 
     def _spawn(self, owner: Sequence[str]) -> None:
