@@ -1,1 +1,1 @@
-"""Benchmarks of the toolkit, measured beside the limit, in one run."""
+"""Benchmarks of the toolkit. Each is measured in the same run as the limit that it is compared with."""

@@ -1,6 +1,6 @@
-"""`make bench`: what the toolkit reaches, beside its limit, in one run; also to build/figures/bench.jsonl.
+"""`make bench`: measure the toolkit, beside its limit, in one run. The figures also go to build/figures/bench.jsonl.
 
-Each part runs in a process of its own, so that none sees what another left in memory.
+Each part runs in a process of its own, so that no part is influenced by memory that another has used.
 """
 
 import json
@@ -54,7 +54,8 @@ PARTS = (
 
 
 def main() -> None:
-    """Print each figure as it is there, and write them all. Arguments are names of parts; without any, all of them."""
+    """Run the parts that are named as arguments, or all of them. Print each figure as soon as it is measured, and write
+    all to the file."""
     names = {part.__name__ for part in PARTS}
     if set(sys.argv[1:]) - names:
         raise SystemExit(f"usage: python -m benchmarks [PART ...]; parts: {', '.join(part.__name__ for part in PARTS)}")

@@ -1,4 +1,4 @@
-"""Part q of the benchmarks: how long `saga check` takes, and how short the events are that it finds."""
+"""Part q of the benchmarks: how long `saga check` takes, and how short its traces to violations are."""
 
 from collections.abc import Sequence
 from time import perf_counter
@@ -16,7 +16,7 @@ from tests.choreography.check.defects import DEFECTS
 
 
 def checks() -> list[Figure]:
-    """(q) `saga check`: the example, the usual style with 25 and 60 services, and planted defects, each in its own"""
+    """(q) Measure `saga check`: the example, the usual style with 25 and 60 services, and single planted defects."""
     example = [make_manifest(each.declared) for each in (order, payment, inventory, shipping)]
     # Beside these services one decides and one notes; each has five events, and there are the start and two outcomes.
     large, larger = usual(24, is_chained=True).manifests, usual(58, is_chained=True).manifests
@@ -43,7 +43,7 @@ def checks() -> list[Figure]:
 
 
 def _prove(manifests: Sequence[Manifest]) -> float:
-    """Return the seconds that a proof takes. Raises `AssertionError` if it is none."""
+    """Return the seconds that a check takes. Raises `AssertionError` if it does not prove all properties."""
     begin = perf_counter()
     verdicts = check_manifests(manifests)
     taken = perf_counter() - begin

@@ -1,6 +1,6 @@
-"""Compaction: what the document of a saga of a hundred thousand transitions weighs, and what a turn on it takes.
+"""Part k of the benchmarks: how large the progress of a saga with 100,000 transitions is, and what a turn costs.
 
-Documents are in memory: what is measured is the toolkit, and the bytes that it hands to a store.
+Documents are in memory, so only the toolkit is measured, and the number of bytes that it passes to a store.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from saga.support.clock import SystemClock, iso
 
 MARKS = (1_000, 10_000, 100_000)
 WINDOW = 500
-"""Turns before each mark that are looked at: pages fill and empty within fewer."""
+"""Number of turns before each mark that are measured. Overflow segments fill and become empty within fewer turns."""
 BYTES_MAX = 20 * 2**20
 SAGA = "hot"
 holding = Service("echo")
@@ -41,18 +41,18 @@ holding = Service("echo")
 
 @holding.handler(repeats=Pinged)
 async def hold(pinged: Pinged) -> Ponged:
-    """Do something that can be undone."""
+    """Emit a result that can be undone."""
     return Ponged(order_id=pinged.order_id, text=pinged.text, amount=pinged.amount)
 
 
 @holding.compensation(hold)
 async def let_go(cancelled: OrderCancelled, ponged: Ponged) -> None:
-    """Undo it."""
+    """Undo one result."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """State of the job."""
+    """State of the job: how many items are done."""
 
     items: int = 0
 
@@ -62,7 +62,7 @@ job = Service("echo", state=Place)
 
 @job.handler
 async def work(asked: OrderRequested, saga: Saga[Place]) -> Ponged | Later:
-    """Do one item of many in each turn: an intent, a step and a transition."""
+    """Do one of many items in each turn. A turn has an intent, a step and a transition."""
     await saga.step(one_item, saga.state.items)
     saga.state = Place(items=saga.state.items + 1)
     if saga.state.items > MARKS[-1]:
@@ -72,16 +72,16 @@ async def work(asked: OrderRequested, saga: Saga[Place]) -> Ponged | Later:
 
 @job.compensation(work)
 async def withdraw(cancelled: OrderCancelled, ponged: Ponged) -> None:
-    """Take it back: what its turns did is listed until then."""
+    """Undo the job. Until then, the progress lists the results of all its turns."""
 
 
 async def one_item(number: int) -> int:
-    """Answer at once."""
+    """Return the number at once. It is the step of the job."""
     return number
 
 
 class Turn(NamedTuple):
-    """Cost of a turn, in CPU time: others use the machine, and documents are in memory."""
+    """Cost of one turn. `seconds` is CPU time, because other processes use the machine, too."""
 
     seconds: float
     bytes_written: int
@@ -89,7 +89,7 @@ class Turn(NamedTuple):
 
 
 class Weighed(RecordedDocuments):
-    """Documents in memory, weighed as they are written."""
+    """Documents in memory that count the bytes of each write."""
 
     written = progress = 0
 
@@ -111,7 +111,7 @@ class Weighed(RecordedDocuments):
 
 @dataclass
 class Worker:
-    """A worker that is driven message by message, and its turns."""
+    """A worker that is given one message after the other, and the costs of its turns."""
 
     participant: ServiceRuntime
     documents: Weighed
@@ -119,7 +119,7 @@ class Worker:
     known: tuple[SagaProgress, int] | None = None
 
     async def take(self, message: Message) -> None:
-        """Handle one message to its end."""
+        """Handle one message until it is finished."""
         turn = MessageProcessor(self.participant).begin(message, Position("pings", 0, len(self.turns)), self.known)
         began, written = time.process_time(), self.documents.written
         while not turn.is_complete:
@@ -132,14 +132,14 @@ class Worker:
                 began, written = now, self.documents.written
 
     def message(self, event: Event, id: str) -> Message:
-        """The event as another service says it."""
+        """Return the event as a message of another service."""
         type_, schema, value = self.participant.encode(event, SAGA)
         now = iso(self.participant.ports.clock.now_ms())
         return Message(id=id, type=type_, schema=schema, saga=SAGA, source="others", time=now, value=value, started=now)
 
 
 def compaction() -> list[Figure]:
-    """(k) One saga of 100,000 transitions: results that are all undone, then a job; documents in memory"""
+    """(k) Measure one saga of 100,000 transitions, in memory: results that are all undone, then a job of many turns"""
     return [*asyncio.run(_results()), *asyncio.run(_job())]
 
 

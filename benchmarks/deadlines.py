@@ -1,4 +1,5 @@
-"""Deadlines: what a hundred thousand that are open cost, and how late a thousand are that are due at once."""
+"""Part h of the benchmarks: what 100,000 open deadlines cost, and how late 1,000 deadlines run that are due
+together."""
 
 import asyncio
 import resource
@@ -20,7 +21,7 @@ from saga.support.clock import SystemClock
 OPEN, WARM, AT_ONCE = 100_000, 2_000, 1_000
 BATCH = 500
 SOON_S = 4.0
-"""Seconds until those are due that are due at once: until then all have been opened."""
+"""Seconds until the deadlines that are due together are due. All of them have been opened by then."""
 
 clock = SystemClock()
 late_ms: list[int] = []
@@ -29,17 +30,17 @@ patient = Service("patient")
 
 @patient.deadline(within=timedelta(days=1))
 async def forget(asked: OrderRequested) -> None:
-    """Run a day later."""
+    """Deadline that is due after a day."""
 
 
 @patient.deadline(within=timedelta(seconds=SOON_S))
 async def remind(pinged: Pinged) -> None:
-    """Run soon."""
+    """Deadline that is due soon. It records how late it runs."""
     late_ms.append(clock.now_ms() - int(pinged.text))
 
 
 def deadlines() -> list[Figure]:
-    """(h) 100,000 deadlines open for a day, and 1,000 that are due in the same moment"""
+    """(h) Measure 100,000 deadlines open for a day, and 1,000 that are due in the same moment"""
     return asyncio.run(_deadlines())
 
 
@@ -74,7 +75,7 @@ async def _deadlines() -> list[Figure]:
 async def _open(
     run: Running, what: str, count: int, handled: int, first: Callable[[str, int], Event] | None = None
 ) -> None:
-    """Have so many sagas begin in one millisecond, and wait until each is known."""
+    """Start this many sagas with the same start time, and wait until their first messages have been handled."""
     now_ms = clock.now_ms()
     for begin in range(0, count, BATCH):
         events = [
@@ -92,12 +93,12 @@ def _asked(order_id: str, now_ms: int) -> OrderRequested:
 
 
 def _pinged(order_id: str, now_ms: int) -> Pinged:
-    """First word of a saga; it says when its deadline is due."""
+    """Return the first event of a saga. Its text is the time at which the deadline is due."""
     return Pinged(order_id=order_id, text=str(now_ms + int(SOON_S * 1000)), amount=Decimal("9.80"))
 
 
 def _resident_mb() -> float:
-    """Memory that this process has now, or on systems that do not tell, the most it has had."""
+    """Return the memory of this process in MB; on systems that do not report it, the peak so far."""
     statm = Path("/proc/self/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * resource.getpagesize() / 1e6

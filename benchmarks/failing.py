@@ -1,4 +1,4 @@
-"""Sagas that fail for a while, beside others that do not: what the others lose by them, and whether order is kept."""
+"""Part g of the benchmarks: how much sagas that fail for a while slow down the others, and whether order is kept."""
 
 import asyncio
 import os
@@ -22,19 +22,19 @@ from saga.progress.document import decode_progress, decode_transition, progress_
 
 OTHERS, ROUNDS, OUTAGE_S = 36_000, 4, 30.0
 ON_CORE_S = 0.25
-"""Span of time that a process keeps its core."""
+"""Seconds for which a process stays on one core."""
 PAUSE_S_MAX = 0.05
-"""Longest pause of a customer between two sagas. Without any, those in flight fall into step with the transactions that
-they share: all go on at once, and whatever disturbs the step, a saga that fails or one that is slow, costs it."""
+"""Longest pause in seconds before a saga is started. Without pauses, the sagas in flight run in lockstep with the
+transactions that they share, and then a single saga that fails or is slow would delay all of them."""
 EACH = 20
-"""One more saga fails for so many others: 5 %."""
+"""One failing saga is added for this number of other sagas: 5 %."""
 FAILING = 1_000_000
-"""Number from which on sagas fail while the outage lasts."""
+"""Number from which on sagas fail during the outage."""
 
 
 @dataclass
 class Outage:
-    """Time for which the outside is away for some."""
+    """Time until which the external system does not answer failing sagas."""
 
     until_s: float = 0.0
 
@@ -45,7 +45,7 @@ payment = Service("payment")
 
 @payment.handler
 async def look(asked: OrderRequested) -> None:
-    """Comes before `pay` in each saga, and fails."""
+    """Fail during the outage. It takes the event before the one that `pay` takes."""
     if asked.order_id >= f"order-{FAILING:07}" and time.perf_counter() < outage.until_s:
         raise ConnectionError("away")
 
@@ -61,7 +61,7 @@ ENDS = {**CHAIN_ENDS, "OrderCancelled": 1}
 
 
 def failing_sagas(others: int = OTHERS, rounds: int = ROUNDS, outage_s: float = OUTAGE_S) -> list[Figure]:
-    """(g) The chain, and 5 % more sagas whose payment fails for 30 seconds: the rate of the others"""
+    """(g) Measure the chain beside 5 % more sagas whose payment fails for 30 seconds: the rate of the others"""
     with_, without, attempts = list[float](), list[float](), list[float]()
     for number in range(rounds):
         of_both = _side_by_side(number, others, outage_s)
@@ -80,8 +80,10 @@ def failing_sagas(others: int = OTHERS, rounds: int = ROUNDS, outage_s: float = 
 
 
 def _side_by_side(round_: int, others: int, outage_s: float) -> dict[bool, tuple[float, float]]:
-    """Both at the same time, each in a process, on two cores that they exchange all the time: how fast such a machine
-    is changes within seconds, and from core to core, by more than what is measured."""
+    """Run both at the same time, with and without failing sagas, in two processes that keep exchanging their cores.
+
+    The speed of a machine changes within seconds, and from core to core, by more than the difference that is measured.
+    """
     with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=wiring.tune_collector) as processes:
         both = {
             fails: processes.submit(_measured, (round_ + fails) % 2, others, outage_s if fails else 0.0)
@@ -102,7 +104,7 @@ def _measured(number: int, others: int, outage_s: float) -> tuple[float, float]:
 
 
 async def _exchange_cores(number: int) -> None:
-    """Keep this process on a core of its own, the other one in each span of time."""
+    """Pin this process to one core, and move it to another one in each period."""
     cores = sorted(os.sched_getaffinity(0))
     while True:
         now_s = time.time()
@@ -111,7 +113,7 @@ async def _exchange_cores(number: int) -> None:
 
 
 async def _run(others: int, outage_s: float) -> tuple[float, float]:
-    """Rate of the others, and attempts that failed of each that fails."""
+    """Return the rate of the other sagas, and the mean number of failed attempts of a failing saga."""
     with TemporaryDirectory() as folder:
         async with running(Path(folder), SERVICES, {}) as run:
             driver, count, comes = Driver(run.broker, ENDS), others // EACH, Random(others)
@@ -133,7 +135,8 @@ async def _run(others: int, outage_s: float) -> tuple[float, float]:
 
 
 async def _in_order(run: Running, saga: str) -> int:
-    """Attempts that failed of one saga. Raises `AssertionError` if it was not handled once, in order."""
+    """Return the number of failed attempts of one saga. Raises `AssertionError` if it was not handled once and in
+    order."""
     document = await run.stores["payment"].get(PROGRESS, progress_key("payment", saga))
     assert document is not None
     entries = [decode_transition(raw) for raw in decode_progress(document.content).transitions]

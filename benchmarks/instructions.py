@@ -1,5 +1,7 @@
-"""Part o of the benchmarks: how much Python a saga takes, counted. A clock gives another answer each hour; this does
-not, so versions can be compared one by one. What is done in C is not in it."""
+"""Part o of the benchmarks: how many Python instructions a saga takes.
+
+Times differ from hour to hour; this count does not, so single versions can be compared. Work done in C is not counted.
+"""
 
 import asyncio
 import sys
@@ -14,7 +16,7 @@ FEW, MANY, IN_FLIGHT = 100, 300, 50
 
 
 def instructions() -> list[Figure]:
-    """(o) Instructions of Python that a saga of (b) takes, and one of (i), driver included"""
+    """(o) Count the Python instructions of a saga of (b) and of one of (i), including the driver"""
     kinds: dict[str, Callable[[int], Coroutine[object, object, object]]] = {
         "a saga of the chain": lambda sagas: sagas_of_the_chain(sagas, IN_FLIGHT),
         "one of the example, with steps": lambda sagas: example_run("o", example_order, sagas=sagas),
@@ -30,7 +32,7 @@ def _count_for_one(run: Callable[[int], Coroutine[object, object, object]]) -> f
 
 
 def _count(run: Coroutine[object, object, object]) -> int:
-    """Count the instructions of a run, with all that begins and ends it."""
+    """Count the instructions of a run, including its start and its end."""
     count = 0
 
     def within(frame: FrameType, event: str, _: Any) -> Any:

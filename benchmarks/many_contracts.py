@@ -1,4 +1,4 @@
-"""Check of a great many contracts: what `saga contracts check` costs a team that has five hundred of them."""
+"""Part l of the benchmarks: how long `saga contracts check` takes for a team that has 500 contracts."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ VERSIONS = 3
 
 
 def contracts() -> list[Figure]:
-    """(l) 500 contracts of three versions each, checked by the command in a process of its own; goal: 3 s."""
+    """(l) Measure `saga contracts check`, as a process of its own, with 500 contracts of three versions; goal: 3 s"""
     with TemporaryDirectory() as name:
         folder = Path(name)
         for number in range(CONTRACTS):
@@ -33,7 +33,7 @@ def contracts() -> list[Figure]:
 
 
 def _seconds(folder: Path, command: str) -> float:
-    """Time that a command takes on this folder, with the start of Python."""
+    """Return the seconds that a command takes on this folder, including the start of Python."""
     begin = time.perf_counter()
     subprocess.run(
         [sys.executable, "-m", "saga.cli.main", "contracts", command], cwd=folder, check=True, stdout=subprocess.DEVNULL
@@ -42,7 +42,7 @@ def _seconds(folder: Path, command: str) -> float:
 
 
 def _schema(name: str, topic: str, version: int) -> dict[str, Any]:
-    """Schema of an event with twenty fields and a record in a list; each version has one more."""
+    """Return the schema of an event with twenty fields and a list of records. Each version has one more field."""
     price = {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}
     line = [_field("sku", "string"), _field("quantity", "int"), _field("price", price)]
     lines = {"type": "array", "items": {"type": "record", "name": "Line", "doc": "A line.", "fields": line}}

@@ -1,5 +1,7 @@
-"""Part p of the benchmarks: the path of one message through the code, counted. The fewer functions and files it visits,
-and the less often it comes back to a file, the sooner a reader has followed it."""
+"""Part p of the benchmarks: how many functions and files one message visits on its path through the code.
+
+A reader can follow the path sooner if it visits fewer functions and files, and returns less often to a file.
+"""
 
 import asyncio
 import sys
@@ -23,8 +25,8 @@ from services.payment.events import OrderPlaced
 
 ROOT = str(Path(saga.__file__).parent)
 WARM_UP, FOLLOWED, IDLE_S, AFTER_S = 3, 4, 3.0, 1.0
-"""Messages before those that are followed, and how many these are; seconds in which an idle worker is watched, and in
-which, once a message is handled, its position is committed twenty times over."""
+"""Number of messages before the followed ones, and of followed messages; seconds for which an idle worker is watched;
+and seconds after each message, in which the worker commits its position twenty times."""
 LOOK_S = 0.01
 
 Callback = tuple[CodeType, ...]
@@ -32,7 +34,7 @@ Callback = tuple[CodeType, ...]
 
 
 def message_path() -> list[Figure]:
-    """(p) Path of one message whose handler takes one step, from publish to commit, without what an idle worker does"""
+    """(p) Count the path of a message whose handler takes one step, from publish to commit, without idle work"""
     calls = list(chain.from_iterable(asyncio.run(_callbacks_of_a_message())))
     files = [code.co_filename for code in calls]
     moves = [after for before, after in pairwise(files) if before != after]
@@ -48,8 +50,8 @@ def message_path() -> list[Figure]:
 
 
 async def _callbacks_of_a_message() -> Sequence[Callback]:
-    """Follow messages through a worker that has handled others before; of them the one that takes the fewest calls: a
-    slow machine adds turns of the loop."""
+    """Follow messages through a worker that has already handled others. Return the callbacks of the message with the
+    fewest calls, because on a slow machine the event loop has additional turns."""
     with TemporaryDirectory() as folder:
         async with running(Path(folder), [payment.declared], {"payment": [Bank()]}) as run:
 
@@ -86,8 +88,8 @@ async def _publish(file: Path, number: int) -> None:
 
 
 async def _watched(wait: Callable[[], Awaitable[None]]) -> Iterable[Callback]:
-    """Calls of functions of the toolkit while something is waited for, by callback of the event loop. Going on with a
-    coroutine is no call."""
+    """Return the calls of toolkit functions while `wait` runs, grouped by callback of the event loop. Resuming a
+    coroutine does not count as a call."""
     callbacks: list[list[CodeType]] = [[]]
     known: list[FrameType] = []  # kept, or another frame could have the identity of one that is gone
     identities = set[int]()

@@ -1,4 +1,5 @@
-"""Monitor: transitions a second on one core, memory and answers at a million sagas, and when a stuck one is seen."""
+"""Benchmark of the monitor: transitions per second on one core, memory and answer times with a million sagas, and how
+soon a stuck saga is visible."""
 
 import asyncio
 import tempfile
@@ -38,15 +39,15 @@ from saga.support.clock import SystemClock, iso
 
 SAGAS = 1_000_000
 SMALL = 3000
-"""Sagas that are decoded and folded on their own."""
+"""Number of sagas for the measurement of decoding and applying alone."""
 THROUGH = 40_000
-"""Transitions that go through the broker and the reader."""
+"""Number of transitions for the measurement with broker and reader."""
 TIMES = 20
-"""Times that each answer and each page is asked for: the slowest counts."""
+"""Number of requests for each answer and page; the slowest counts."""
 
 
 def monitor() -> list[Figure]:
-    """Monitor: a million sagas of ten transitions, one process and core."""
+    """Measure the monitor with a million sagas of ten transitions, in one process on one core."""
     before = _resident_bytes()
     records = transitions_to_records(
         make_line(each) for n in range(SMALL) for each in make_transition_events(n, _begin_ms())
@@ -96,7 +97,7 @@ def monitor() -> list[Figure]:
 
 
 async def _pages(settings: Settings, folds: ReadModel, saga: str) -> list[Figure]:
-    """Longest time of each page, from the request to its last byte, in this process."""
+    """Return the longest time of each page, from the request to its last byte, in this process."""
     paths = (
         "/sagas",
         "/sagas?outcome=none&age=1+h",
@@ -126,7 +127,8 @@ async def _pages(settings: Settings, folds: ReadModel, saga: str) -> list[Figure
 
 
 async def _through(settings: Settings, folds: ReadModel) -> tuple[float, float]:
-    """Transitions a second through a broker, and seconds until a published dead letter is seen."""
+    """Return the transitions per second that are read from a broker, and the seconds until a published dead letter is
+    visible."""
     clock = SystemClock()
     lines = [make_line(each) for n in range(THROUGH // len(SHAPE)) for each in make_transition_events(n, _begin_ms())]
     async with open_broker(None, clock, settings) as broker:
@@ -153,7 +155,7 @@ async def _through(settings: Settings, folds: ReadModel) -> tuple[float, float]:
 
 
 async def _until(folds: ReadModel, settings: Settings, holds: Callable[[], bool]) -> float:
-    """Fold until it holds; transitions for each second of the processor."""
+    """Read transitions until `holds` is true. Return the transitions per second of CPU time."""
     clock = SystemClock()
     begin_s = time.process_time()
     following = asyncio.get_running_loop().create_task(TransitionReader(folds, clock, print).follow(settings))
@@ -167,7 +169,7 @@ async def _until(folds: ReadModel, settings: Settings, holds: Callable[[], bool]
 
 
 def _begin_ms() -> int:
-    """Beginning of all: the last saga has begun ten minutes ago."""
+    """Return the start time of the first saga, for which the last saga has started ten minutes ago."""
     return SystemClock().now_ms() - SAGAS * APART_MS - 600_000
 
 
@@ -176,7 +178,7 @@ def _resident_bytes() -> int:
 
 
 def _slowest_ms(ask: Callable[[], object]) -> float:
-    """Longest time of an answer, in milliseconds."""
+    """Return the longest time of an answer, in milliseconds."""
     slowest_s = 0.0
     for _ in range(TIMES):
         begin_s = time.perf_counter()

@@ -1,4 +1,5 @@
-"""A bank that is away for a while: what it is asked in vain, and when all are through, with a breaker and without."""
+"""Part j of the benchmarks: how often an unavailable bank is called in vain, and how soon all sagas end, with and
+without a breaker."""
 
 import asyncio
 import time
@@ -24,10 +25,10 @@ clock = SystemClock()
 
 @dataclass
 class Bank:
-    """Hangs for a while before it fails, until it is back."""
+    """A bank that is unavailable for a while: its calls hang, and then fail."""
 
     back_s: float = 0.0
-    """Time at which it is back; infinite until it is first asked: then it goes away for `AWAY_S`."""
+    """Time at which the bank is available again; infinite until the first call, which begins an outage of `AWAY_S`."""
     in_vain: int = 0
 
     async def charge(self, order_id: str) -> str:
@@ -44,7 +45,7 @@ bank = Bank()
 
 
 def service_of(breaker: Breaker | None) -> Service:
-    """The service that asks the bank."""
+    """Make the service that calls the bank."""
     payment = Service("payment")
 
     @payment.resource(breaker=breaker, at_once_max=50)
@@ -60,7 +61,7 @@ def service_of(breaker: Breaker | None) -> Service:
 
 
 def breaker() -> list[Figure]:
-    """(j) A bank that is away for 8 seconds, and 300 sagas that ask it: with a breaker, and without"""
+    """(j) Measure 300 sagas that call a bank during its outage of 8 seconds, with a breaker and without"""
     figures = []
     for name, rules in (("with", Breaker(open_s=OPEN_S)), ("without", None)):
         late_s, attempts = asyncio.run(_run(service_of(rules)))
@@ -74,7 +75,8 @@ def breaker() -> list[Figure]:
 
 
 async def _run(payment: Service) -> tuple[list[float], float]:
-    """Seconds from the bank's return until each saga was through, and attempts that failed of each."""
+    """Return the seconds from the end of the outage until each saga ended, sorted, and the mean number of failed
+    attempts."""
     with TemporaryDirectory() as folder:
         async with running(Path(folder), [payment.declared], {}) as run:
             driver = Driver(run.broker, {"Paid": 1})

@@ -1,4 +1,4 @@
-"""The parts of `make bench`: each gives its figures."""
+"""The parts of `make bench`. Each returns its figures."""
 
 import asyncio
 import resource
@@ -39,7 +39,7 @@ clock = SystemClock()
 
 
 class Figure(NamedTuple):
-    """One thing measured."""
+    """One measured value."""
 
     name: str
     value: float
@@ -50,7 +50,7 @@ class Figure(NamedTuple):
 
 
 def messages() -> list[Figure]:
-    """(a) One worker, each message answered with one event, beside a raw loop over the same SQLite files"""
+    """(a) Measure one worker that answers each message with one event, beside a raw loop over the same SQLite files"""
     ours, limit = [], []
     for _ in range(ROUNDS):
         with TemporaryDirectory() as folder:
@@ -73,8 +73,8 @@ def _cpu_us(runs: Sequence[tuple[float, float]]) -> float:
 
 
 async def handled(folder: Path, *, tells: bool = False) -> tuple[float, float]:
-    """Seconds and CPU seconds from the start of the worker until all that lay in the log is handled. `tells`: its
-    transitions, too."""
+    """Return the seconds and the CPU seconds in which a worker handles all messages in the log. `tells`: the worker
+    also publishes its transitions."""
     text = "x" * 100
     pings = [
         to_record(Pinged(order_id=f"p-{n:06}", text=text, amount=Decimal("9.80")), clock.now_ms())
@@ -100,7 +100,7 @@ async def handled(folder: Path, *, tells: bool = False) -> tuple[float, float]:
 
 
 def hot_saga() -> list[Figure]:
-    """(f) One saga with 5,000 messages, all for one handler: what the last ones cost, beside the first"""
+    """(f) Measure one saga with 5,000 messages for one handler: the cost of the last ones beside the first ones"""
     with TemporaryDirectory() as folder:
         first, last = asyncio.run(_hot(Path(folder)))
     return [
@@ -111,7 +111,7 @@ def hot_saga() -> list[Figure]:
 
 
 async def _hot(folder: Path) -> tuple[float, float]:
-    """CPU time of a message among the first and among the last of one saga, in microseconds."""
+    """Return the CPU time per message, in microseconds, of the first and the last messages of one saga."""
     costs = []
     async with running(folder, [hot.declared], {}) as run:
         for begin in range(0, HOT, 500):
@@ -132,7 +132,7 @@ async def _hot(folder: Path) -> tuple[float, float]:
 
 
 def first_of(number: int) -> Outgoing:
-    """The first word of a saga of the chain; one in ten will be refused and undone."""
+    """Return the first message of a saga of the chain. One saga in ten is refused and undone."""
     sku = REFUSED if number % 10 == 0 else "tea"
     asked = OrderRequested(
         order_id=f"order-{number:06}",
@@ -146,7 +146,7 @@ def first_of(number: int) -> Outgoing:
 
 
 async def sagas_of_the_chain(count: int, many: int) -> tuple[float, float, list[float], Running]:
-    """Wall and CPU seconds for `count` sagas of the chain, and how long each took, in order of length."""
+    """Return wall and CPU seconds for `count` sagas of the chain, and the sorted durations of the sagas."""
     with TemporaryDirectory() as folder:
         async with running(Path(folder), CHAIN, {}) as run:
             driver = Driver(run.broker, CHAIN_ENDS)
@@ -160,7 +160,7 @@ async def sagas_of_the_chain(count: int, many: int) -> tuple[float, float, list[
 
 
 def chain() -> list[Figure]:
-    """(b) place -> pay -> stock -> ship -> confirm, 10 % refused and undone, four services in this process"""
+    """(b) Measure place -> pay -> stock -> ship -> confirm, 10 % refused and undone, four services in this process"""
     runs = [asyncio.run(sagas_of_the_chain(SAGAS, IN_FLIGHT)) for _ in range(ROUNDS)]
     return [
         Figure("b sagas, 100 in flight", statistics.median(SAGAS / wall for wall, *_ in runs), "sagas/s"),
@@ -170,7 +170,7 @@ def chain() -> list[Figure]:
 
 
 def one_at_a_time() -> list[Figure]:
-    """(d) The same chain, one saga at a time"""
+    """(d) Measure the same chain, one saga at a time"""
     _, _, took, _ = asyncio.run(sagas_of_the_chain(FEW, 1))
     return [Figure("d p50", _p(took, 50), "ms"), Figure("d p99", _p(took, 99), "ms")]
 
@@ -183,17 +183,18 @@ def _p(took: Sequence[float], percent: int) -> float:
 
 
 def example() -> list[Figure]:
-    """(c) The example of services/ without its deadline: steps and updates, 10 % declined, everything counted"""
+    """(c) Measure the example of services/ without its deadline: steps and updates, 10 % declined, all counted"""
     return asyncio.run(example_run("c", waiting_order))
 
 
 def whole_example() -> list[Figure]:
-    """(i) The example as it is: each order has a deadline of 15 minutes, and ends before"""
+    """(i) Measure the example as it is: each order has a deadline of 15 minutes, and ends before"""
     return asyncio.run(example_run("i", example_order))
 
 
 async def example_run(part: str, deciding: Service, *, sagas: int | None = None, tells: bool = False) -> list[Figure]:
-    """Figures of the example with this service as the one that decides. `tells`: its transitions are published."""
+    """Return the figures of the example. `deciding`: the service that decides; `tells`: transitions are published,
+    too."""
     sagas = SAGAS if sagas is None else sagas
     services = [s.declared for s in (deciding, example_payment, inventory, example_shipping)]
     use: Mapping[str, Sequence[object]] = {"payment": [Bank()], "shipping": [Carrier()]}
@@ -241,7 +242,7 @@ async def example_run(part: str, deciding: Service, *, sagas: int | None = None,
 
 
 def memory() -> list[Figure]:
-    """(e) Memory after 10,000 sagas of the chain and after 30,000"""
+    """(e) Measure the memory after 10,000 and after 30,000 sagas of the chain"""
     return asyncio.run(_memory())
 
 
@@ -262,6 +263,6 @@ async def _memory() -> list[Figure]:
 
 
 def _peak_mb() -> float:
-    """The most this process has had, so far; the unit of `ru_maxrss` differs between systems."""
+    """Return the peak memory of this process so far. The unit of `ru_maxrss` differs between systems."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1e6 if sys.platform == "darwin" else 1e3)

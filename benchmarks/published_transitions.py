@@ -15,14 +15,14 @@ ROUNDS = 5
 
 
 class Run(NamedTuple):
-    """One run, with its transitions published or not."""
+    """One run, with or without published transitions."""
 
     per_s: float
     cpu: float
 
 
 def transitions() -> list[Figure]:
-    """(n) Transitions published and not, in turn: one answer to each message, and the example as in (c)"""
+    """(n) Measure what publishing transitions costs: one answer to each message, and the example as in (c)"""
     return [*_compare("messages", _messages), *_compare("sagas of the example", _sagas)]
 
 

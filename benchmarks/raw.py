@@ -1,4 +1,5 @@
-"""The limit: a raw loop over the same SQLite files, with the same bytes, tables and fsyncs, and no toolkit."""
+"""Measure the limit: a raw loop over the same SQLite files, with the same bytes, tables and fsyncs, without the
+toolkit."""
 
 import sqlite3
 import time
@@ -14,9 +15,10 @@ INSERT = (
 
 
 def loop(folder: Path, messages: int) -> tuple[float, float]:
-    """Read what lay in the log, write the documents and the answers that the toolkit wrote, in batches of its size.
+    """Read the messages in the log, and write the same documents and answers as the toolkit, in batches of the same
+    size. Return seconds and CPU seconds.
 
-    `folder`: what a run of the toolkit left behind. Seconds and CPU seconds.
+    `folder`: folder with the files of a run of the toolkit.
     """
     with sqlite3.connect(folder / "broker.db") as broker:
         logs = {
@@ -72,12 +74,12 @@ def loop(folder: Path, messages: int) -> tuple[float, float]:
 
 
 def _bound(row: tuple[object, ...]) -> tuple[object, ...]:
-    """The row with blobs as the toolkit hands them to SQLite, which binds those fastest."""
+    """Return the row with blobs of the type that SQLite binds fastest, as the toolkit does."""
     return tuple(as_blob(value) if isinstance(value, bytes) else value for value in row)
 
 
 def _made(path: Path, tables: list[tuple[str]]) -> sqlite3.Connection:
-    """A file with these tables, as durable as those of the toolkit."""
+    """Create a file with these tables that is as durable as the files of the toolkit."""
     connection = sqlite3.connect(path, isolation_level=None, cached_statements=1024)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")

@@ -1,4 +1,4 @@
-"""Services running in this process on the embedded broker and store, and a driver that keeps sagas in flight."""
+"""Run services in this process on the embedded broker and store, with a driver that keeps sagas in flight."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ from saga.telemetry.traces import Traces
 
 @dataclass
 class Counted:
-    """Counts of what services asked of the outside, and reported."""
+    """Number of operations that services made, and what the runtime reported."""
 
     reads: int = 0
     writes: int = 0
@@ -37,7 +37,7 @@ class Counted:
     troubles: list[TelemetryEvent] = field(default_factory=list)
 
     def report(self, moment: TelemetryEvent) -> None:
-        """Listen to the runtime: whatever is worse than a handled message is a trouble."""
+        """Count telemetry events of the runtime: handled messages, and everything that went wrong."""
         if isinstance(moment, Handled):
             self.handled += 1
             self.last_handled_s = time.perf_counter()
@@ -46,7 +46,7 @@ class Counted:
 
 
 class CountingStore(SqliteStore):
-    """Store that counts what is asked of it."""
+    """Store that counts reads and writes."""
 
     counted: Counted
 
@@ -73,7 +73,7 @@ class CountingStore(SqliteStore):
 
 
 class CountingBroker(EmbeddedBroker):
-    """Broker that counts what is asked of it."""
+    """Broker that counts published messages."""
 
     counted: Counted
 
@@ -84,7 +84,7 @@ class CountingBroker(EmbeddedBroker):
 
 @dataclass
 class Running:
-    """Services that run."""
+    """The running services."""
 
     broker: Broker
     stores: Mapping[str, SqliteStore]
@@ -101,7 +101,7 @@ async def running(
     tells: bool = False,
     traces: Traces | None = None,
 ) -> AsyncIterator[Running]:
-    """Run services on files in `folder` until the block ends; then they drain."""
+    """Run services on files in `folder` until the block ends; then let them drain."""
     clock, counted, settings = SystemClock(), Counted(), Settings()
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(CountingBroker(folder / "broker.db", clock=clock))
@@ -139,10 +139,11 @@ async def running(
 
 
 class Driver:
-    """Publishes and waits for the last word of each saga: a member of a group of its own."""
+    """Publishes the first message of each saga and waits for its last ones, in a consumer group of its own."""
 
     def __init__(self, broker: Broker, last_words: Mapping[str, int]) -> None:
-        """`last_words`: the types that end a saga, and how many of such words each saga says at its end."""
+        """`last_words`: event types that end a saga, each with the number of such events that a saga emits at its
+        end."""
         self._broker, self._last = broker, {word.encode(): count for word, count in last_words.items()}
         self._waiting: dict[bytes, tuple[asyncio.Future[None], list[bytes]]] = {}
         self._partitions: set[Partition] = set()
@@ -167,7 +168,7 @@ class Driver:
 
     @asynccontextmanager
     async def listening(self, topics: Sequence[str]) -> AsyncIterator[None]:
-        """Read what is published on these topics, inside the block."""
+        """Read the events of these topics until the block ends."""
         async with self._broker.join(Subscription("driver", topics), self) as membership:
 
             async def hear() -> None:
@@ -195,7 +196,7 @@ class Driver:
             ended.set_result(None)
 
     async def saga(self, first: Outgoing) -> float:
-        """Publish, wait for the end; how many seconds it took."""
+        """Publish the first message and wait until the saga ends. Return the seconds that it took."""
         began = time.perf_counter()
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[first.key] = ended, []
@@ -205,7 +206,7 @@ class Driver:
 
 
 async def in_flight(count: int, many: int, saga: Callable[[int], Awaitable[float]]) -> list[float]:
-    """Run `count` sagas, `many` at a time; how long each took."""
+    """Run `count` sagas, with `many` in flight. Return their durations in seconds, sorted."""
     numbers = iter(range(count))
     took: list[float] = []
 

@@ -1,4 +1,4 @@
-"""Cost of sealing: an event of the example, and the example itself, with keys beside without."""
+"""Part s of the benchmarks: the cost of encryption, for a single event of the example and for the whole example."""
 
 import asyncio
 import statistics
@@ -33,7 +33,7 @@ clock = SystemClock()
 
 
 def sealing() -> list[Figure]:
-    """(s) Sensitive fields sealed: an event encoded and decoded, and the example with a key for each saga"""
+    """(s) Measure encrypted sensitive fields: one event encoded and decoded, and the example with a key per saga"""
     return asyncio.run(_sealing())
 
 
@@ -89,7 +89,7 @@ def _placed(number: int) -> OrderPlaced:
 
 
 async def _example(*, sealed_too: bool) -> float:
-    """CPU of one saga in milliseconds, driver and client included."""
+    """Return the CPU time of one saga in milliseconds, including driver and client."""
     services = [s.declared for s in (waiting_order, example_payment, inventory, example_shipping)]
     with TemporaryDirectory() as folder:
         keys = _keys(Path(folder)) if sealed_too else None

@@ -1,4 +1,4 @@
-"""The services that are measured: a plain chain of four without steps, and one that answers each message with one."""
+"""The services that are measured: a plain chain of four services without steps, and an echo service."""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -24,7 +24,7 @@ order, payment, stock, shipping = Service("order"), Service("payment"), Service(
 echo = Service("echo")
 
 REFUSED = "gone"
-"""The article that is never there."""
+"""Article that is never in stock."""
 
 
 @order.handler
@@ -70,7 +70,7 @@ async def answer(pinged: Pinged) -> Ponged:
 
 
 reader = Service("echo")
-"""Service that asks, for each message, for a document that is not there."""
+"""Service that reads a missing document for each message."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,6 @@ async def again(pinged: Pinged) -> Ponged:
 
 
 waiting_order = Service("order")
-"""Order service of the example without its deadline: as it was in earlier versions, with which figures are compared."""
+"""Order service of the example without its deadline, as in earlier versions, so that figures can be compared."""
 waiting_order.handler(confirm_example)
 waiting_order.handler(cancel_example)

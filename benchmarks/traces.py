@@ -1,4 +1,4 @@
-"""Cost of traces: the example with spans that are made, encoded and dropped, beside without."""
+"""Part t of the benchmarks: the cost of traces. Spans are made, encoded and dropped."""
 
 import asyncio
 import time
@@ -34,7 +34,7 @@ clock = SystemClock()
 
 
 class Encoding(SpanExporter):
-    """Exporter that does what costs processor time, and leaves out the network."""
+    """Exporter that encodes spans, which costs CPU time, and sends nothing."""
 
     def __init__(self) -> None:
         self.spans = 0
@@ -46,7 +46,7 @@ class Encoding(SpanExporter):
 
 
 def traces() -> list[Figure]:
-    """(t) Traces: the example with all sagas traced, with none of them sampled, and without traces"""
+    """(t) Measure the example with all sagas traced, with none of them sampled, and without traces"""
     return asyncio.run(_traces())
 
 
@@ -69,7 +69,8 @@ async def _traces() -> list[Figure]:
 
 
 async def _example(exporter: SpanExporter | None, header: str | None) -> float:
-    """CPU of one saga in milliseconds, driver and spans included. `header`: trace context that its start has."""
+    """Return the CPU time of one saga in milliseconds, including driver and spans. `header`: trace context of its first
+    message."""
     services = [s.declared for s in (waiting_order, example_payment, inventory, example_shipping)]
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory())

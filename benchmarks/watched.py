@@ -1,8 +1,8 @@
-"""Build a million sagas for the monitor in seconds: a few are folded from transition events, the others are copies of
-them with other ids and times.
+"""Make a million sagas for the monitor within seconds.
 
-A copy is what folding would make of the same transitions (a test compares): it costs a tenth, and as much memory. Rates
-and the like are sums of what was folded.
+A few sagas are made from transition events; the others are copies of them with other ids and times. A test checks that
+a copy equals a saga made from the same transitions. A copy takes a tenth of the time and as much memory. Rates and
+similar figures only cover the sagas made from events.
 """
 
 from collections.abc import Iterator
@@ -25,13 +25,14 @@ from saga.monitor.saga_index import PACKING, ServiceState, TrackedSaga
 from saga.support.clock import iso
 
 APART_MS = 2
-"""Time between the beginnings of two sagas: 500 a second, each of ten transitions, are 5,000 transitions a second."""
+"""Milliseconds between the starts of two sagas: 500 sagas per second with ten transitions each are 5,000 transitions
+per second."""
 GROUP = 400
-"""Sagas of which one of each kind is folded, and the others are copied."""
+"""Number of sagas of which one of each kind is made from events, and the others are copied."""
 RUNNING = 20
-"""Share of the sagas that are still running: one in so many."""
+"""One saga in this number is still running."""
 STUCK = 500
-"""Sagas that are stuck: they wait, and have no deadline as the others that run have."""
+"""Number of stuck sagas: they wait, and unlike other running sagas they have no deadline."""
 DAY_MS = 86_400_000
 SHAPE = (
     ("order", "place", "handled", "OrderPlaced"),
@@ -52,7 +53,8 @@ _standings = msgspec.json.Decoder(tuple[ServiceState, ...])
 def make_transition_events(
     n: int, begin_ms: int, upto: int = len(SHAPE), due: str | None = None
 ) -> Iterator[TransitionEvent]:
-    """First transitions of the n-th saga. `due`: time of the deadline with which it begins."""
+    """Return the first transitions of the n-th saga. `due`: time at which its deadline is due; `None` if it has
+    none."""
     numbers: dict[str, int] = {}
     for place, (service, handler, outcome, emitted) in enumerate(SHAPE[:upto]):
         number = numbers[service] = numbers.get(service, -1) + 1
@@ -81,12 +83,13 @@ def make_transition_events(
 
 
 def name_of(n: int) -> str:
-    """Id of the n-th saga."""
+    """Return the id of the n-th saga."""
     return f"order-{n:07}"
 
 
 def population(count: int, begin_ms: int, due_ms: int) -> ReadModel:
-    """Folds of so many sagas: one in `RUNNING` still runs, most of these with a deadline, `STUCK` of them without."""
+    """Make the read model for this number of sagas. One in `RUNNING` is still running; `STUCK` of these have no
+    deadline."""
     folds, originals = ReadModel(count), dict[tuple[bool, bool], tuple[int, TrackedSaga]]()
     for n in range(count):
         kind = n % RUNNING == 0, n < RUNNING * STUCK
@@ -100,7 +103,7 @@ def population(count: int, begin_ms: int, due_ms: int) -> ReadModel:
 
 
 def fold(folds: ReadModel, n: int, begin_ms: int, due_ms: int) -> None:
-    """Fold the n-th saga from its records."""
+    """Apply the transitions of the n-th saga to the read model."""
     is_running, is_stuck = n % RUNNING == 0, n < RUNNING * STUCK
     due = iso(due_ms) if is_running and not is_stuck else None
     transitions = make_transition_events(n, begin_ms, 5 if is_running else len(SHAPE), due)
@@ -110,7 +113,7 @@ def fold(folds: ReadModel, n: int, begin_ms: int, due_ms: int) -> None:
 
 
 def _copy(folds: ReadModel, of: TrackedSaga, saga: str, later_ms: int) -> None:
-    """Take in a saga that is as another one, so much later."""
+    """Add a copy of a saga to the read model, at a later time."""
     known = TrackedSaga(saga)
     known.packed = b"".join(PACKING.pack(*each[:2], each[2] + later_ms, *each[3:]) for each in of)
     known.began_ms, known.changed_ms, known.has_start = of.began_ms + later_ms, of.changed_ms + later_ms, of.has_start
@@ -133,5 +136,5 @@ def _copy(folds: ReadModel, of: TrackedSaga, saga: str, later_ms: int) -> None:
 
 
 def record_of(outgoing: Outgoing) -> Record:
-    """Record as a reader gets it."""
+    """Return a record as a reader gets it."""
     return Record(outgoing.topic, 0, 0, outgoing.key, outgoing.value, (), 0)

@@ -1,6 +1,7 @@
-"""`make bench-servers`: what the toolkit reaches on Kafka and Couchbase, beside the plain clients, in one run; also to
-build/figures/bench-servers.jsonl. Starts and stops the servers itself, for each part its own: the chain and the
-example have services and topics of the same names.
+"""`make bench-servers`: measure the toolkit on Kafka and Couchbase, beside the plain clients, in one run.
+
+The figures also go to build/figures/bench-servers.jsonl. Each part starts and stops servers of its own, because the
+chain and the example have services and topics with the same names.
 """
 
 import json
@@ -25,7 +26,7 @@ PARTS = (messages, latency, chain, example, restart, sharing, memory, missing)
 
 
 def main() -> None:
-    """Print each figure as it is there, and write them all."""
+    """Run the parts. Print each figure as soon as it is measured, and write all to the file."""
     chosen = [part for part in PARTS if len(sys.argv) == 1 or part.__name__ in sys.argv[1:]]
     began = time.monotonic()
     print(f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}, ", end="")

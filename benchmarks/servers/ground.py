@@ -1,4 +1,4 @@
-"""Servers of this run, and processes that use them until they are stopped."""
+"""Start the servers of a run, and processes that use them until they are stopped."""
 
 import asyncio
 import multiprocessing
@@ -23,11 +23,11 @@ from saga.testing.servers.kafka import RUNS_FAST, KafkaServer
 P = ParamSpec("P")
 
 MOCK_JVM = ("-XX:+UseG1GC", "-Xmx2g")
-"""Options of the mock's JVM: it keeps all that was ever written."""
+"""Options of the JVM for the mock of Couchbase, which keeps in memory everything that was ever written."""
 PART_S = 60.0
-"""Time after which a part begins no further round: on a busy machine there are fewer."""
+"""Seconds after which a part starts no further round. On a busy machine there are fewer rounds."""
 WORDS_S = 60.0
-"""Silence after which a process has failed."""
+"""Seconds without an answer after which a process counts as failed."""
 
 
 class Ground(NamedTuple):
@@ -38,7 +38,7 @@ class Ground(NamedTuple):
 
     @property
     def settings(self) -> Settings:
-        """Settings for one node each: nothing can be replicated."""
+        """Return settings for a single node of each server, on which nothing can be replicated."""
         return Settings(
             broker=f"kafka://{self.kafka}",
             store=f"{self.couchbase}/{BUCKET}",
@@ -51,7 +51,7 @@ class Ground(NamedTuple):
 
 @contextmanager
 def servers(folder: Path) -> Iterator[Ground]:
-    """A Kafka and a CouchbaseMock that end with the block."""
+    """Start Kafka and CouchbaseMock, and stop them at the end of the block."""
     kafka = KafkaServer.start(folder / "kafka", jvm=RUNS_FAST)
     try:
         mock = CouchbaseMock.start(folder / "couchbase", jvm=MOCK_JVM)
@@ -64,7 +64,7 @@ def servers(folder: Path) -> Iterator[Ground]:
 
 
 def rounds(count: int, at_least: int = 1) -> Iterator[int]:
-    """The numbers of the rounds that there is time for."""
+    """Yield the numbers of the rounds, as long as there is time."""
     began = time.monotonic()
     for number in range(count):
         if number >= at_least and time.monotonic() - began > PART_S:
@@ -78,17 +78,17 @@ def rounds(count: int, at_least: int = 1) -> Iterator[int]:
 
 @dataclass
 class Work:
-    """Work that a process has been asked to do, as it sees it."""
+    """A task for a process: what it must do, and what it has done."""
 
     count: int | None = None
-    """Number of messages; without one it goes on until it is stopped."""
+    """Number of messages to handle; `None`: until it is stopped."""
     marks: tuple[int, ...] = ()
-    """Numbers of messages after which memory is looked at."""
+    """Numbers of handled messages at which the memory is measured."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     ready: Callable[[], None] = lambda: None
-    """Function to call when everything is connected."""
+    """Function to call when all connections are open."""
     killed_after: int | None = None
-    """Number of messages after which the process kills itself."""
+    """Number of handled messages after which the process kills itself."""
     _done: int = 0
     _repeated: int = 0
     _began: tuple[float, float] = (0.0, 0.0)
@@ -96,11 +96,11 @@ class Work:
     _peaks_mb: list[float] = field(default_factory=list)
 
     def begins(self) -> None:
-        """Begin to measure: the first message may be in hand from now on."""
+        """Start the clock: the first message may come from now on."""
         self._began = time.perf_counter(), time.process_time()
 
     def done(self, messages: int = 1, *, repeated: int = 0) -> None:
-        """Count messages that are done, of which some had been done before; the last one stops everything."""
+        """Count handled messages, of which some were repeated. Stop when all messages are handled."""
         self._done += messages
         self._repeated += repeated
         if self._done == self.killed_after:
@@ -112,7 +112,8 @@ class Work:
             self.stop.set()
 
     def spent(self) -> "Spent":
-        """Time and memory that it took; without a number of messages, all that the process has needed."""
+        """Return the time and the memory that the task took. Without a number of messages, it is the CPU time until
+        now."""
         if self.count is None:
             return Spent(0.0, time.process_time() - self._began[1], [], self._repeated)
         assert self._done == self.count, f"{self._done} of {self.count} messages"
@@ -121,7 +122,7 @@ class Work:
 
 
 class Spent(NamedTuple):
-    """Time and memory that a piece of work has taken."""
+    """Time and memory that a task took."""
 
     wall_s: float
     cpu_s: float
@@ -130,7 +131,7 @@ class Spent(NamedTuple):
 
 
 def peak_mb() -> float:
-    """Most memory that this process has had so far. Not `ru_maxrss`: that may be its parent's."""
+    """Return the peak memory of this process in MB. `ru_maxrss` is not used, because it may be the parent's."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found is not None, "needs Linux"
     return int(found[1]) / 1e3
@@ -140,25 +141,25 @@ def peak_mb() -> float:
 
 
 class Child:
-    """A process that works."""
+    """A process that does a task."""
 
     def __init__(self, process: multiprocessing.process.BaseProcess, words: Connection) -> None:
         self._process, self._words = process, words
 
     def spent(self) -> Spent:
-        """Wait for its end. Raises `RuntimeError` if it failed."""
+        """Wait until the process has ended, and return what it took. Raises `RuntimeError` if it failed."""
         spent = self._word()
         assert isinstance(spent, Spent)
         return spent
 
     def killed(self) -> None:
-        """Return when it has killed itself."""
+        """Wait until the process has killed itself."""
         self._process.join(WORDS_S)
         if self._process.exitcode != -signal.SIGKILL:
             raise RuntimeError(f"{self._process.name} has ended with {self._process.exitcode}")
 
     def stopped(self) -> Spent:
-        """End it; what it took."""
+        """Stop the process, and return what it took."""
         self._words.send("stop")
         return self.spent()
 
@@ -175,7 +176,7 @@ class Child:
 def child(
     work: Callable[Concatenate[Work, P], Coroutine[Any, Any, None]], asked: Work, *args: P.args, **kwargs: P.kwargs
 ) -> Iterator[Child]:
-    """A process that does `work`, once it is ready, until the end of the block at the latest."""
+    """Start a process for a task. Enter the block when it is ready, and end it at the latest when the block ends."""
     context = multiprocessing.get_context("spawn")
     ours, its = context.Pipe()
     about = asked.count, asked.marks, asked.killed_after

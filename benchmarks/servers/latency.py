@@ -1,4 +1,4 @@
-"""Latency of a message's way through a service at a low rate, the toolkit's and the plain clients', in turn."""
+"""Measure the time from a message to its answer at a low rate, for the toolkit and the plain clients in turn."""
 
 import asyncio
 import statistics
@@ -18,11 +18,11 @@ from saga.broker.port import partition_of
 PER_S, SECONDS, ROUNDS = 100, 4, 4
 WARMS = 3_000
 WARM = 100
-"""Messages before those that count."""
+"""Number of messages before those that are measured."""
 
 
 def latency(ground: Ground) -> list[Figure]:
-    """(c) From publishing a message to reading its answer, at 100 messages/s"""
+    """(c) Measure the time from publishing a message to reading its answer, at 100 messages/s"""
     turns: list[tuple[Callable[[], AbstractContextManager[Child]], list[list[float]]]] = [
         (lambda: child(serve, Work(), ground, "echo"), []),
         (lambda: child(raw.loop, Work(), ground), []),
@@ -51,7 +51,7 @@ def _best(took: list[list[float]], percent: int) -> float:
 
 
 async def _asked(ground: Ground, name: str) -> list[float]:
-    """Ask, and wait for each answer: the milliseconds that each took."""
+    """Publish messages and wait for their answers. Return the milliseconds that each took."""
     waiting: dict[bytes, tuple[float, asyncio.Future[float]]] = {}
     producer = AIOKafkaProducer(bootstrap_servers=ground.kafka, acks="all", linger_ms=0)
     consumer = AIOKafkaConsumer(bootstrap_servers=ground.kafka, group_id=None, fetch_max_wait_ms=100)
@@ -83,7 +83,7 @@ async def _asked(ground: Ground, name: str) -> list[float]:
 
 
 async def at_the_end(consumer: AIOKafkaConsumer, topics: list[str]) -> None:
-    """Have it read what comes from now on, of all partitions, as a member of no group."""
+    """Assign all partitions to a consumer without a group, at their ends, so that it reads only new records."""
     places = []
     for topic in topics:
         while not (numbers := consumer.partitions_for_topic(topic)):

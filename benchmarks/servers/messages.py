@@ -1,4 +1,4 @@
-"""Messages per second, their CPU and memory: the toolkit and the plain clients answer the same messages in turn."""
+"""Measure messages per second, CPU and memory. The toolkit and the plain clients answer the same messages in turn."""
 
 import asyncio
 import statistics
@@ -22,12 +22,12 @@ clock = SystemClock()
 
 
 def pinged(saga: str) -> Outgoing:
-    """One message."""
+    """Return one message."""
     return to_record(Pinged(order_id=saga, text=TEXT, amount=Decimal("9.80")), clock.now_ms())
 
 
 async def publish(ground: Ground, name: str, count: int) -> None:
-    """Publish that many messages, for the echo."""
+    """Publish this number of messages for the echo service."""
     async with adapters.broker_at(ground.settings, clock) as broker:
         await broker.ensure_topics(topics_of(CAST["echo"][0]))
         for begin in range(0, count, PUBLISHED_AT_ONCE):
@@ -50,7 +50,7 @@ def _as_it_comes(ground: Ground, count: int) -> Spent:
 
 
 def messages(ground: Ground) -> list[Figure]:
-    """(a) One service, each message one write and one event, beside the plain clients on the same messages"""
+    """(a) Measure one service, one write and one event per message, beside plain clients on the same messages"""
     turns: list[tuple[Callable[[Ground, int], Spent], list[Spent]]] = [(_ours, []), (_raw, []), (_as_it_comes, [])]
     (_, ours), (_, limit), (_, usual) = turns
     for number in rounds(ROUNDS + 1, at_least=2):
@@ -71,7 +71,7 @@ def messages(ground: Ground) -> list[Figure]:
 
 
 def memory(ground: Ground, many: int = MANY) -> list[Figure]:
-    """(b) Peak memory of the service after a tenth of the messages and after all"""
+    """(b) Measure the peak memory of the service after a tenth of the messages and after all"""
     asyncio.run(publish(ground, "b", many))
     tenth, whole = _ours(ground, many, (many // 10, many)).peaks_mb
     return [
@@ -82,7 +82,7 @@ def memory(ground: Ground, many: int = MANY) -> list[Figure]:
 
 
 def missing(ground: Ground, many: int = MISSES) -> list[Figure]:
-    """(h) Peak memory of a service that asks for a missing document with each message, after a tenth and after all"""
+    """(h) Measure the peak memory of a service that reads a missing document per message, after a tenth and all"""
     asyncio.run(publish(ground, "h", many))
     tenth, whole = _ours(ground, many, (many // 10, many), "reader").peaks_mb
     return [

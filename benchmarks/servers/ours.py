@@ -1,4 +1,4 @@
-"""Services on the servers, as `saga run` serves them."""
+"""Run services on the servers, as `saga run` does."""
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -27,7 +27,7 @@ TROUBLES = ("DeadLettered", "Stuck", "Unavailable", "Escalated", "Lost", "Retryi
 
 
 async def serve(asked: Work, ground: Ground, cast: str, only: str | None = None) -> None:
-    """Run the services of `cast`, or one of them, on the outside in memory."""
+    """Run the services of `cast`, or one of them, with external systems in memory."""
     clock, settings, troubles = SystemClock(), ground.settings, list[TelemetryEvent]()
     services = [declared for declared in CAST[cast] if only in (None, declared.name)]
     waiting = {declared.name for declared in services}

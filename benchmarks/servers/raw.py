@@ -1,8 +1,9 @@
-"""The plain clients: the fastest loop that is still honest. One insert and one answer for each message.
+"""The plain clients: the fastest loop that gives comparable guarantees, with one insert and one answer for each
+message.
 
-Batches from aiokafka, 256 inserts in flight, answers sent without waiting, all acknowledged before the positions of
-their batch are committed, which happens in the background. It does not keep order by key, remember what it has seen
-longer than its document, or do anything when something fails.
+It reads batches from aiokafka, has 256 inserts in flight, and sends answers without waiting. All of them are
+acknowledged before the positions of their batch are committed, which happens in the background. It does not keep order
+by key, remember handled messages longer than its documents, or react to any failure.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from saga.contracts.schema import without_logical_types
 from saga.testing.servers.couchbase import BUCKET
 
 AT_ONCE = 128
-"""Inserts in flight of one batch; two batches are under way."""
+"""Number of inserts of one batch in flight. Two batches are handled at a time."""
 BATCHES = 2
 RECORDS_MAX = 500
 CONNECT_S = 10
@@ -42,7 +43,8 @@ HEADER = MARKER + binding_of(Ponged).version.fingerprint
 
 
 async def loop(asked: Work, ground: Ground, *, as_it_comes: bool = False) -> None:
-    """Answer what comes. `as_it_comes`: with the SDK's own defaults, and one batch at a time, as its manual has it."""
+    """Answer messages as they come. `as_it_comes`: with the SDK's default settings and one batch at a time, as in its
+    manual."""
     name, batches = ("usual", 1) if as_it_comes else ("raw", BATCHES)
     tuned = {} if as_it_comes else {"enable_tracing": False, "enable_metrics": False}
     cluster = AsyncCluster(
@@ -124,7 +126,7 @@ class _Loop:
 
 
 def _handled(record: ConsumerRecord) -> tuple[bytes, bytes, list[tuple[str, bytes]]]:
-    """The document that remembers a message, and the answer to it with its headers."""
+    """Return the document that remembers a message, and the answer to the message with its headers."""
     body = BytesIO(record.value)
     body.seek(HEADER_SIZE)
     pinged: Any = schemaless_reader(body, PINGED, None)

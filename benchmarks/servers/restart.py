@@ -1,4 +1,4 @@
-"""Restart: messages that the successor of a killed worker does again, and what that costs."""
+"""Measure how many messages are handled again after a worker was killed, and what that costs."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ clock = SystemClock()
 
 
 def restart(ground: Ground) -> list[Figure]:
-    """(f) A worker killed at full load: what the next one handles again"""
+    """(f) Kill a worker at full load, and count the messages that the next worker handles again"""
     asyncio.run(publish(ground, "f", MESSAGES))
     with child(serve, Work(killed_after=KILLED_AFTER), ground, GROUP) as dying:
         dying.killed()
@@ -36,7 +36,7 @@ def restart(ground: Ground) -> list[Figure]:
 
 
 async def _left(ground: Ground) -> int:
-    """Count the messages that the group has not committed, once the group knows that its member is dead."""
+    """Count the messages that the group has not committed, after the group has noticed that its member is dead."""
     async with adapters.administration_at(ground.settings, clock) as broker:
         positions, bounds = (await broker.describe_group(GROUP)).positions, await broker.fetch_bounds([TOPIC])
         return sum(end - positions.get(partition, begin) for partition, (begin, end) in bounds.items())

@@ -1,4 +1,5 @@
-"""Sagas per second: the plain chain and the example, four services in one process, and as four processes."""
+"""Measure sagas per second: the plain chain and the example, with four services in one process and as four
+processes."""
 
 import asyncio
 import statistics
@@ -36,29 +37,29 @@ clock = SystemClock()
 
 
 class Play(NamedTuple):
-    """Play that is performed, and the services that perform it."""
+    """A workload: the services that run, and the sagas that are started."""
 
     cast: str
     sagas: int
     """Number of sagas that are measured."""
     ends: Mapping[str, int]
     topics: Sequence[str]
-    """Topics of the last events of sagas."""
+    """Topics on which the last events of sagas are published."""
     first: Callable[[str, int], Outgoing]
-    """Function that says the first word of a saga: its id, and its number."""
+    """Function that returns the first message of a saga, for its id and its number."""
 
 
 class Took(NamedTuple):
-    """Time that some sagas took."""
+    """Time that the sagas of a round took."""
 
     wall_s: float
     cpu_s: float
-    """Seconds of CPU time of the processes that serve."""
+    """CPU seconds of the processes that run services."""
     each_s: Sequence[float]
 
 
 def _requested(saga: str, number: int) -> Outgoing:
-    """One in ten will be refused and undone."""
+    """Return an order request. One in ten is refused and undone."""
     asked = OrderRequested(
         order_id=saga,
         customer_id=f"c-{number % 97}",
@@ -71,7 +72,7 @@ def _requested(saga: str, number: int) -> Outgoing:
 
 
 def _placed(saga: str, number: int) -> Outgoing:
-    """One card in ten will be declined."""
+    """Return an order. One card in ten is declined."""
     placed = OrderPlaced(
         order_id=saga,
         customer_id=f"c-{number % 97}",
@@ -96,12 +97,12 @@ EXAMPLE = Play(
 
 
 def chain(ground: Ground) -> list[Figure]:
-    """(d) place -> pay -> stock -> ship -> confirm, 10 % refused and undone"""
+    """(d) Measure place -> pay -> stock -> ship -> confirm, 10 % refused and undone"""
     return _played(ground, CHAIN, "d")
 
 
 def example(ground: Ground) -> list[Figure]:
-    """(e) The example of services/: steps and document updates, 10 % declined"""
+    """(e) Measure the example of services/: steps and document updates, 10 % declined"""
     return _played(ground, EXAMPLE, "e")
 
 
@@ -130,7 +131,7 @@ def _median(values: Iterable[float]) -> float:
 
 
 async def _prepared(ground: Ground, play: Play) -> None:
-    """Topics, and goods on the shelves."""
+    """Create the topics, and fill the stock."""
     async with adapters.broker_at(ground.settings, clock) as broker:
         for declared in CAST[play.cast]:
             await broker.ensure_topics(topics_of(declared))
@@ -141,7 +142,7 @@ async def _prepared(ground: Ground, play: Play) -> None:
 
 
 async def _driven(ground: Ground, play: Play, name: str) -> tuple[float, list[float]]:
-    """Seconds that all took, and each."""
+    """Run the sagas. Return the seconds that all took, and those of each."""
     async with adapters.broker_at(ground.settings, clock) as broker:
         driver = KafkaDriver(broker, play.ends, ground.kafka)
         async with driver.listening(play.topics):
@@ -158,7 +159,7 @@ async def _one(driver: Driver, play: Play, name: str, number: int) -> float:
 
 
 class KafkaDriver(Driver):
-    """Listens as a member of no group, from now on: what was published in an earlier round is not read again."""
+    """Driver that reads only new records, without a consumer group, so that it ignores events of earlier rounds."""
 
     def __init__(self, broker: Broker, last_words: Mapping[str, int], kafka: str) -> None:
         super().__init__(broker, last_words)

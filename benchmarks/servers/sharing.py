@@ -1,4 +1,5 @@
-"""Shared monitor: transitions a second of one worker and of two, beside a monitor that reads everything alone."""
+"""Benchmark of the shared monitor: transitions per second of one worker and of two, beside a monitor that reads
+alone."""
 
 import asyncio
 import json
@@ -31,7 +32,7 @@ clock = SystemClock()
 
 
 def sharing(ground: Ground) -> list[Figure]:
-    """(g) Transitions that are folded on Kafka: alone, and shared by one worker and by two"""
+    """(g) Measure the transitions that a monitor processes on Kafka: alone, and shared by one and by two workers"""
     asyncio.run(_tell(ground))
     alone = asyncio.run(_alone(ground))
     one_s, one_cpu_s = _shared(ground, "one", 1)
@@ -56,7 +57,7 @@ async def _tell(ground: Ground) -> None:
 
 
 async def _alone(ground: Ground) -> float:
-    """Transitions a second that a monitor folds which reads everything."""
+    """Return the transitions per second of a monitor that reads everything alone."""
     folds = ReadModel()
     began_s = time.perf_counter()
     await TransitionReader(folds, clock, print).read_all(ground.settings)
@@ -64,7 +65,8 @@ async def _alone(ground: Ground) -> float:
 
 
 def _shared(ground: Ground, name: str, workers: int) -> tuple[float, float]:
-    """Seconds from the first transition that is folded to the last, and of CPU, of so many workers that start again."""
+    """Start this number of workers. Return the seconds and the CPU seconds from the first processed transition to the
+    last."""
     ports = free_ports(workers)
     with ExitStack() as stack:
         pids = [stack.enter_context(_worker(ground, name, port)) for port in ports]
@@ -81,7 +83,7 @@ def _shared(ground: Ground, name: str, workers: int) -> tuple[float, float]:
 
 @contextmanager
 def _worker(ground: Ground, name: str, port: int) -> Iterator[int]:
-    """Worker that runs inside the block: its process id."""
+    """Run a worker until the block ends. Yields its process id."""
     environment = {**os.environ, "SAGA_KAFKA_REPLICATION": "1", "SAGA_KAFKA_MIN_INSYNC": "1"}
     command = [sys.executable, "-m", "saga.cli.main", "monitor", "run", "--shared", f"bench-{name}"]
     command += ["--broker", f"kafka://{ground.kafka}", "--listen", f"127.0.0.1:{port}"]
@@ -93,7 +95,7 @@ def _worker(ground: Ground, name: str, port: int) -> Iterator[int]:
 
 
 def _taken(port: int) -> int:
-    """Transitions that all workers have folded; 0 while they do not answer."""
+    """Return the number of transitions that all workers have processed; 0 if they do not answer yet."""
     connection = HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         connection.request("GET", "/api/rates")
