@@ -18,7 +18,7 @@ from tests.choreography.check.defects import DEFECTS
 def checks() -> list[Figure]:
     """(q) Measure `saga check`: the example, the usual style with 25 and 60 services, and single planted defects."""
     example = [make_manifest(each.declared) for each in (order, payment, inventory, shipping)]
-    # Beside these services one decides and one notes; each has five events, and there are the start and two outcomes.
+    # Two more services decide and take notes. Each service has five events; there are a start and two outcomes, too.
     large, larger = usual(24, is_chained=True).manifests, usual(58, is_chained=True).manifests
     figures = [
         Figure("q the example is proved, limit 0.1", _prove(example), "s"),

@@ -146,12 +146,12 @@ def compaction() -> list[Figure]:
 async def _worker(service: Service[Any], stack: AsyncExitStack) -> Worker:
     clock, documents = SystemClock(), Weighed(BYTES_MAX)
     ports = Ports(
-        store=cast(Store, documents),  # what a turn uses of a store
+        store=cast(Store, documents),  # has the methods of a store that a turn uses
         publisher=DiscardingPublisher(2**20),
         clock=clock,
         outage_watch=OutageWatch("echo", clock, lambda moment: None),
         assignment=StaticAssignment(),
-        batch=cast(Any, None),  # of updates of business documents, which there are none of here
+        batch=cast(Any, None),  # only business documents use it, and there are none here
         overflow_cache=OverflowCache(),
     )
     resources = await open_resources(service.declared, stack, clock, 9, ())

@@ -26,7 +26,7 @@ def instructions() -> list[Figure]:
 
 
 def _count_for_one(run: Callable[[int], Coroutine[object, object, object]]) -> float:
-    _count(run(FEW))  # what is done at first only is done by now
+    _count(run(FEW))  # work that is only done at the start is finished by now
     few, many = _count(run(FEW)), _count(run(MANY))
     return (many - few) / (MANY - FEW)
 

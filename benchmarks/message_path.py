@@ -91,7 +91,7 @@ async def _watched(wait: Callable[[], Awaitable[None]]) -> Iterable[Callback]:
     """Return the calls of toolkit functions while `wait` runs, grouped by callback of the event loop. Resuming a
     coroutine does not count as a call."""
     callbacks: list[list[CodeType]] = [[]]
-    known: list[FrameType] = []  # kept, or another frame could have the identity of one that is gone
+    known: list[FrameType] = []  # kept, because a new frame could get the id of a deleted one
     identities = set[int]()
 
     def called(frame: FrameType, event: str, _: object) -> None:

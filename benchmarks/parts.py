@@ -151,7 +151,7 @@ async def sagas_of_the_chain(count: int, many: int) -> tuple[float, float, list[
         async with running(Path(folder), CHAIN, {}) as run:
             driver = Driver(run.broker, CHAIN_ENDS)
             async with driver.listening(["orders", "payments"]):
-                await in_flight(IN_FLIGHT, many, lambda n: driver.saga(first_of(n + 900_000)))  # everybody is awake
+                await in_flight(IN_FLIGHT, many, lambda n: driver.saga(first_of(n + 900_000)))  # warm up all services
                 wall, cpu = time.perf_counter(), time.process_time()
                 took = await in_flight(count, many, lambda n: driver.saga(first_of(n)))
                 wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -199,7 +199,7 @@ async def example_run(part: str, deciding: Service, *, sagas: int | None = None,
     services = [s.declared for s in (deciding, example_payment, inventory, example_shipping)]
     use: Mapping[str, Sequence[object]] = {"payment": [Bank()], "shipping": [Carrier()]}
     items = [f"item-{n}" for n in range(20)]
-    # The last words of a saga that succeeds, and of one whose card is declined.
+    # The last events of a saga that succeeds, and of one whose card is declined.
     ends = {"PaymentCaptured": 3, "InventoryHandedOut": 3, "ShipmentDispatched": 3, "InventoryPutBack": 1}
     with TemporaryDirectory() as folder:
         async with running(Path(folder), services, use, tells=tells) as run:

@@ -29,7 +29,7 @@ def transitions() -> list[Figure]:
 def _compare(what: str, run: Callable[[bool], Run]) -> list[Figure]:
     with_, without = list[Run](), list[Run]()
     for number in range(ROUNDS * 2):
-        publishes = number % 4 in (0, 3)  # each of them first in turn
+        publishes = number % 4 in (0, 3)  # each of the two is first in turn
         (with_ if publishes else without).append(run(publishes))
     least = min(run.cpu for run in with_) / min(run.cpu for run in without)
     return [

@@ -33,7 +33,7 @@ def loop(folder: Path, messages: int) -> tuple[float, float]:
     with sqlite3.connect(folder / "echo.db") as store:
         documents = store.execute(
             "SELECT collection, key, cas, expires_at_ms, expiry_hour, sum, content FROM documents"
-            " WHERE collection = 'saga' ORDER BY id"  # what a service notes of itself lies beside
+            " WHERE collection = 'saga' ORDER BY id"  # leaves out the documents about the service itself
         ).fetchall()
         tables = store.execute(
             "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"

@@ -53,7 +53,7 @@ def traces() -> list[Figure]:
 async def _traces() -> list[Figure]:
     exporter = Encoding()
     off, unsampled, on = 0.0, 0.0, 0.0
-    for _ in range(ROUNDS):  # by turns, for the machine is not the same all the time
+    for _ in range(ROUNDS):  # in turn, because the speed of the machine changes
         off += await _example(None, None) / ROUNDS
         unsampled += await _example(exporter, UNSAMPLED) / ROUNDS
         assert not exporter.spans or on

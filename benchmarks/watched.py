@@ -123,7 +123,7 @@ def _copy(folds: ReadModel, of: TrackedSaga, saga: str, later_ms: int) -> None:
         folds.lives.setdefault(of.kind, TimeHistogram()).add(known.ended[0] - known.began_ms)
     else:
         folds.without_outcome.add(known, known.began_ms)
-    if of.service_states:  # with strings of its own, as decoding makes them
+    if of.service_states:  # with strings of its own, as after decoding
         known.service_states = _standings.decode(msgspec.json.encode(of.service_states))
     known.stuck_candidates = tuple(
         (why, since_ms if why[0] == "overdue" else since_ms + later_ms) for why, since_ms in of.stuck_candidates

@@ -144,8 +144,8 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _once(file: sqlite3.Connection, key: str, call: Call, rule: Rule) -> Answer:
-    with file:  # commits, or rolls back whatever is raised
-        file.execute("BEGIN IMMEDIATE")  # before the look: no other process may come in between
+    with file:  # commits, or rolls back if anything is raised
+        file.execute("BEGIN IMMEDIATE")  # before the read, so that no other process writes in between
         rows = {row.key: row for row in (_row(*values) for values in file.execute(_ABOUT, (key, call.subject)))}
         if was_made({row.key: row.call for row in rows.values()}, key, call):
             return rows[key].answer
@@ -154,7 +154,7 @@ def _once(file: sqlite3.Connection, key: str, call: Call, rule: Rule) -> Answer:
         return answer
 
 
-def _row(  # a parameter for each column
+def _row(  # one parameter for each column
     key: str, operation: str, subject: str, arguments: str, answer: str, refused: int, time: str
 ) -> Row:
     return Row(key, Call(operation, subject, tuple(json.loads(arguments))), Answer(answer, bool(refused)), time)

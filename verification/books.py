@@ -128,7 +128,7 @@ class Books:
     ) -> bool:
         """Return whether a handler must have run because of this event."""
         if role.many and type_ not in role.takes[0]:
-            return False  # it only stays
+            return False  # it stays for further runs
         if p.started is None or find_closing_reason(p, role) is not None:
             return False
         if not role.many and any(t.handler == role.name and t.ran for t in entries):
@@ -136,10 +136,10 @@ class Books:
         if role.may_do_without(type_):
             return False
         if role.name in self._added and type_ in self._space.services[0].roles.self_consumed_types:
-            return False  # the release before took it for another handler, and kept it no longer than for that one
+            return False  # the previous release consumed it for another handler, and did not keep it
         taken_over = role.name in self._added and not any(k.handler == role.name for k in p.waiting)
         if taken_over and not any(t.handler in self._added and t.n > emitting.n for t in entries):
-            return False  # that happens when the progress is read, of which only what the later release did tells
+            return False  # it runs when the later release reads the progress, which only runs of that release prove
         there = {k.message.type for k in p.waiting if k.handler == role.name and k.undecodable is None} | set(
             own.values()
         )
@@ -162,9 +162,9 @@ class Books:
         if failure_messages and all(self._is_kept_or_reported(m) for m in failure_messages):
             escalated |= self._handlers.keys() - undone
         undoable = {h.name for h in self._handlers.values() if h.undo is not None}
-        if not undoable - self._added:  # no failure outcome was listened to before the later release
+        if not undoable - self._added:  # the first release does not consume failure outcomes
             undoable = set()
-        for t in self._entries:  # what is reported is less than what is taken back
+        for t in self._entries:  # abort actions must cover at least what is reported
             h = self._handlers.get(t.handler)
             is_undone = h is not None and any(e.handler == f"undo_{h.name}" for e in self._entries)
             if h is not None and h.takes_back and t.outcome == "dead" and is_undone:
@@ -258,7 +258,7 @@ def ignored_without_reason(roles: HandlerRoles, entries: Sequence[Transition]) -
         return None
     if role.undo is not None and any(e.type in role.undo.outcomes for t in before for e in t.events):
         return None
-    if role.undo is not None and any(  # it waits for others, or to undo another; what this one did is undone next
+    if role.undo is not None and any(  # the compensation waits for another one; this handler is undone next
         t.outcome in ("waiting", "retrying") and t.type in role.undo.outcomes and t.handler != role.undo.name
         for t in before
     ):
@@ -277,6 +277,6 @@ def ignored_without_reason(roles: HandlerRoles, entries: Sequence[Transition]) -
             return None
         if t.handler == role.name and t.ran:
             return None
-        if any(e.type in role.takes[index] for e in t.events):  # an own part
+        if any(e.type in role.takes[index] for e in t.events):  # a self-consumed event
             return None
     return f"IGNORED WITHOUT REASON {last.type}:{last.message} for {role.name}"

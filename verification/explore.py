@@ -55,7 +55,7 @@ def explore_from(
             for what, after in space.moves(s):
                 moved = True
                 came = s, what
-                if parents.setdefault(after, came) is came:  # one look: a state is long, and so is making its hash
+                if parents.setdefault(after, came) is came:  # a single lookup, because hashing a state is slow
                     todo.append(after)
             if not moved:
                 ends += 1

@@ -165,9 +165,9 @@ class Made:
 
     def _acts(self, names: Sequence[str]) -> tuple[str, ...]:
         branches = self.has("reads and branches", 0.4)
-        looks = ("look", "look") if self.has("looks", 0.3) else ()  # they fail where nothing has begun, too
+        looks = ("look", "look") if self.has("looks", 0.3) else ()  # they may also fail before anything has begun
         acts: list[str] = []
-        if branches and self.happens(0.4):  # it looks, or not, before it begins anything
+        if branches and self.happens(0.4):  # it may look before it begins anything
             acts.append(f"read {self.one_of(('if', 'unless'))} {self.one_of(names)}")
             self._stocked = True
         for _ in range(self.one_of((0, 1, 1, 2, 2, 3))):

@@ -144,7 +144,7 @@ def handler_of(h: Reacts, classes: Classes, retry: Retry, version: int = 1) -> R
         if h.needs is not None and not _field(saga.state, h.needs):
             raise Broken(f"{h.name} needs {h.needs}")
         contents = "+".join(sorted(p.content for p in parts))
-        if h.many:  # two messages of one content are two effects
+        if h.many:  # two messages with the same content have two effects
             contents += saga.idempotency_key("")[-4:]
         if turn:
             contents += f"~{turn}"
@@ -188,11 +188,11 @@ def compensation_of(h: Reacts, classes: Classes, retry: Retry, failures: Iterabl
         result = events["p1"].content
         contents, _, share = result.rpartition("/")
         taken = [events[f"p{number + 2}"].content for number in range(len(h.to) if h.keeps else 0)]
-        if any(content not in contents for content in taken):  # so what stands is not undone
+        if any(content not in contents for content in taken):  # then the check finds effects that are not undone
             contents = f"{MISPLACED} {contents}"
         first, _, did = share.partition("[")
         base, _, turn = contents.partition("~")
-        turns = range(int(turn)) if turn and not h.says else ()  # of the turns that emitted nothing, too
+        turns = range(int(turn)) if turn and not h.says else ()  # earlier turns without events are undone here, too
         for earlier in turns:
             run = _Run(saga, f"undo:{h.name}:{base}{f'~{earlier}' if earlier else ''}", result, 10 * (earlier + 1))
             for number, act in enumerate(h.undo or ()):
@@ -245,7 +245,7 @@ class _Run:
             return await self._saga.step(
                 call_outside, self._saga.idempotency_key(f"k{self._keys + number}"), given, f"{self._who}:{number}"
             )
-        if what == "look":  # no step: nothing of it is recorded
+        if what == "look":  # not a step, so nothing is recorded
             looked = f"look {self._who}"
             await call_outside(looked, "", looked)
             return "looked"
@@ -298,7 +298,7 @@ def migration(reacts: Iterable[Reacts], new: type[Any]) -> Migration:
     return Migration(name="move", version=1, function=move, takes=old, gives=new)
 
 
-def _declared(  # what a handler consists of
+def _declared(  # the parts of a handler
     name: str,
     function: Callable[..., Any],
     events: tuple[tuple[type[ExploredEvent], ...], ...],

@@ -41,7 +41,7 @@ RESERVED = msgspec.structs.replace(ORD, id=ids.event_id("P", SERVICE, SAGA, "res
 ORD_UNDONE_BADLY = message("x1", "X", bad=["undo_reserve"])
 
 
-def command(  # all that a person says
+def command(  # everything that a command contains
     wanted: Wanted,
     handler: str,
     about: Message,

@@ -32,12 +32,12 @@ class Promises:
         self._space, self._scenario = space, scenario
         self._roles = space.service.roles
         self._messages = [m for log in space.logs for m in log]
-        both = {m.id for m in space.logs[0]} & {m.id for m in space.logs[1]}  # they have no place
+        both = {m.id for m in space.logs[0]} & {m.id for m in space.logs[1]}  # their order is not defined
         ordered = [dict.fromkeys(m.id for m in log if m.id not in both) for log in space.logs]
-        # One that waits until it is known when its saga began lets those of other handlers pass.
+        # A message that waits until the start of its saga is known lets messages for other handlers pass.
         self._apart = any(m.started is None for m in self._messages)
         self._places = [{m: place for place, m in enumerate(log)} for log in ordered]
-        if scenario.ahead:  # what a clock that is ahead takes for too old is reported, and may come again
+        if scenario.ahead:  # a clock that is ahead makes messages too old: they are reported, and may come again
             self._places = []
         self._too_old = {m: dead_letters.forgotten_id(SERVICE, m) for m in self._messages}  # two may have one id
         self._recorded: dict[tuple[int, ...], tuple[str, ...]] = {}
@@ -113,7 +113,7 @@ class Promises:
     def _ran_in_its_undoing(self, p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
         """Find a run of a handler that happened after undoing its results had begun."""
         undoing = {i.handler for i in p.intents if i.kind == "undo"}
-        new = entries[-1] if p.published < p.n else None  # else an intent was written since
+        new = entries[-1] if p.published < p.n else None  # otherwise an intent was written after the transition
         if undoing and new is not None and new.ran and new.handler in undoing:
             return f"RAN IN ITS UNDOING {new.handler}, in transition {new.n}"
         for role in self._roles.handlers.values():
@@ -242,7 +242,7 @@ class Promises:
             ]
             self._recorded[lives] = tuple(recorded)
         out = s.out
-        if self._aged(s):  # of sagas that are forgotten, and so in no progress
+        if self._aged(s):  # these reports are about forgotten sagas, so no progress records them
             out = tuple(i for i in s.out if i not in self._too_old.values())
         return progress_checks.find_wrong_publish_order(self._recorded[lives], out)
 
@@ -267,7 +267,7 @@ class Promises:
         if lost:
             return f"LOST EVENT {lost}"
         if s.committed[WAKES] < len(s.wakes) and not self._is_forgotten(p, now_ms(s.passed, s.ticks)):
-            return None  # no more time passes: else it would be looked at again
+            return None  # if more time passed, the timer would continue the saga
         if p.intents and late.issuperset(i.message.id for i in p.intents):
             return None
         return (

@@ -117,7 +117,7 @@ class Scenario:
     def deeper(self) -> "Scenario":
         """Return the same scenario with one more fault of each of its kinds."""
         more = {name: count + 1 for name in ("crash", "move", "fail", "lost") if (count := getattr(self, name))}
-        # Each more may bring another copy of a wake, which no worker is there to hold and to finish.
+        # Each additional fault may bring another copy of a timer, which no live worker holds and finishes.
         return replace(self, **more, wakes_max=3 * self.wakes_max)
 
     def space(self) -> StateSpace:

@@ -124,7 +124,7 @@ class ExploredService(ServiceRuntime):
         return EncodedEvent(name, f"explored/{name}.v1", json.dumps(vars(event)).encode())
 
 
-def message(  # what a message consists of
+def message(  # the parts of a message
     id_: str,
     type_: str,
     content: str | None = None,

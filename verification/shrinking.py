@@ -155,7 +155,7 @@ def as_code(scenario: Scenario) -> str:
 
 def _shown(name: str, value: object) -> str:
     if name == "bounds":
-        return "TINY"  # the only ones there are, and they have a name
+        return "TINY"  # the only other bounds that generated scenarios use
     if isinstance(value, frozenset):
         return f"frozenset({sorted(value)})"
     if isinstance(value, tuple):

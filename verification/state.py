@@ -120,7 +120,7 @@ class State(NamedTuple):
     def with_worker(self, w: int, worker: Worker, **changes: Any) -> "State":
         """Return the state with another state of one worker, and with these other changes."""
         workers = (worker, self.workers[1]) if w == 0 else (self.workers[0], worker)
-        if not changes:  # as it is nearly always: `_replace` looks at the name of each field
+        if not changes:  # the usual case; `_replace` is slower, because it checks the name of each field
             return State._make((workers, *self[1:]))
         return self._replace(workers=workers, **changes)
 

@@ -80,7 +80,7 @@ class StateSpace(Contents):
     """The state space of one scenario: its service, its logs, the states that can follow each state, and cached
     results."""
 
-    def __init__(  # what a scenario may say
+    def __init__(  # the options of a scenario
         self,
         explored: Explored,
         logs: tuple[tuple[Message, ...], tuple[Message, ...]],
@@ -160,7 +160,7 @@ class StateSpace(Contents):
                 operation = coroutine.send(answer)
         except StopIteration as stop:
             return self._turn(stop.value, *under[1:])
-        except SagaError:  # a later release has been here: the lane waits, and looks again
+        except SagaError:  # a later release has written the progress: the saga waits, and reads it again
             return self._turn(under.turn.drop_progress(), *under[1:])
         coroutine.close()
         asked: Operation = operation
@@ -191,7 +191,7 @@ class StateSpace(Contents):
             turn, release, passed, fast, *before = self._turns[step]
             if before != [ticks, handled]:
                 step = self._turn(turn, release, passed, fast, ticks, handled)
-            if turn.awaited_log is not None:  # the wake stays, and is taken again
+            if turn.awaited_log is not None:  # the timer stays, and is taken again
                 worker = worker._replace(at=with_number(worker.at, WAKES, turn.position.offset))
             if turn.is_complete:
                 cas = turn.cas if turn.is_cacheable else 0
@@ -451,7 +451,7 @@ def _frozen(recalled: dict[str, int] | None) -> tuple[str, ...] | None:
 def is_due(s: State, p: SagaProgress, command: OperatorCommand) -> bool:
     """Return whether an operator can give this command now: the dead letter or the parked run has been visible, and if
     the command records a result, that call has been made."""
-    if command.wanted == "release":  # once its wake is in the log it may have been seen, however it goes on
+    if command.wanted == "release":  # once its timer is in the log, an operator may have seen the parked run
         return bool(s.wakes) or any(run.id == command.dead for run in find_parked_runs(p))
     if command.dead not in s.out:
         return False

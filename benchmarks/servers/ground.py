@@ -201,7 +201,7 @@ def _work(
     args: tuple[object, ...],
     kwargs: dict[str, object],
 ) -> None:
-    wiring.tune_collector()  # as `saga run` does; for the plain clients too
+    wiring.tune_collector()  # as `saga run` does; it helps the plain clients, too
 
     async def work_until_stopped() -> Spent:
         count, marks, killed_after = about

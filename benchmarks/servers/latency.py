@@ -28,13 +28,13 @@ def latency(ground: Ground) -> list[Figure]:
         (lambda: child(raw.loop, Work(), ground), []),
     ]
     (_, ours), (_, limit) = turns
-    asyncio.run(publish(ground, "warm", WARMS))  # the servers compile what they run often
+    asyncio.run(publish(ground, "warm", WARMS))  # the servers compile frequently used code
     for number in rounds(ROUNDS):
         for who, (process, took) in enumerate(turns):
-            with process() as running:  # it begins with what the other one was asked, before that counts
+            with process() as running:  # it first reads the messages for the other one; the measurement starts later
                 took.append(statistics.quantiles(asyncio.run(_asked(ground, f"c{number}-{who}")), n=100))
                 running.stopped()
-    # Of each the round in which other processes were least in the way.
+    # The best round of each, in which other processes disturbed least.
     (p50, p99), (limit_p50, limit_p99) = ((_best(took, 50), _best(took, 99)) for took in (ours, limit))
     return [
         Figure("c p50, best round", p50, "ms"),

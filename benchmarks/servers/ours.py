@@ -50,7 +50,7 @@ async def serve(asked: Work, ground: Ground, cast: str, only: str | None = None)
             for declared in services
         }
         for declared in services:
-            await broker.ensure_topics(topics_of(declared))  # on Kafka `serve_all` makes none
+            await broker.ensure_topics(topics_of(declared))  # `serve_all` creates no topics on Kafka
         await wiring.serve_all(
             services,
             broker,

@@ -24,7 +24,7 @@ def restart(ground: Ground) -> list[Figure]:
     with child(serve, Work(left), ground, GROUP) as process:
         again = process.spent().repeated
     asyncio.run(_moved_back(ground))
-    with child(serve, Work(MESSAGES), ground, GROUP) as process:  # all of them, to know what each costs
+    with child(serve, Work(MESSAGES), ground, GROUP) as process:  # all messages, for the cost of one
         all_again = process.spent()
     assert all_again.repeated == MESSAGES, f"{all_again.repeated} of {MESSAGES} were known"
     each_us = all_again.wall_s / MESSAGES * 1e6

@@ -89,7 +89,7 @@ CHAIN = Play("chain", 1_500, CHAIN_ENDS, ["orders", "payments"], _requested)
 EXAMPLE = Play(
     "example",
     500,
-    # Not what is undone for a declined card: an order that is cancelled early enough has nothing to undo.
+    # Events of compensations do not count: an order that is cancelled early enough has nothing to undo.
     {"PaymentCaptured": 3, "InventoryHandedOut": 3, "ShipmentDispatched": 3, "OrderCancelled": 1},
     ["orders", "payments", "inventory", "shipments"],
     _placed,
@@ -148,7 +148,7 @@ async def _driven(ground: Ground, play: Play, name: str) -> tuple[float, list[fl
         async with driver.listening(play.topics):
             begin = partial(_one, driver, play)
             async with asyncio.timeout(ENDED_WITHIN_S):
-                await in_flight(WARM, IN_FLIGHT, partial(begin, f"{name}-warm"))  # everybody is awake
+                await in_flight(WARM, IN_FLIGHT, partial(begin, f"{name}-warm"))  # warm up all services
                 wall = time.perf_counter()
                 each_s = await in_flight(play.sagas, IN_FLIGHT, partial(begin, name))
                 return time.perf_counter() - wall, each_s

@@ -55,7 +55,7 @@ async def main() -> None:
     folder = use_folder("loan")
     os.environ["LOAN_DAY_S"] = str(DAY_S)
     await insert_documents("funds", "budgets", {BUDGET: Budget(free=Decimal(10_000))})
-    await insert_documents("intake", "applications", {})  # creates the store into which the form writes
+    await insert_documents("intake", "applications", {})  # creates the store that the form writes to
     with run_services(folder, MODULES):
         async with Client() as client, asyncio.TaskGroup() as tasks:
             person = tasks.create_task(answer(client))

@@ -20,7 +20,7 @@ UNKNOWN: Final = "other services"
 """Participant that emits events for which the manifests name no producer."""
 OTHERS: Final = "external consumers"
 """Participant that takes events which are consumed externally."""
-# Names of services contain no space, so none of them is also the name of such a participant.
+# Names of services contain no space, so no service has the same name as one of these participants.
 
 LinkRole: TypeAlias = Literal["emits", "takes", "may take", "is stopped by"]
 Outcome: TypeAlias = Literal["success", "failure"]
@@ -351,7 +351,7 @@ def _sort_by_cause(graph: ChoreographyGraph, names: Sequence[str], earlier: Sequ
             for key, events in emitters.items()
             if any(name in left for name in events) and (cause := _find_cause(graph, key, position)) is not None
         ]
-        # roots come last: all that follows from one is below it, before the next
+        # roots come last, so that everything that follows from one root is placed before the next root
         chosen = emitters[max(ready, key=lambda each: each[:2])[2]] if ready else [next(iter(left))]
         for name in chosen:
             if name in left:

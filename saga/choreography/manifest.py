@@ -373,7 +373,7 @@ def _alternatives(shape: ReturnShape) -> list[tuple[str, ...]]:
     if isinstance(shape, SequenceShape):
         names = dict.fromkeys(name for part in inner for each in part for name in each)
         return [tuple(name if name == LATER else f"{name.rstrip('*')}*" for name in names)]
-    found: list[tuple[str, ...]] = [()]  # nothing, and the beginning of a tuple
+    found: list[tuple[str, ...]] = [()]  # `None`, and the empty beginning of a tuple
     for part in inner if isinstance(shape, TupleShape) else ():
         together = (tuple(sorted((*before, *each))) for before in found[: ALTERNATIVES_MAX + 1] for each in part)
         found = list(dict.fromkeys(together))

@@ -584,11 +584,11 @@ def draw_begin_mark(form: RowForm, x: float, y: float) -> Iterator[str]:
 
 def draw_end_mark(form: MarkForm, x: float, y: float, length: float) -> Iterator[str]:
     """Yield the mark at the end of an arrow. `length`: length of the arrow; negative if it points left."""
-    if not length:  # an event that its own reaction takes again: the arrow returns
+    if not length:  # the reaction takes its own event: the arrow returns to it
         yield f'<path class="arrow" d="M{x:g} {y:g}h16v8h-10"/>'
         y, length = y + 8, -1
     side = 1 if length > 0 else -1
-    if form == "deadline" and abs(length) < 2 * BAR_WIDTH + 8:  # no room between the bars: the clock is behind its bar
+    if form == "deadline" and abs(length) < 2 * BAR_WIDTH + 8:  # no room: draw the clock beyond the bar
         yield f'<path class="arrow" d="M{x:g} {y:g}h{side * 12}"/>'
         side = -side
     tip = x - side * BAR_WIDTH / 2

@@ -110,7 +110,7 @@ def decode(value: bytes | None, to: type[Event], library: Library) -> Event:
         raise BadInput(f"{codec.name}: {why}") from None
     except (BadInput, MemoryError):
         raise
-    except Exception as why:  # the sender may be anybody: any error that the value causes would occur again in a retry
+    except Exception as why:  # any sender may have written the value, and a retry would raise the same error
         reason = type(why).__name__ if codec.has_sensitive else why  # the text may contain a sensitive value
         raise BadInput(f"{codec.name}: its fields cannot be taken for what they are to be: {reason}") from why
     return event
@@ -140,9 +140,8 @@ def _make_upcasting_reader(to: type[Event], old: Version, library: Library) -> R
 
     def read(value: bytes) -> Any:
         upcaster = upcaster_of(to, old.number)
-        if (
-            upcaster is None
-        ):  # happens only for classes that no service consumes: see `saga.contracts.upcasters.find_missing_upcasters`
+        # Only a class that no service consumes can lack one: see `saga.contracts.upcasters.find_missing_upcasters`.
+        if upcaster is None:
             raise BadInput(
                 f"it is of {old.path}, which {own.version.path} reads by an upcaster, and {to.__module__}."
                 f"{to.__qualname__} has none: declare it, @upcast({to.__name__}, {old.number})"

@@ -386,7 +386,7 @@ def _find_version(library: Library, name: str, known: Sequence[schema.Type]) -> 
     version = library.contracts[named["name"]].versions[int(named["number"]) - 1]
     record = _number_types(version.record, version.number, lambda part: part in known)
     assert isinstance(record, schema.RecordType)
-    if record.name == version.name:  # its record is identical to that of the newest version
+    if record.name == version.name:  # its record is identical to the record of the newest version
         record = replace(record, name=versioned_name(version.name, version.number))
     return replace(version, record=record)
 

@@ -573,7 +573,7 @@ def _find_change(finding: CompatibilityFinding, paths: list[str | None], changes
 
 
 def _compare_attributes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[SchemaChange]:
-    # False, and an empty list, say the same as the absence of an attribute.
+    # False and an empty list are equivalent to leaving the attribute out.
     pairs = [(name, old.get(name) or None, new.get(name) or None) for name in _ATTRIBUTES]
     pairs.append(("compatible", old.get("compatible", DEFAULT_MODE), new.get("compatible", DEFAULT_MODE)))
     for name, before, after in pairs:

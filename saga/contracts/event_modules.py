@@ -104,7 +104,7 @@ def compare_with_file(declared: Contract, folder: Path, released: Mapping[str, s
         return ClassDrift(file=file, text=text, differences=why.problems)
     differences = tuple(compare_declared(written, version))
     if version.path in (released or {}) and version_digest(written) != version_digest(version):
-        if not differences:  # the same in other words: the digest that was released is that of the file
+        if not differences:  # equivalent: the released digest is the digest of the file
             return None
         refusal = (
             f"version {number} is released: make the change in the next one, with version={number + 1}, or take it back"

@@ -78,7 +78,7 @@ def main() -> None:
 
 async def _run_story_until_signal(fleet: Fleet, page: Page, clock: Clock) -> bool:
     task = asyncio.current_task()
-    assert task is not None  # a coroutine that runs is a task's
+    assert task is not None  # a running coroutine belongs to a task
     for name in (signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(name, task.cancel)
     return await story(fleet, page, clock)

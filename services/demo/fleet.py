@@ -78,7 +78,7 @@ class Fleet:
     def start(self, service: str) -> int:
         """Start a service and return its process id. After a stop or a kill it continues where it was."""
         with (self.folder / f"{service}.log").open("ab") as log:
-            # A session of its own: Ctrl-C in the terminal reaches us alone, and we end the services in order.
+            # With a session of its own it gets no Ctrl-C from the terminal. This process stops the services in order.
             process = subprocess.Popen(
                 [sys.executable, "-m", "saga.cli.main", "run", f"services.{service}"],
                 cwd=ROOT,

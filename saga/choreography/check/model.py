@@ -586,7 +586,7 @@ class _Working:
             return
         self.parts = frozenset(part for part in self.parts if part[0] != handler)
         undone = [each for each in self.results if each[0] == handler]
-        if undone:  # each in a run of its own
+        if undone:  # a compensation runs once for each result
             self.results -= {*undone}
             self.agenda += [("run", compensation.name, 0)] * len(undone)
             self._withdraw(self.service.reactions[handler])
@@ -660,7 +660,7 @@ class _Working:
         for name in emitted:
             number = 0 if (name, 0) not in self.published else 1
             if (name, number) in self.published:
-                continue  # one more of an event that comes several times: it behaves like the one before
+                continue  # further events of this contract behave like the second one
             self.published |= {(name, number)}
             if name in self.choreography.outcomes:
                 self.outcome = name

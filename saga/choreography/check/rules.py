@@ -184,7 +184,7 @@ def prove_no_endless_wait(choreography: ChoreographyModel) -> str | None:
     for outcome in sorted(choreography.outcomes):
         is_failure = outcome in choreography.failures
         certain = find_certain_events(kept if is_failure else choreography, implied[outcome])
-        if is_failure:  # undoing withdraws what a handler emitted from the parts of its own service
+        if is_failure:  # undoing removes a handler's events from the events that wait in its own service
             certain -= {name for each in choreography.reactions for name in each.emits if each not in kept.reactions}
         for reaction in choreography.reactions:
             if reaction.kind != "handler" or not _may_run_after(choreography, reaction, outcome):

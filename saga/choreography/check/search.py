@@ -81,7 +81,7 @@ def find_violations_at_rest(choreography: ChoreographyModel, state: SagaState) -
     """Yield the violations in a state in which nothing is left to happen."""
     if not state.outcomes:
         has_begun = any(name not in choreography.changes for name, _ in state.published)
-        if choreography.outcomes and has_begun:  # a change of a document that causes no event is no saga
+        if choreography.outcomes and has_begun:  # a document change for which no event is emitted starts no saga
             yield PropertyViolation("no-outcome", choreography.kind, at_rest=True)
         return
     ended = {name for name, _ in state.outcomes}

@@ -147,7 +147,7 @@ def check_choreography(
     the rest."""
     defects = [*contradictions, *rules.find_defects(choreography)]
     proofs = _prove(choreography)
-    if choreography.releases:  # the rules are about services of one release each
+    if choreography.releases:  # the rules assume one release of each service
         proofs.update(dict.fromkeys(SEARCHABLE))
     findings = [CheckFinding(choreography.kind, each.code, each.subject, each.text) for each in defects]
     covered = "the declarations"
