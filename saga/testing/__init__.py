@@ -1,8 +1,13 @@
 """The test kit: test a service alone, or a choreography in a world with every kind of fault. It needs no server.
 
-From the smallest test to the largest: a direct call of a handler with `a_saga`, a migration of its state with
-`migrated`; one service with `trial`; several services in a `World`; the same test under many seeds with `simulate`, and
-with a crash at every point with `crash_everywhere`.
+From the smallest test to the largest:
+
+- `a_saga`: call a handler directly;
+- `migrated`: run the migrations of a state;
+- `trial`: run one service;
+- `World`: run several services;
+- `simulate`: run the same test under many seeds;
+- `crash_everywhere`: run the same test with a crash at every point.
 
 A fake of a resource is an instance of a subclass of the resource's type, such as `class FakeBank(Bank)`.
 

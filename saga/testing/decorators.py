@@ -44,7 +44,7 @@ Mode: TypeAlias = Seeds | Crashes | Replayed
 
 def simulate(*, seeds: int, faults: Faults = Faults()) -> Callable[[_Scenario], _Scenario]:  # noqa: B008 - a frozen value
     """Run the test once for each of `seeds` seeds, with these faults (none by default). The option `--saga-seed=N` runs
-    one seed alone.
+    only that seed.
     """
     if seeds < 1:
         raise SagaError(f"simulate(seeds={seeds}): at least one")

@@ -174,7 +174,7 @@ class Chance:
         self._key = seed.to_bytes(8, "little", signed=True)
 
     def draw(self, what: str) -> float:
-        """Return a number from 0 up to but not including 1.
+        """Draw a number from 0 up to but not including 1.
 
         >>> Chance(1).draw("payment-1#3") == Chance(1).draw("payment-1#3") != Chance(2).draw("payment-1#3")
         True
@@ -184,7 +184,7 @@ class Chance:
         return drawn
 
     def draw_four(self, what: str) -> tuple[float, float, float, float]:
-        """Return four numbers at once, which is cheaper than four calls of `draw`."""
+        """Draw four numbers at once, which is cheaper than four calls of `draw`."""
         a, b, c, d = unpack("<IIII", blake2b(what.encode(), digest_size=16, key=self._key).digest())
         return a / (1 << 32), b / (1 << 32), c / (1 << 32), d / (1 << 32)
 
@@ -230,12 +230,12 @@ VARIANTS: Mapping[FaultKind, tuple[str, str]] = {
 not listed.
 """
 APPLICATION = "application"
-"""Name of the process outside the services that publishes events. It never crashes."""
+"""Name of the process that plays the application: it is outside the services, publishes events, and never crashes."""
 APPLICATION_KINDS: frozenset[FaultKind] = frozenset(
     {"duplicate", "expiry", "poison", "newer schema", "other partitioner"}
 )
-"""Kinds of faults that can affect messages published by the application, which is the process outside the services.
-`other partitioner` affects only these, because services always use the toolkit's partitioner.
+"""Kinds of faults that can hit what the application publishes. `other partitioner` hits only that, because services
+always use the toolkit's partitioner.
 """
 
 

@@ -224,7 +224,7 @@ _PLAIN = (str, bytes, int, float, complex, Decimal, date, time, timedelta, UUID,
 
 
 class CallIdentity(NamedTuple):
-    """Identity of a call within one saga. The same call with other arguments has another identity."""
+    """Identifies a step call within one saga. The same call with other arguments has another identity."""
 
     handler: str
     name: str
@@ -348,7 +348,7 @@ def _describe_write(made: ComparableWrite | None) -> str:
 
 
 def _describe_call(call: StepRecord | None) -> str:
-    """Return a description of the call, without its arguments."""
+    """Describe the call without its arguments."""
     if call is None:
         return NOTHING
     document = f" of {call.document}" if call.kind == "update" else ""

@@ -145,8 +145,8 @@ class Choreography(RuleBasedStateMachine):
         return NO_DOCUMENTS
 
     def check(self) -> None:
-        """Make assertions of your own at the end, when the world is quiet and the invariants of the kit have been
-        checked.
+        """Make assertions of your own at the end. It is called when the world is quiet, after the invariants of the kit
+        have been checked.
         """
 
     @property

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for contracts: `events(OrderPlaced)` generates any event that its schema allows.
+"""Hypothesis strategies for contracts: `events(OrderPlaced)` generates any event that its contract allows.
 
 Needs hypothesis: `pip install saga-choreography[testing]`.
 """

@@ -132,7 +132,7 @@ class _Script:
 
 @dataclass(slots=True)
 class _Participant:
-    """A service of the replay."""
+    """A service of the replay, with its log and clock."""
 
     runtime: ServiceRuntime
     log: RecordingPublisher

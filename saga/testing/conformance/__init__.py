@@ -1,3 +1,3 @@
-"""Suites that every adapter of a port must pass: one class of tests for each port. Use them for your own adapters
-too.
+"""Test suites that every adapter of a port must pass, one class for each port. You can use them for your own
+adapters.
 """

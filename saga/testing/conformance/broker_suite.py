@@ -22,7 +22,7 @@ class RecordingListener:
     added: list[tuple[str, int, int]] = field(default_factory=list)
     """Topics that got more partitions, with the old and the new number of partitions."""
     expired: dict[Partition, list[range]] = field(default_factory=dict)
-    """Ranges of offsets that were removed before they were read."""
+    """For each partition, the ranges of offsets that were removed before they were read."""
     replaced: dict[Partition, list[int]] = field(default_factory=dict)
     """For each partition whose log was replaced by another one, the offset at which reading had stopped in the old log.
     """
@@ -103,7 +103,7 @@ class BrokerSuite:
 
     @pytest.fixture
     def connect(self) -> Connect:
-        """Provide a function that creates a broker on this test's log, not open yet."""
+        """Provide a function that creates a broker on this test's log. The broker is not open yet."""
         raise NotImplementedError("give the fixture `connect` in the subclass")
 
     @pytest.fixture

@@ -27,7 +27,7 @@ from saga.store.port import Document, Store
 from saga.support.clock import SystemClock
 
 OpenStore: TypeAlias = Callable[[], Store]
-"""Function that creates another store on the same storage, not open yet. The storage is empty at first."""
+"""Function that creates another store on the same storage, which is empty at first. The store is not open yet."""
 PassTime: TypeAlias = Callable[[float], Awaitable[None]]
 """Function that advances the clock used for expiry by a number of seconds; a negative number turns it back."""
 
@@ -365,7 +365,7 @@ class ChangeStore(Store, ChangeSource, Protocol):
 
 
 OpenChangeStore: TypeAlias = Callable[[], ChangeStore]
-"""Function that creates another store on the same storage, not open yet, as for `StoreConformance`."""
+"""Function that creates another store on the same storage, as `OpenStore` does."""
 
 
 class ChangesConformance:

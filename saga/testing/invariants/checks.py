@@ -66,7 +66,7 @@ def check_published_as_recorded(case: SagaCase) -> Iterator[Violation]:
     """Check that each recorded event is in the log with the same bytes, and that each event that a service published is
     recorded.
 
-    In a spoiled saga only the first part is checked, because events in the log may be forged.
+    In a spoiled saga (see `Evidence.spoiled`) only the first part is checked, because events in the log may be forged.
     """
     published, letters = {e.id for e in case.events}, {letter.id for letter in case.dead_letters}
     for life in case.every_life():
@@ -85,7 +85,9 @@ def check_published_as_recorded(case: SagaCase) -> Iterator[Violation]:
 
 
 def _check_timers(case: SagaCase) -> Iterator[Violation]:
-    """Check that each timer in the log was set by a transition, and that the current timer is in the log."""
+    """Check that each timer in the log was set by a transition, and that the current timer of each progress is in the
+    log.
+    """
     recorded = {
         (life.service.name, t.timer.id) for life in case.every_life() for t in life.entries if t.timer is not None
     }
@@ -256,7 +258,7 @@ def _find_self_consumed(life: ProgressLife) -> dict[str, str]:
 
 
 def _find_unhandled(case: SagaCase, life: ProgressLife, own: Mapping[str, str]) -> Iterator[tuple[str, HandlerRole]]:
-    """Yield the self-consumed events on which a handler should have run but did not, each with that handler."""
+    """Yield each self-consumed event on which a handler should have run but did not, with that handler."""
     if not own:
         return
     ran = {(t.handler, cause) for t in life.entries if t.ran for cause in progress_checks.list_causes(t)}

@@ -76,7 +76,7 @@ class Evidence:
     included.
     """
     ends: Mapping[Partition, int]
-    """End of each partition: the offset of the next record."""
+    """End of each partition, which is the offset of its next record."""
     spoiled: frozenset[str]
     """Sagas in which events may be forged or repeated, because they got an unreadable message, or a repeated message
     after the retention.
@@ -131,8 +131,8 @@ _head = msgspec.json.Decoder(VersionHead)
 
 @dataclass(frozen=True, slots=True)
 class ProgressLife:
-    """Everything known about one progress from its first write to its last. A saga that is forgotten and started again
-    has several such lives.
+    """One life of a progress: everything known about it from its first write to its last. A saga that is forgotten and
+    started again has several lives.
     """
 
     service: PreparedService
@@ -142,7 +142,7 @@ class ProgressLife:
     """Every transition, including archived ones."""
     entries: tuple[Transition, ...]
     heads: tuple[VersionHead, ...]
-    """Heads of all versions, oldest first."""
+    """What the checks need of each version of the progress, oldest first."""
 
     @property
     def times(self) -> list[int]:
@@ -333,7 +333,8 @@ class SagaCase:
     def outcomes(self) -> dict[str, LoggedEvent]:
         """Return the outcomes in the log, by id.
 
-        In a spoiled saga only outcomes that a service has recorded count, because others may be forged.
+        In a spoiled saga (see `Evidence.spoiled`) outcomes may be forged, so only those that a service has recorded
+        count.
         """
         found = {
             s.id: s

@@ -85,7 +85,7 @@ class SimulatedGroup:
         topics = dict.fromkeys(topic for member in self.members.values() for topic in member.topics)
         for index, topic in enumerate(topics):
             takers = [id_ for id_ in ids if topic in self.members[id_].topics]
-            # During some moves partitions with the same number are assigned to different members. This affects only speed.
+            # During some moves partitions with the same number go to different members. This affects only speed.
             shift = (self.rotation + self.rotation // 2 * index) % len(takers)
             takers = takers[shift:] + takers[:shift]
             count = self.members[takers[0]].partitions_of(topic)

@@ -101,7 +101,7 @@ def _name_published(run: Run) -> str:
 
 
 def _find_sagas(run: Run) -> Collection[str]:
-    """Return the sagas to which the timeline is limited; an empty collection means no limit."""
+    """Return the sagas that the timeline shows; an empty collection means all."""
     if isinstance(run.failure, CheckFailed) and run.failure.saga:
         return [run.failure.saga]
     sagas = run.world.sagas()

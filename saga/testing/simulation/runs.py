@@ -126,7 +126,7 @@ class Shrunk:
 
     run: Run
     runs: int
-    """Number of runs that shrinking took."""
+    """Number of runs that shrinking needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -281,7 +281,7 @@ class SimulatedWorld(World):
             raise CheckFailed(first.invariant, f"{first.what}{of_saga}{where}{more}", first.saga)
 
     def schedule(self) -> Schedule:
-        """Return the schedule that repeats this run."""
+        """Return a schedule that repeats this run."""
         planted = tuple(fault.planned for fault in self.trace.faults)
         return Schedule(seed=self.seed, planted=planted, without=self.left_out)
 
@@ -298,7 +298,7 @@ class SimulatedWorld(World):
         return whole.hexdigest()
 
     def sagas(self) -> list[str]:
-        """Return all sagas with records in the log, in the order of their first records."""
+        """Return all sagas in the log, in the order of their first records."""
         return list(dict.fromkeys(record.key.decode() for record in self.cluster.log if record.key))
 
     @property
