@@ -33,7 +33,7 @@ def changes() -> None:
 @broker_option
 @stores_option
 def connector(modules: tuple[str, ...], user: str | None, broker: str | None, store: str | None) -> None:
-    """Print the configuration of Couchbase's Kafka connector for each service of MODULES that takes changes.
+    """Print the configuration of Couchbase's Kafka connector for each service of MODULES that consumes changes.
 
     It is JSON for Kafka Connect's /connectors, one document per service.
 
@@ -66,7 +66,7 @@ def connector(modules: tuple[str, ...], user: str | None, broker: str | None, st
 def drop(module: str, collections: tuple[str, ...], store: str | None) -> None:
     """Stop recording changes of a collection in the store of the service in MODULE.
 
-    Call it once no release of the service takes these changes. Recorded changes that are not on the topic yet are
+    Call it once no release of the service consumes these changes. Recorded changes that are not on the topic yet are
     dropped, too. Services never do this by themselves: another release of the service may run beside them, or come
     back.
 

@@ -17,7 +17,7 @@ from saga.support.printable import printable_lines
 from saga.support.settings import UNCLOSED
 
 Commands: TypeAlias = Mapping[str, tuple[str, str]]
-"""For each command, by name, its `module:function` and its line in the help of the group."""
+"""Commands by name. Each has its `module:function`, and its line in the help of the group."""
 
 
 class LazyGroup(click.Group):

@@ -40,7 +40,7 @@ this limit.
 BUSY_LEAST, BUSY_MAX = 50, 1000
 """Minimum number of transitions of a hot saga, and maximum number of hot sagas that are remembered."""
 EVICT_LOOK = 1000
-"""Number of sagas, those silent for the longest time, among which one that has ended is sought."""
+"""How many of the sagas that have been silent longest are searched for one that has ended, to make room."""
 
 
 class ReadModel:

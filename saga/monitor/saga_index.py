@@ -267,7 +267,7 @@ class ServiceState(Struct, frozen=True, order=True, gc=False):
     """What happens at `due_ms`."""
     awaits: tuple[HandlerWait, ...]
     postponed_by: str = ""
-    """Class of what postpones the parked run, such as `BreakerOpen`; empty if it is not postponed."""
+    """Class of the error that postpones the parked run, such as `BreakerOpen`; empty if it is not postponed."""
 
     @property
     def is_idle(self) -> bool:

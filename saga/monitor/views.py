@@ -52,7 +52,7 @@ class PageRequest(Struct, frozen=True, kw_only=True):
 
 
 WHOLE_PAGE = PageRequest(limit=PAGE_MAX)
-"""Request of as much as a page can have."""
+"""Request for a page of the maximum size."""
 
 
 class SagaRow(Struct, frozen=True, kw_only=True):
@@ -167,7 +167,7 @@ class StuckCount(Struct, frozen=True, kw_only=True, order=True):
 
 
 class StuckSagas(Struct, frozen=True, kw_only=True):
-    """Stuck sagas, those stuck longest first. A saga that is stuck in several services is there once for each."""
+    """Stuck sagas, those stuck longest first. A saga that is stuck in several services appears once for each."""
 
     sagas: tuple[StuckSaga, ...]
     more: bool

@@ -505,7 +505,7 @@ class TopicSample:
 def find_unknown_type(record: Record, libraries: Iterable[Library]) -> tuple[str, str] | None:
     """Return the type of a record if no contract has it, with the contract that the record's bytes or schema match.
 
-    Returns `None` if a contract has the type, or if the record has no type, as dead letters and tombstones.
+    Returns `None` if a contract has the type, or if the record has no type, like dead letters and tombstones.
     """
     found = None
     for library in libraries:

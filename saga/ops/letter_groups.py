@@ -51,7 +51,7 @@ class LetterTable:
 
     @classmethod
     def of(cls, found: Attention) -> "LetterTable":
-        """Create the table from what was found."""
+        """Create the table from what `find_attention` has found."""
         return cls([LetterRow(each, find_cause(each)) for each in found.items], found.more)
 
     @cached_property

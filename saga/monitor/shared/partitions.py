@@ -73,7 +73,7 @@ class StoredTransition(Struct, frozen=True, array_like=True, gc=False):
     is_code: bool = False
     """True if the service's own code failed."""
     postponed_by: str = ""
-    """Class of what postpones the parked run; empty if it is not postponed."""
+    """Class of the error that postpones the parked run; empty if it is not postponed."""
 
     def to_event(self, key: "TransitionKey") -> TransitionEvent:
         """Return the transition event from which this was made."""
