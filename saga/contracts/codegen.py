@@ -136,7 +136,7 @@ class _Module:
     def __init__(self, versions: Sequence[Version]) -> None:
         self.versions = versions
         self.classes: dict[str, str] = {}
-        """Source of each class, by name. No class uses one that comes later."""
+        """Source of each class, by name. Each class comes after the classes that it uses."""
         self.events = {version.record.name for version in versions}
         """Names of the event classes."""
         self.used: set[str] = set()
@@ -392,10 +392,8 @@ def _find_version(library: Library, name: str, known: Sequence[schema.Type]) -> 
 
 
 def requested_name(cls: str, path: ast.expr | None) -> str:
-    """Return the name from which `generate` made a class: with the version's number if the class name ends in it.
-
-    `path` is the expression that is assigned to `__contract__`.
-    """
+    """Return the name from which `generate` made a class. The name contains the version's number if the class name ends
+    in it. `path` is the expression that is assigned to `__contract__`."""
     text = path.value if isinstance(path, ast.Constant) and isinstance(path.value, str) else ""
     name = text.rpartition("/")[2]
     named = _NAMED.fullmatch(name)

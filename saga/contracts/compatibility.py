@@ -140,9 +140,8 @@ def find_breaks(contract: Contract) -> Iterator[CompatibilityBreak]:
 
 
 def suggest_remedy(finding: CompatibilityFinding, newer: Version, older: Iterable[int]) -> str:
-    """Return what to do about a finding for older messages that a newer version reads.
-
-    Where the field may mean something else now, an upcaster is the other way out.
+    """Return what to do about a finding for older messages that a newer version reads. If the field may have changed
+    its meaning, the alternative is an upcaster.
 
     Args:
         finding: the finding.
