@@ -36,7 +36,8 @@ def shrunk(scenario: Scenario, report: Report, search: Callable[[Scenario], Repo
 def kind_of(loss: str) -> str:
     """Return the kind of a violation: the words in capitals at its beginning.
 
-    >>> kind_of("LOST EVENT ['P-17']") 'LOST EVENT'
+    >>> kind_of("LOST EVENT ['P-17']")
+    'LOST EVENT'
     """
     words = loss.replace(":", " ").split()
     count = next((i for i, word in enumerate(words) if not (word.isalpha() and word.isupper())), len(words))
