@@ -118,7 +118,7 @@ def make_asyncapi(overview: Overview, title: str, version: str) -> Json:
 def _channel(overview: Overview, topic: Topic) -> Json:
     contracts = [each for each in overview.contracts.values() if each.topic == topic.name]
     owners = sorted({each.owner for each in contracts})
-    kept = {} if topic.retention_days is None else {"retention.ms": int(topic.retention_days * _DAY_MS)}
+    retention = {} if topic.retention_days is None else {"retention.ms": int(topic.retention_days * _DAY_MS)}
     return {
         "address": topic.name,
         "title": topic.name,
@@ -132,7 +132,7 @@ def _channel(overview: Overview, topic: Topic) -> Json:
             "kafka": {
                 "topic": topic.name,
                 "partitions": topic.partitions,
-                "topicConfiguration": {"cleanup.policy": ["delete"], **kept},
+                "topicConfiguration": {"cleanup.policy": ["delete"], **retention},
                 "bindingVersion": _BINDING,
             }
         },
@@ -174,7 +174,7 @@ def _headers() -> Json:
         "ce_subject": "The saga id; also the record's key.",
         "ce_dataschema": "URI of its schema.",
         "ce_sagastart": "Time at which its saga started.",
-        PRINCIPAL: "Who started the saga, if a client or a foreign header named somebody.",
+        PRINCIPAL: "Who started the saga, if a client or a foreign header said so.",
         "traceparent": "Trace context of W3C.",
         "content-type": "Form of the value.",
     }

@@ -124,7 +124,7 @@ class _FieldUse:
         name = getattr(function, "__name__", repr(function))
         source = find_source(function)
         if source is None:
-            self.give_up(f"the source of {name} cannot be told")
+            self.give_up(f"the source of {name} is not known")
         elif (source.function, parameter) not in self.seen:
             self.seen.add((source.function, parameter))
             _Walk(self, source, parameter).walk(source.node.body)

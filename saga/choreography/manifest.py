@@ -260,8 +260,8 @@ def make_manifest(declared: Declared) -> Manifest:
     form a chain."""
     first = declared.reactions[0]
     changes = {event for reaction in declared.reactions for event in reaction.taken_events if is_change(event)}
-    heard = {event for reaction in declared.reactions for event in reaction.consumed_events} - changes
-    said = {event for reaction in declared.reactions for event in reaction.emits}
+    consumed = {event for reaction in declared.reactions for event in reaction.consumed_events} - changes
+    emitted = {event for reaction in declared.reactions for event in reaction.emits}
     return Manifest(
         format=FORMAT,
         service=declared.title,
@@ -270,8 +270,8 @@ def make_manifest(declared: Declared) -> Manifest:
         doc=_first_paragraph(sys.modules[first.function.__module__].__doc__),
         kind=contract_of(first.taken_events[0]).key,
         retention_s=declared.retention.total_seconds(),
-        consumes=tuple(_describe_consumed(declared, event) for event in _one_class_each(heard)),
-        emits=tuple(_describe_emitted(event) for event in _one_class_each(said)),
+        consumes=tuple(_describe_consumed(declared, event) for event in _one_class_each(consumed)),
+        emits=tuple(_describe_emitted(event) for event in _one_class_each(emitted)),
         reactions=tuple(
             _describe_reaction(declared, reaction) for reaction in sorted(declared.reactions, key=lambda r: r.name)
         ),

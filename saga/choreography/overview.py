@@ -137,9 +137,9 @@ class Overview:
             *(f"{name}: it has no contract here" for name in sorted((emitted | consumed) - known.keys())),
         ]
 
-    def _failures(self, heard: Iterable[str]) -> tuple[str, ...]:
-        return tuple(n for n in heard if (known := self.contracts.get(n)) is not None and known.outcome == "failure")
+    def _failures(self, events: Iterable[str]) -> tuple[str, ...]:
+        return tuple(n for n in events if (known := self.contracts.get(n)) is not None and known.outcome == "failure")
 
-    def _results(self, compensation: DeclaredReaction, heard: Sequence[str]) -> tuple[str, ...]:
-        failures = self._failures(heard)
-        return tuple(name for name in heard if name not in failures)
+    def _results(self, compensation: DeclaredReaction, events: Sequence[str]) -> tuple[str, ...]:
+        failures = self._failures(events)
+        return tuple(name for name in events if name not in failures)

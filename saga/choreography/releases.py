@@ -45,9 +45,9 @@ class ReleaseDifference:
     """What to do instead, if the difference is refused; empty if it is harmless."""
 
     @property
-    def verdict(self) -> Literal["refused", "told"]:
+    def verdict(self) -> Literal["refused", "harmless"]:
         """Return the verdict about the difference, as text."""
-        return "refused" if self.way_out else "told"
+        return "refused" if self.way_out else "harmless"
 
 
 def compare_releases(
@@ -70,9 +70,7 @@ def compare_releases(
         *comparison.find_additions(),
     ]
     if not found and old != new:
-        found = [
-            ReleaseDifference(new.service, new.service, "says something else of itself: texts, times or fields read")
-        ]
+        found = [ReleaseDifference(new.service, new.service, "differs in texts, times or fields read")]
     return sorted(found, key=lambda each: not each.way_out)
 
 
@@ -97,13 +95,13 @@ def check_new_service(made: Manifest, others: Sequence[Manifest]) -> list[Releas
         )
         for twin in twins
     ]
-    said = sorted({each.topic for each in made.consumes if any(each.contract in other.emitted for other in others)})
-    if said and not found:
+    topics = sorted({each.topic for each in made.consumes if any(each.contract in other.emitted for other in others)})
+    if topics and not found:
         found.append(
             ReleaseDifference(
                 service,
                 service,
-                f"is new, and handles all that lies in {_join_names(said)}, whatever its age: Service({service!r}, "
+                f"is new, and handles all that lies in {_join_names(topics)}, whatever its age: Service({service!r}, "
                 'start="now") begins with what is published from its first start on',
             )
         )

@@ -457,7 +457,9 @@ _ANY = "any.py"
 @click.option("--principal", help="Header in which a foreign sender says who starts the saga.")
 @click.option("--id-header", help="Header with the id of messages of a sender that writes no ce_id.")
 @click.option("--id-field", help="Field with that id.")
-@click.option("--trusted-time", is_flag=True, help="Deadlines count from its own time, whoever published it.")
+@click.option(
+    "--trusted-time", is_flag=True, help="Deadlines count from its own time, even if an external client published it."
+)
 @click.option("--compatible", type=click.Choice(MODES), help="What the version promises to others.")
 def new_contract(place: str, doc: str, key: str, **given: Any) -> None:
     """Write the first version of a contract: contracts/TOPIC/NAME.v1.avsc.

@@ -292,8 +292,8 @@ def audit(service: str, asked: AuditFilter, limit: int, deployment: Deployment, 
     if not as_json:
         if len(found.entries) > limit:
             print_lines(f"and {len(found.entries) - limit} older: raise --limit to see them")
-        book = found.book
-        print_lines(f"the control log has {len(book.entries)} entries, the last digest is {controls.digest_of(book)}")
+        count, digest = len(found.control_log.entries), controls.digest_of(found.control_log)
+        print_lines(f"the control log has {count} entries, the last digest is {digest}")
     for note in found.notes:
         print_error(note)
     for reason in found.wrong:

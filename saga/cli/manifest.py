@@ -109,9 +109,9 @@ def _check(compared: list[ComparedManifest], as_json: bool) -> None:
 def _print(compared: list[ComparedManifest]) -> None:
     for each in compared:
         for found in each.differences:
-            print_lines(f"{found.verdict:<7}  {found.service}  {found.where}: {found.what}")
+            print_lines(f"{found.verdict:<8}  {found.service}  {found.where}: {found.what}")
             if found.way_out:
-                print_lines(f"         {found.way_out}")
+                print_lines(f"          {found.way_out}")
 
 
 def _releases_to_json(compared: list[ComparedManifest]) -> list[dict[str, object]]:

@@ -195,8 +195,8 @@ def _read_batches(lines: IO[bytes], to: type[Event]) -> Iterator[list[Event]]:
 
 def _refuse(problems: list[LineProblem], wrong: int, contract: Contract, as_json: bool) -> None:
     if as_json:
-        told = [problem._asdict() for problem in problems]
-        print_json({"event": contract.name, "published": 0, "wrong_lines": wrong, "problems": told})
+        listed = [problem._asdict() for problem in problems]
+        print_json({"event": contract.name, "published": 0, "wrong_lines": wrong, "problems": listed})
         return
     for line, what in problems[:PROBLEMS_SHOWN_MAX]:
         print_lines(f"line {line}: {what}", err=True)

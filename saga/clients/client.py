@@ -179,9 +179,9 @@ class Client:
         of saga; a missing topic; an outcome that cannot be read; a broker that is unavailable, or contains more records
         than can be read in a minute (ask again: the search continues where it stopped).
         """
-        hearing = EventReader(check_outcomes(events or find_outcomes()), self._keys)
-        await self._with_topics(hearing.topics, writes=False)
-        asked = self._outcomes.setdefault(hearing.classes, OutcomeReader(hearing, self._broker, self._clock))
+        reader = EventReader(check_outcomes(events or find_outcomes()), self._keys)
+        await self._with_topics(reader.topics, writes=False)
+        asked = self._outcomes.setdefault(reader.classes, OutcomeReader(reader, self._broker, self._clock))
         return await asked.of(saga, within.total_seconds())
 
     @overload
@@ -217,14 +217,14 @@ class Client:
         and `group`. While listening: a missing topic, and an event of a version that is not in `contracts/` yet, which
         is tried again when the next event is requested.
         """
-        hearing = EventReader(check_consumable(events), self._keys)
-        taking: UngroupedReader | GroupReader
+        reader = EventReader(check_consumable(events), self._keys)
+        source: UngroupedReader | GroupReader
         if group is None:
-            taking = UngroupedReader(self._broker, hearing.topics, begin, self._clock)
+            source = UngroupedReader(self._broker, reader.topics, begin, self._clock)
         else:
-            taking = GroupReader(self._broker, hearing.topics, check_group(group, begin), self._clock)
-        ready = partial(self._with_topics, hearing.topics, writes=False)
-        listening = EventSubscription(hearing, taking, self._clock, ready, self._listening.discard)
+            source = GroupReader(self._broker, reader.topics, check_group(group, begin), self._clock)
+        ready = partial(self._with_topics, reader.topics, writes=False)
+        listening = EventSubscription(reader, source, self._clock, ready, self._listening.discard)
         self._listening.add(listening)
         return listening
 
@@ -239,12 +239,12 @@ class Client:
                 self._known |= {(topic, writes) for topic in topics}
 
     async def _check_topics(self, topics: Mapping[str, Topic], *, writes: bool) -> None:
-        nothing = "nothing was published" if writes else "nothing can be heard"
+        nothing = "nothing was published" if writes else "nothing can be received"
         reads, written = ((), topics) if writes else (topics, ())
         problems = await find_topic_problems(list(topics.values()), self._broker, reads, written)
         if problems:
             raise ConfigurationError(
-                f"{nothing}: whoever runs the services has to make the topics as the contracts want them: "
+                f"{nothing}: the operator of the services has to make the topics as the contracts want them: "
                 f"{APPLY} MODULES",
                 problems,
             )
@@ -340,8 +340,8 @@ async def _poll(reading: PartitionReader) -> Sequence[Record]:
 class OutcomeReader(Generic[E]):
     """The reader that answers all questions of this process about the outcomes of one kind of saga."""
 
-    def __init__(self, hearing: EventReader[E], broker: Administration, clock: Clock) -> None:
-        self._hearing, self._broker, self._clock = hearing, broker, clock
+    def __init__(self, events: EventReader[E], broker: Administration, clock: Clock) -> None:
+        self._events, self._broker, self._clock = events, broker, clock
         self._strands: dict[Partition, OutcomePartition] = {}
         self._log_ids: dict[str, str] = {}
         """Ids of the logs to which the offsets of the partitions belong."""
@@ -355,7 +355,7 @@ class OutcomeReader(Generic[E]):
         self._counts: Mapping[str, int] = {}
         """Number of partitions of each topic, as of the last lookup."""
         self._sampled: set[str] = set()
-        self._scattered = {c.topic for c in hearing.contracts.values() if c.produced_externally}
+        self._scattered = {c.topic for c in events.contracts.values() if c.produced_externally}
         """Topics in which an outcome may be in any partition, because other senders use an unknown partitioner or the
         number of partitions was raised."""
 
@@ -384,7 +384,7 @@ class OutcomeReader(Generic[E]):
             self._askers.discard(asker)
             if not asker.answer.cancel() and not asker.answer.cancelled():
                 asker.answer.exception()  # mark as retrieved, so that asyncio does not log it
-        return await self._hearing.event_in(record)
+        return await self._events.event_in(record)
 
     def _places_of(self, key: bytes) -> tuple[Partition, ...]:
         """Return the partitions in which the outcome of a saga may be."""
@@ -430,7 +430,7 @@ class OutcomeReader(Generic[E]):
 
     async def _look(self) -> Mapping[str, int]:
         try:
-            return await self._broker.count_partitions(self._hearing.topics)
+            return await self._broker.count_partitions(self._events.topics)
         finally:
             self._counting = None
 
@@ -585,4 +585,4 @@ class OutcomeReader(Generic[E]):
                 asker.caught_up.set()
 
     def _is_outcome(self, record: Record) -> bool:
-        return self._hearing.is_one(record)
+        return self._events.is_one(record)

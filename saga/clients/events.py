@@ -43,9 +43,8 @@ async def encryptor_of(event: Event, keys: Keys | None) -> EncryptValue | None:
     key = await keys.get_or_create_key(subject_of_event(event))
     if key is None:
         raise SagaError(
-            f"{version.name} was not published: its {version.subject} was forgotten (saga keys forget), which is for "
-            "good: "
-            "give somebody who comes back another one"
+            f"{version.name} was not published: the key of its {version.subject} was erased for good by saga keys "
+            f"forget; use a new {version.subject}"
         )
     return lambda saga, value: encrypt_fields(value, version, saga, key)
 
@@ -98,9 +97,8 @@ def check_principal(principal: str | None) -> None:
     size = len(principal.encode("utf-8", "surrogatepass"))
     if not principal.strip() or size > envelope.PRINCIPAL_BYTES_MAX or not principal.isprintable():
         raise SagaError(
-            f"nothing was published: the principal {quote_text(principal)} has to be text that can be printed, of at "
-            "most "
-            f"{envelope.PRINCIPAL_BYTES_MAX} bytes; it has {size}. Leave it out if nobody is to be named"
+            f"nothing was published: the principal {quote_text(principal)} has to be printable text of at most "
+            f"{envelope.PRINCIPAL_BYTES_MAX} bytes; it has {size}. Leave it out if there is no principal"
         )
 
 
@@ -143,15 +141,15 @@ class EventReader(Generic[E]):
         folders.
         """
         if not events:
-            raise SagaError("nothing is to be heard: name the classes of the events")
+            raise SagaError("there is no event to receive: name the classes of the events")
         self._classes = {name_of(event): event for event in events}
         self.classes = frozenset(events)
         bindings = [binding_of(event) for event in events]
         if len(self._classes) < len(events):
-            raise SagaError("two classes are of one contract: name one of each")
+            raise SagaError("two classes belong to one contract: name only one of them")
         self.library = bindings[0].library
         if any(binding.library is not self.library for binding in bindings):
-            raise SagaError("the classes are of two folders of contracts: ask for them one after the other")
+            raise SagaError("the classes belong to two folders of contracts: subscribe to each folder on its own")
         self.contracts: Mapping[str, Contract] = {binding.contract.name: binding.contract for binding in bindings}
         names = sorted({contract.topic for contract in self.contracts.values()})
         self.topics: Mapping[str, Topic] = {name: self.library.topics[name] for name in names}
@@ -194,7 +192,7 @@ def check_consumable(events: Sequence[type[E]]) -> Sequence[type[E]]:
     contracts = [contract_of(event) for event in events]
     if hidden := [contract for contract in contracts if not contract.consumed_externally]:
         raise Problems(
-            "nothing is heard:",
+            "these events cannot be received:",
             [
                 f'{contract.name} is for services: its contract has no "consumed_by": "external", with which '
                 f"{contract.owner!r} would promise it to others"
@@ -222,7 +220,7 @@ def check_outcomes(events: Sequence[type[E]]) -> Sequence[type[E]]:
             for name in sorted(every.keys() - contracts.keys())
         ]
     if problems:
-        raise Problems("nobody can be asked so:", problems)
+        raise Problems("these events are not the outcomes of one kind of saga:", problems)
     return events
 
 
@@ -233,8 +231,8 @@ def find_outcomes() -> Sequence[type[Event]]:
     kinds = _outcomes_by_kind(library)
     if len(kinds) != 1:
         those = "; ".join(f"{kind}: {', '.join(sorted(each))}" for kind, each in sorted(kinds.items()))
-        said = f"outcomes of several kinds of sagas ({those})" if kinds else "no outcome"
-        raise SagaError(f"name the classes of the outcomes: {library.folder} has {said}")
+        found = f"outcomes of several kinds of sagas ({those})" if kinds else "no outcome"
+        raise SagaError(f"name the classes of the outcomes: {library.folder} has {found}")
     (contracts,) = kinds.values()
     return [_class_of(contract, library) for _, contract in sorted(contracts.items())]
 

@@ -33,7 +33,7 @@ def check_group(group: str, begin: Begin = "now") -> str:
     """Check the name of a group. Raises `SagaError`."""
     if begin != "now":
         raise SagaError(
-            "begin= and group= say the same: a group begins at the beginning, and goes on where it was; give one"
+            "begin= and group= exclude each other: a group begins at the oldest event, then goes on where it was"
         )
     if not _IS_GROUP(group):
         raise SagaError(f"{quote_text(group)} cannot be a group: it is at most 64 letters, digits, `-`, `_` and `.`")
@@ -77,7 +77,7 @@ class UngroupedReader:
         """Return True, because without a group this client reads all partitions."""
         return True
 
-    async def heard(self, record: Record) -> None:
+    async def mark_received(self, record: Record) -> None:
         """Do nothing, because there is no group whose offsets could be committed."""
 
     def stalled_partitions(self) -> Collection[StalledPartition]:
@@ -121,7 +121,7 @@ class GroupReader:
         partition must still be assigned to the client."""
         return record.offset >= self._has.get(Partition(*record[:2]), record.offset + 1)
 
-    async def heard(self, record: Record) -> None:
+    async def mark_received(self, record: Record) -> None:
         """Record that a record was received. Positions are committed from time to time."""
         partition = Partition(*record[:2])
         if partition in self._has:
@@ -143,9 +143,13 @@ class GroupReader:
         try:
             await self._membership.commit(offsets)
         except Fenced:
-            log.info("group %s: what was heard last comes again elsewhere", self._group)
+            log.info(
+                "group %s: the partition was reassigned; another member receives the last events again", self._group
+            )
         except BrokerUnavailable as why:
-            log.info("group %s: what was heard is not committed yet: %s", self._group, printable(str(why)))
+            log.info(
+                "group %s: the offsets of received events are not committed yet: %s", self._group, printable(str(why))
+            )
             return
         self._uncommitted = {p for p in self._uncommitted if self._has.get(p) != offsets.get(p)}
 
@@ -173,11 +177,11 @@ class GroupReader:
             self._uncommitted.discard(partition)
 
     def on_expired(self, partition: Partition, first: int, after: int) -> None:
-        log.warning("%s/%d: records %d to %d were removed before they were heard", *partition, first, after - 1)
+        log.warning("%s/%d: records %d to %d were removed before they were received", *partition, first, after - 1)
 
     def on_replaced(self, partition: Partition, position: int) -> None:
         log.warning(
-            "%s/%d: the topic was deleted and created again: what the old one held from offset %d on was not heard",
+            "%s/%d: the topic was deleted and created again: its old records from offset %d on were not received",
             *(*partition, position),
         )
 
@@ -191,8 +195,8 @@ class EventSubscription(Generic[E]):
 
     def __init__(
         self,
-        hearing: EventReader[E],
-        taking: UngroupedReader | GroupReader,
+        reader: EventReader[E],
+        source: UngroupedReader | GroupReader,
         clock: Clock,
         ready: Callable[[], Awaitable[None]],
         closed: Callable[["EventSubscription[E]"], None],
@@ -202,12 +206,12 @@ class EventSubscription(Generic[E]):
         `ready`: function that returns when the topics exist. `closed`: function that is called when the subscription
         ends.
         """
-        self._hearing, self._taking, self._clock, self._ready, self._closed = hearing, taking, clock, ready, closed
+        self._reader, self._source, self._clock, self._ready, self._closed = reader, source, clock, ready, closed
         self._waiting: deque[Record] = deque()
         self._given: Record | None = None
         """Record of the event that was returned last. It counts as received when the next event is requested."""
         self._is_open, self._begun = True, False
-        self._told: set[StalledPartition] = set()
+        self._logged: set[StalledPartition] = set()
         self._trouble = ""
 
     async def __aenter__(self) -> Self:
@@ -230,11 +234,11 @@ class EventSubscription(Generic[E]):
         """
         if self._given is not None:
             given, self._given = self._given, None
-            await self._taking.heard(given)
+            await self._source.mark_received(given)
         while self._is_open:
             while self._waiting:
                 record = self._waiting[0]
-                if not self._taking.has(record):
+                if not self._source.has(record):
                     self._waiting.popleft()
                     continue
                 event = await self._event_in(record)
@@ -242,7 +246,7 @@ class EventSubscription(Generic[E]):
                 if event is not None:
                     self._given = record
                     return event
-                await self._taking.heard(record)
+                await self._source.mark_received(record)
             await self._take()
         raise StopAsyncIteration
 
@@ -253,24 +257,24 @@ class EventSubscription(Generic[E]):
             self._is_open = False
             self._closed(self)
             try:
-                await self._taking.close()
+                await self._source.close()
             except BrokerUnavailable as why:
                 log.warning("the broker was away when listening ended: %s", printable(str(why)))
 
     async def _begin(self) -> None:
         await self._ready()
-        await self._taking.open()
+        await self._source.open()
         self._begun = True
 
     async def _event_in(self, record: Record) -> E | None:
         """Return the event in a record; `None` if it is not one of the subscribed events. A record that claims to be
         one and can never be read is logged."""
         try:
-            return await self._hearing.event_in(record)
+            return await self._reader.event_in(record)
         except UnknownSchema:
             raise
         except BadInput as why:
-            log.warning("%s/%d/%d is not heard: %s", *record[:3], printable(str(why)))
+            log.warning("%s/%d/%d is left out: %s", *record[:3], printable(str(why)))
             return None
 
     async def _take(self) -> None:
@@ -279,16 +283,16 @@ class EventSubscription(Generic[E]):
         try:
             if not self._begun:
                 await self._begin()
-            self._waiting.extend(await self._taking.poll())
+            self._waiting.extend(await self._source.poll())
             self._trouble = ""
         except BrokerUnavailable as why:
             if not self._is_open:  # the subscription was closed meanwhile
                 return
             if not self._trouble:
-                log.warning("nothing is heard, which is tried again: %s", printable(str(why)))
+                log.warning("no events can be received, will retry: %s", printable(str(why)))
             self._trouble = str(why)
             await self._clock.sleep(AGAIN_S)
-        still = set(self._taking.stalled_partitions())
-        for standstill in still - self._told:
+        still = set(self._source.stalled_partitions())
+        for standstill in still - self._logged:
             log.warning("%s", printable(standstill.reason))
-        self._told = still
+        self._logged = still

@@ -191,7 +191,7 @@ def _find_unmarked(contract: Contract) -> Iterator[ContractProblem]:
                 at=path,
                 says=f"{path} is sensitive in an earlier version, and not marked in v{version.number}: it is hidden in "
                 "all versions, and encrypted where there are keys",
-                remedy='add "sensitive": true; for a value that nobody has to hide, add a field with another name',
+                remedy='add "sensitive": true; for a value that need not be hidden, add a field with another name',
             )
         earlier.append(version.written)
 
@@ -222,7 +222,7 @@ def _problem(group: list[CompatibilityBreak]) -> ContractProblem:
     elif all(found.older.number in found.newer.upcasts for found in group):
         remedy = (
             'it is a step in meaning ("upcasts"), which services of before cannot know: declare "compatible": '
-            '"backward_transitive", and deploy all who hear it before its owner'
+            '"backward_transitive", and deploy all its consumers before its owner'
         )
     return ContractProblem(
         rule=first.finding.rule,
@@ -368,8 +368,8 @@ class _Linter:
             self.report(place, "time-type", f"is called like a time and is {describe_type(inner)}", remedy)
         if not _is_number(inner) or _MEASURES.isdisjoint(words) or not _UNITS.isdisjoint(words[1:]):
             return
-        told = set(re.findall(r"[a-z]+", str(given.get("doc") or "").lower())) & _UNITS_IN_TEXT
-        if told or (money and any("currency" in other.name.split("_") for other in record.fields)):
+        units = set(re.findall(r"[a-z]+", str(given.get("doc") or "").lower())) & _UNITS_IN_TEXT
+        if units or (money and any("currency" in other.name.split("_") for other in record.fields)):
             return
         example = f"{field.name}_{'eur' if money else 'kg' if 'weight' in words else 's'}"
         beside = ", in its description, or, as it is money, in a field `currency` beside it" if money else ""

@@ -453,11 +453,11 @@ def number_literal(value: float) -> str:
 
 def format_docstring(doc: str) -> list[str]:
     """Return the lines of a class's docstring. Characters that are not printable are escaped."""
-    said = [line.split() for line in doc.strip().splitlines()]
-    first, last = (0, 0), (len(said) - 1, len(said[-1]) - 1)
+    rows = [line.split() for line in doc.strip().splitlines()]
+    first, last = (0, 0), (len(rows) - 1, len(rows[-1]) - 1)
     safe = [
         " ".join(_escape_word(word, (row, at) == first, (row, at) == last) for at, word in enumerate(words))
-        for row, words in enumerate(said)
+        for row, words in enumerate(rows)
     ]
     width = LINE_LENGTH - len(INDENT) - 3
     lines = _wrap_lines(safe, width)

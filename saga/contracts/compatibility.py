@@ -218,7 +218,7 @@ def _compare_foreign(writer: ForeignType, reader: Type, at: str) -> Iterator[Com
             path=at,
             effect="misread",
             says=f"is written as {describe_type(writer)} and read as {describe_type(reader)}: contracts do not have "
-            "that type, and nobody guesses what it means",
+            "that type, so its meaning is not known",
             remedy="have its sender write a type that contracts have",
         )
 
@@ -604,9 +604,9 @@ def _changes_of_record(old: RecordType, new: RecordType, at: str, there: str) ->
             )
         else:
             yield from _changes_of_field(source, field, _join(at, source.name), path)
-    kept = {source.name for source in sources.values()}
+    source_names = {source.name for source in sources.values()}
     for field in old.fields:
-        if field.name not in kept:
+        if field.name not in source_names:
             path = _join(at, field.name)
             yield SchemaChange(
                 kind="removed",
@@ -615,7 +615,7 @@ def _changes_of_record(old: RecordType, new: RecordType, at: str, there: str) ->
                 says=f"removed: {describe_type(field.type)}{_describe_default(field)}",
             )
     order = [sources[field.name].name for field in new.fields if field.name in sources]
-    if order != [field.name for field in old.fields if field.name in kept]:
+    if order != [field.name for field in old.fields if field.name in source_names]:
         yield SchemaChange(kind="order", old=at, new=there, says="its fields stand in another order")
 
 

@@ -161,8 +161,8 @@ def event(**attributes: Unpack[EventAttributes]) -> Callable[[type[E]], type[E]]
 
     def declare(cls: type[E]) -> type[E]:
         where = f"{cls.__module__}.{cls.__qualname__}"
-        said = cast("Mapping[str, Any]", attributes)
-        _check_attributes(said, EventAttributes, f"@event above {where}")
+        values = cast("Mapping[str, Any]", attributes)
+        _check_attributes(values, EventAttributes, f"@event above {where}")
         if cls.__bases__ != (Event,):
             raise DeclarationError(f"{where}: an event is derived from Event alone: write class {cls.__name__}(Event)")
         doc = _read_doc(cls)
@@ -170,8 +170,8 @@ def event(**attributes: Unpack[EventAttributes]) -> Callable[[type[E]], type[E]]
         number, topic = attributes.get("version", 1), attributes["topic"]
         path = f"{topic}/{made.__name__}.v{number}"
         made.__contract__ = path
-        given = {name: said[name] for name in ATTRIBUTES if name in said}
-        head = {"namespace": said.get("namespace"), "doc": doc, "aliases": said.get("aliases"), **given}
+        given = {name: values[name] for name in ATTRIBUTES if name in values}
+        head = {"namespace": values.get("namespace"), "doc": doc, "aliases": values.get("aliases"), **given}
         builder = _SchemaBuilder(where)
         whole = builder.event(made, {name: _plain(value) for name, value in head.items() if _is_given(value)})
         if builder.problems:
@@ -321,20 +321,20 @@ def _split(hint: Any) -> _Hint:
     """Split an annotation. `sensitive` may stand inside or outside of `... | None`."""
     while isinstance(hint, TypeAliasType):
         hint = hint.__value__
-    said: list[Any] = []
+    metadata: list[Any] = []
     while get_origin(hint) is Annotated:
-        said += hint.__metadata__
+        metadata += hint.__metadata__
         hint = hint.__origin__
     if (inside := _optional(hint)) is not None and get_origin(inside) is Annotated:
-        said += inside.__metadata__
-    marks = [each for each in said if isinstance(each, Avro)]
+        metadata += inside.__metadata__
+    marks = [each for each in metadata if isinstance(each, Avro)]
     avro = Avro(
         next((each.type for each in marks if each.type), ""),
         aliases=tuple(alias for each in marks for alias in each.aliases),
         lint=tuple(rule for each in marks for rule in each.lint),
     )
-    doc = next((each for each in said if isinstance(each, str)), "")
-    return _Hint(inner=hint, doc=" ".join(doc.split()), sensitive=sensitive in said, avro=avro)
+    doc = next((each for each in metadata if isinstance(each, str)), "")
+    return _Hint(inner=hint, doc=" ".join(doc.split()), sensitive=sensitive in metadata, avro=avro)
 
 
 def _optional(hint: Any) -> Any:
@@ -477,8 +477,8 @@ class _SchemaBuilder:
             "aliases": given.get("aliases"),
             "lint": given.get("lint"),
         }
-        said = {name: _plain(value) for name, value in head.items() if value}
-        return {"type": body.pop("type"), "name": cls.__name__, **said, **body}, type_
+        attributes = {name: _plain(value) for name, value in head.items() if value}
+        return {"type": body.pop("type"), "name": cls.__name__, **attributes, **body}, type_
 
     def record(self, cls: type, namespace: str, at: str) -> tuple[dict[str, Any], schema.Type]:
         fields, parsed = self.fields(cls, namespace, at)

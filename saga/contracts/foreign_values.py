@@ -113,13 +113,13 @@ def to_registered_schema(schema: Any) -> Any:
         return [to_registered_schema(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = {name: part for name, part in schema.items() if name in _AVROS}
+    result = {name: part for name, part in schema.items() if name in _AVROS}
     for name in ("type", "items", "values"):
-        if name in kept:
-            kept[name] = to_registered_schema(kept[name])
-    if "fields" in kept:
-        kept["fields"] = [to_registered_schema(field) for field in kept["fields"]]
-    return kept
+        if name in result:
+            result[name] = to_registered_schema(result[name])
+    if "fields" in result:
+        result["fields"] = [to_registered_schema(field) for field in result["fields"]]
+    return result
 
 
 def registered_text(version: Version) -> str:
@@ -178,18 +178,18 @@ def _inline(schema: Any, around: str, types: Mapping[str, Any], defined: set[str
         return _inline({**types[full], "name": short, "namespace": space}, space, types, defined)
     if not isinstance(schema, dict):
         return schema
-    kept = dict(schema)
-    if kept.get("type") in ("record", "enum", "fixed", "error") and isinstance(kept.get("name"), str):
-        full = _full_name(kept["name"], kept.get("namespace", around))
+    result = dict(schema)
+    if result.get("type") in ("record", "enum", "fixed", "error") and isinstance(result.get("name"), str):
+        full = _full_name(result["name"], result.get("namespace", around))
         defined.add(full)
         around = full.rpartition(".")[0]
-        if isinstance(kept.get("fields"), list):
-            kept["fields"] = [_inline_field(field, around, types, defined) for field in kept["fields"]]
-        return kept
+        if isinstance(result.get("fields"), list):
+            result["fields"] = [_inline_field(field, around, types, defined) for field in result["fields"]]
+        return result
     for part in ("type", "items", "values"):
-        if part in kept:
-            kept[part] = _inline(kept[part], around, types, defined)
-    return kept
+        if part in result:
+            result[part] = _inline(result[part], around, types, defined)
+    return result
 
 
 def _inline_field(field: Any, around: str, types: Mapping[str, Any], defined: set[str]) -> Any:
@@ -270,9 +270,8 @@ def why_unreadable(value: bytes | None, writer: Writer | None, again: str = TRIE
         return f"{writer.lacks}, then {again}"
     if id_ == 0 and len(value) >= LONG_FRAME_SIZE:
         return (
-            "the value begins as one with an id of 8 bytes, as the serializers of Apicurio write it unless they are "
-            "told otherwise, and only ids of 4 bytes are read: have its sender set apicurio.registry.as-confluent to "
-            "true"
+            "the value begins as one with an id of 8 bytes, which is the default of the serializers of Apicurio, and "
+            "only ids of 4 bytes are read: have its sender set apicurio.registry.as-confluent to true"
         )
     return (
         f"the value says schema id {id_}, and the registry at {writer.registry} has none of that id: have its "

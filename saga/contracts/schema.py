@@ -267,8 +267,8 @@ def without_logical_types(schema: Any, around: str = "") -> Any:
         return [without_logical_types(branch, around) for branch in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = ("name", "namespace", "aliases", "symbols", "size", "default")
-    plain = {key: schema[key] for key in kept if key in schema}
+    attributes = ("name", "namespace", "aliases", "symbols", "size", "default")
+    plain = {key: schema[key] for key in attributes if key in schema}
     if schema.get("type") in ("record", "enum", "fixed") and isinstance(schema.get("name"), str):
         around = full_name(schema["name"], schema.get("namespace", around) or "").rpartition(".")[0]
         if isinstance(schema.get("aliases"), list):

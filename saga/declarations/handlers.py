@@ -109,7 +109,7 @@ def check_deadline(declared: Declared, within: object, unless: object, where: st
     if not isinstance(within, timedelta) or not timedelta(0) < within <= declared.retention:
         raise DeclarationError(
             f"{where}: within={within!r}: give a timedelta above zero, and not longer than the service's retention, "
-            f"{declared.retention}: afterwards nobody knows the saga any more"
+            f"{declared.retention}: afterwards the saga is forgotten"
         )
     if not isinstance(unless, tuple):
         raise DeclarationError(f"{where}: unless={unless!r}: give a tuple of events; of one it is (OrderPaid,)")
@@ -476,7 +476,7 @@ def _check_compensation_can_run(
     for event in results:
         if contract_of(event, where).outcome == "success":
             raise DeclarationError(
-                f'{where} wants {event.__name__}, an outcome "success": a saga in which that was said does not fail, '
+                f'{where} wants {event.__name__}, an outcome "success": a saga with this outcome does not fail, '
                 f"so there is nothing to undo; leave the compensation out, or let it undo what {original.name} returns "
                 "before the saga is decided"
             )

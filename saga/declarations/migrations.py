@@ -34,7 +34,7 @@ def make_migration(declared: Declared, version: object, function: Callable[..., 
         is_one(function) for is_one in (iscoroutinefunction, isgeneratorfunction, isasyncgenfunction)
     ):
         problems.append(
-            "it is no plain function: write `def`, without `async` and `yield`; it asks nobody, for it may run again"
+            "it is no plain function: write `def`, without `async` and `yield`; it may make no calls, as it may rerun"
         )
     else:
         hints = read_hints(function, where)
@@ -177,7 +177,7 @@ def _signature(
     if not callable(function) or any(
         is_one(function) for is_one in (iscoroutinefunction, isgeneratorfunction, isasyncgenfunction)
     ):
-        problems.append("it is no plain function: write `def`, without `async` and `yield`; it asks nobody")
+        problems.append("it is no plain function: write `def`, without `async` and `yield`; it may make no calls")
         return None, None
     hints = read_hints(function, where)
     parameters = list(signature(function).parameters.values())

@@ -76,9 +76,9 @@ def make_resource(
         # Compares `__mro__`, because a resource may yield a protocol, and `issubclass` fails on protocols.
         if other.gives in gives.__mro__ or gives in other.gives.__mro__:
             raise DeclarationError(
-                f"{where} gives {spell(gives)} and {other.name} gives {spell(other.gives)}: parameters are told apart "
-                "by their types, so no two resources of a service may give one type, or one a subclass of the other's; "
-                "keep one, or wrap one in a class of its own"
+                f"{where} gives {spell(gives)} and {other.name} gives {spell(other.gives)}: the type of a parameter "
+                "selects the resource, so two resources of a service may not give one type, or one a subclass of the "
+                "other's; keep one, or wrap one in a class of its own"
             )
     return Resource(
         name=name,
@@ -142,7 +142,7 @@ def check_dataclass(kind: object, where: str) -> type:
         raise DeclarationError(f"{where}: {spell(kind)} is no dataclass; write @dataclass(frozen=True) above its class")
     if not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined] # typeshed leaves it out
         raise DeclarationError(
-            f"{where}: {spell(kind)} can be changed in place, which nobody would notice; write @dataclass(frozen=True)"
+            f"{where}: {spell(kind)} can be changed in place, which would be lost; write @dataclass(frozen=True)"
         )
     try:
         odd = next(_unreadable_types(kind), None)
@@ -199,9 +199,7 @@ def _yielded_type(annotation: object, where: str) -> type:
         raise DeclarationError(f"{where} does not say what it gives: annotate it with `-> AsyncIterator[TheType]`")
     gives = args[0]
     if not isinstance(gives, type) or get_origin(gives) is not None:
-        raise DeclarationError(
-            f"{where} gives {spell(gives)}, by which no parameter can be told: yield a class of yours"
-        )
+        raise DeclarationError(f"{where} gives {spell(gives)}, which cannot select a parameter: yield a class of yours")
     if gives in (object, Any) or issubclass(gives, Event | Saga):
         raise DeclarationError(
             f"{where} gives {spell(gives)}, which means something else already: yield a class of yours"

@@ -246,7 +246,7 @@ class KeyFolder:
         keys.
         """
         for trouble in self._find_lost():
-            raise KeysUnavailable(f"which keys are needed cannot be told: {trouble}")
+            raise KeysUnavailable(f"it is not known which keys are still needed: {trouble}")
         with self._translate_errors(self.folder, "read"):
             used = {self._load_content(name).get("by") for name in self._subjects()}
         return sorted(set(self._list_wrapping_keys()) - used - {self._newest()})

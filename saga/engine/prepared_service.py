@@ -439,9 +439,9 @@ def _long_topics(declared: Declared) -> Iterator[str]:
     for name in sorted(reads_of(declared) & topics.keys()):
         days = topics[name]
         if days is None or days * DAY_S > retention_s:
-            kept = "for ever" if days is None else f"for {days:g} days"
+            retention = "for ever" if days is None else f"for {days:g} days"
             yield (
-                f"the topic {name} keeps records {kept}, and {declared.name} remembers a saga for "
+                f"the topic {name} keeps records {retention}, and {declared.name} remembers a saga for "
                 f"{declared.retention}: reading the topic again would handle older records twice; raise retention=, or "
                 "lower retention_days in its topic.json"
             )

@@ -398,14 +398,14 @@ def bound_headers(headers: list[tuple[str, bytes | None]], bytes_max: int, whole
     are."""
     if size_of(tuple(headers)) <= bytes_max:
         return tuple(headers)
-    kept: list[tuple[str, bytes | None]] = []
+    bounded: list[tuple[str, bytes | None]] = []
     left: list[tuple[str, bytes | None]] = []
     for header in headers:
         bytes_max -= size_of((header,))
-        (kept if bytes_max >= 0 else left).append(header)
+        (bounded if bytes_max >= 0 else left).append(header)
     digest = sha256(repr(left).encode()).hexdigest()
     note = f"{len(left)} headers of {size_of(tuple(left))} bytes (sha256 of their text {digest}) lie at {whole}"
-    return (*kept, (f"{FOREIGN}left_out", note.encode()))
+    return (*bounded, (f"{FOREIGN}left_out", note.encode()))
 
 
 # -------------------------------------------------------------------- structured mode

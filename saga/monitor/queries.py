@@ -300,12 +300,12 @@ class Queries:
             handler = min(goes_on, default="")
             return SagaWait(service=service, handler=handler, for_=(), since_ms=since_ms, until_ms=since_ms, ends=ends)
         last = max(known, key=lambda each: (each.time_ms, names[each.service], each.number))
-        said = self.folds.intern_table.facts[last.what].emitted
-        who = f"those that take {' and '.join(said)}" if said else f"{names[last.service]} and the others"
+        emitted = self.folds.intern_table.facts[last.what].emitted
+        who = f"those that take {' and '.join(emitted)}" if emitted else f"{names[last.service]} and the others"
         return SagaWait(
             service=names[last.service],
             handler="",
-            for_=said,
+            for_=emitted,
             since_ms=since_ms,
             until_ms=None,
             ends=f"any transition: check that {who} run and keep up",

@@ -73,65 +73,65 @@ class ReadModel:
         """Sagas with very many transitions, and how many they have."""
         self._sagas_max = sagas_max
 
-    def apply(self, told: TransitionEvent, appended_ms: int) -> bool:
+    def apply(self, event: TransitionEvent, appended_ms: int) -> bool:
         """Apply a transition event, and return whether it was new.
 
         Args:
             appended_ms: Time at which the broker appended the event.
         """
-        if told.number > NUMBER_MAX or len(told.saga) > SAGA_MAX:
+        if event.number > NUMBER_MAX or len(event.saga) > SAGA_MAX:
             return False
-        known = self.sagas.get(told.saga)
+        known = self.sagas.get(event.saga)
         is_first = known is None
         if known is None:
-            known = TrackedSaga(told.saga)
-        service, time_ms = self.intern_table.intern_name(truncate(told.service)), bound_time(told.time, appended_ms)
-        if told.rebuilt_at is not None and told.number == 0:
+            known = TrackedSaga(event.saga)
+        service, time_ms = self.intern_table.intern_name(truncate(event.service)), bound_time(event.time, appended_ms)
+        if event.rebuilt_at is not None and event.number == 0:
             self._count_parked(known, -1)
             known.forget_service(service)
             self._count_parked(known, 1)
-        was_told, before = known.find(service, told.number)
-        if was_told:
-            self._apply_repeated(known, before, told, service)
+        is_repeated, before = known.find(service, event.number)
+        if is_repeated:
+            self._apply_repeated(known, before, event, service)
             return False
-        what = self._to_facts(told)
-        self._count(known, told, what, service, time_ms)
+        what = self._to_facts(event)
+        self._count(known, event, what, service, time_ms)
         new = PackedTransition(
             service,
-            told.number,
+            event.number,
             time_ms,
             self.intern_table.intern_facts(what),
-            min(told.attempt, 0xFFFF),
-            _pack_ms(told.queued_ms),
-            _pack_ms(told.handler_ms),
-            self.intern_table.intern_name(truncate(told.worker)),
+            min(event.attempt, 0xFFFF),
+            _pack_ms(event.queued_ms),
+            _pack_ms(event.handler_ms),
+            self.intern_table.intern_name(truncate(event.worker)),
         )
         if is_first:
             self._make_room()
-            self.sagas[told.saga] = known
+            self.sagas[event.saga] = known
         known.add(new)
-        known.has_start = known.has_start or told.number == 0
-        self._update_times(known, told, time_ms, is_first)
-        self._update_service_state(known, told, service)
+        known.has_start = known.has_start or event.number == 0
+        self._update_times(known, event, time_ms, is_first)
+        self._update_service_state(known, event, service)
         if (count := known.count) >= BUSY_LEAST:
-            self._note_busy_saga(told.saga, count)
+            self._note_busy_saga(event.saga, count)
         self.taken += 1
         return True
 
     # ---------------------------------------------------------------- parts of a saga
 
-    def _update_times(self, known: TrackedSaga, told: TransitionEvent, time_ms: int, is_first: bool) -> None:
+    def _update_times(self, known: TrackedSaga, event: TransitionEvent, time_ms: int, is_first: bool) -> None:
         """Update start, end and last change, in the saga and in the indexes."""
         began = (
             time_ms,
-            self.intern_table.services_and_workers[self.intern_table.intern_name(truncate(told.message.type))],
+            self.intern_table.services_and_workers[self.intern_table.intern_name(truncate(event.message.type))],
         )
         began_ms, kind = began if is_first else min((known.began_ms, known.kind), began)
         changed_ms = max(known.changed_ms, time_ms)
         ended = known.ended
-        if told.result is not None:
-            said = (time_ms, told.result, ", ".join(_limit_names(tuple(each.type for each in told.emitted))))
-            ended = said if ended is None else min(ended, said)
+        if event.result is not None:
+            outcome = (time_ms, event.result, ", ".join(_limit_names(tuple(each.type for each in event.emitted))))
+            ended = outcome if ended is None else min(ended, outcome)
         if is_first:
             self.by_change_time.add(known, changed_ms)
         elif changed_ms != known.changed_ms:
@@ -153,10 +153,10 @@ class ReadModel:
     def _get_durations(self, kind: str) -> TimeHistogram:
         return self.lives.setdefault(kind, TimeHistogram())
 
-    def _update_service_state(self, known: TrackedSaga, told: TransitionEvent, service: int) -> None:
+    def _update_service_state(self, known: TrackedSaga, event: TransitionEvent, service: int) -> None:
         """Update the service's latest state, and the saga's entries in the indexes of sagas that may be stuck."""
-        if told.number >= known.last_numbers[service]:
-            new = to_service_state(told, service)
+        if event.number >= known.last_numbers[service]:
+            new = to_service_state(event, service)
             others = [each for each in known.service_states if each.service != service]
             old = next((each for each in known.service_states if each.service == service), None)
             if old is None or old.number < new.number or old < new:
@@ -195,23 +195,23 @@ class ReadModel:
         known.stuck_candidates = ()
 
     def _apply_repeated(
-        self, known: TrackedSaga, before: PackedTransition | None, told: TransitionEvent, service: int
+        self, known: TrackedSaga, before: PackedTransition | None, event: TransitionEvent, service: int
     ) -> None:
         """Add the durations from a repeated event if its first copy did not contain them."""
         if before is not None and before.queued_ms == before.handler_ms == UNSEEN_MS:
-            queued_ms, handler_ms = _pack_ms(told.queued_ms), _pack_ms(told.handler_ms)
+            queued_ms, handler_ms = _pack_ms(event.queued_ms), _pack_ms(event.handler_ms)
             if queued_ms != UNSEEN_MS or handler_ms != UNSEEN_MS:
                 known.replace(before._replace(queued_ms=queued_ms, handler_ms=handler_ms))
                 what = self.intern_table.facts[before.what]
-                self._count_durations(truncate(told.service), what.handler, what.outcome, before.time_ms, told)
-        self._update_service_state(known, told, service)
+                self._count_durations(truncate(event.service), what.handler, what.outcome, before.time_ms, event)
+        self._update_service_state(known, event, service)
 
     # ---------------------------------------------------------------- counts
 
     def _count(
-        self, known: TrackedSaga, told: TransitionEvent, what: TransitionFacts, service: int, time_ms: int
+        self, known: TrackedSaga, event: TransitionEvent, what: TransitionFacts, service: int, time_ms: int
     ) -> None:
-        counts, name = self.counts, truncate(told.service)
+        counts, name = self.counts, truncate(event.service)
         if self.intern_table.find_name(name):
             self.services.add(name)
         minute = counts.get_minute(name, what.handler, time_ms)
@@ -221,36 +221,36 @@ class ReadModel:
             minute.runs += what.outcome in RUNS
             minute.retries += what.outcome == "retrying"
             minute.dead += what.outcome == "dead"
-        self._count_durations(name, what.handler, what.outcome, time_ms, told)
+        self._count_durations(name, what.handler, what.outcome, time_ms, event)
         if what.error:
-            counts.count_failure((name, what.handler, what.error), told.saga, time_ms)
-        if told.message.topic is not None and told.message.partition is not None:
-            counts.count_message(truncate(told.message.topic), told.message.partition, time_ms)
+            counts.count_failure((name, what.handler, what.error), event.saga, time_ms)
+        if event.message.topic is not None and event.message.partition is not None:
+            counts.count_message(truncate(event.message.topic), event.message.partition, time_ms)
         for wait_ms in measure_waits(known, self.intern_table, what.handler, service, time_ms, what.outcome):
             self.waits.setdefault((name, what.handler), TimeHistogram()).add(wait_ms)
 
-    def _count_durations(self, service: str, handler: str, outcome: str, time_ms: int, told: TransitionEvent) -> None:
+    def _count_durations(self, service: str, handler: str, outcome: str, time_ms: int, event: TransitionEvent) -> None:
         """Count how long a run took, and how long its message was queued."""
         if outcome not in RUNS:
             return
         minute = self.counts.get_minute(service, handler, time_ms)
         if minute is None:
             return
-        if told.handler_ms is not None:
-            minute.handler.add(min(told.handler_ms, UNSEEN_MS))
-        if told.queued_ms is not None:
-            minute.queued.add(min(told.queued_ms, UNSEEN_MS))
+        if event.handler_ms is not None:
+            minute.handler.add(min(event.handler_ms, UNSEEN_MS))
+        if event.queued_ms is not None:
+            minute.queued.add(min(event.queued_ms, UNSEEN_MS))
 
-    def _to_facts(self, told: TransitionEvent) -> TransitionFacts:
+    def _to_facts(self, event: TransitionEvent) -> TransitionFacts:
         return TransitionFacts(
-            truncate(told.handler),
-            truncate(told.outcome),
-            truncate(told.error or ""),
-            truncate(told.message.type),
-            truncate(told.message.source),
-            _limit_names(tuple(each.type for each in told.emitted)),
-            _limit_names(told.steps),
-            told.blame == "code",
+            truncate(event.handler),
+            truncate(event.outcome),
+            truncate(event.error or ""),
+            truncate(event.message.type),
+            truncate(event.message.source),
+            _limit_names(tuple(each.type for each in event.emitted)),
+            _limit_names(event.steps),
+            event.blame == "code",
         )
 
     # ---------------------------------------------------------------- bounds
@@ -292,28 +292,28 @@ class ReadModel:
 _NO_TIME: tuple[int, NextRun] = (0, "")
 
 
-def to_service_state(told: TransitionEvent, service: int) -> ServiceState:
+def to_service_state(event: TransitionEvent, service: int) -> ServiceState:
     """Return the service's state after this transition: what it waits for, and until when."""
     awaits = [
         HandlerWait(truncate(each.handler), _limit_names(each.types), max(0, from_iso(each.until)) if each.until else 0)
-        for each in told.awaits[:TYPES_MAX]
+        for each in event.awaits[:TYPES_MAX]
     ]
     times: list[tuple[int, NextRun]] = []
-    if told.due:
-        times.append((from_iso(told.due), "deadline"))
-    if told.parked_until:
-        times.append((from_iso(told.parked_until), "attempt"))
+    if event.due:
+        times.append((from_iso(event.due), "deadline"))
+    if event.parked_until:
+        times.append((from_iso(event.parked_until), "attempt"))
     else:  # a parked run blocks the suspended ones
         times.extend((each.until_ms, "later") for each in awaits if each.until_ms)
     due_ms, goes = min(times) if times else _NO_TIME
     return ServiceState(
         service=service,
-        number=told.number,
-        open=told.open,
+        number=event.number,
+        open=event.open,
         due_ms=max(0, due_ms),
         next_run=goes,
         awaits=tuple(awaits),
-        postponed_by=truncate(told.postponed_by or "") if told.parked_until else "",
+        postponed_by=truncate(event.postponed_by or "") if event.parked_until else "",
     )
 
 

@@ -109,8 +109,8 @@ class TransitionReader:
         except BadInput:  # any client may write to the topic, and later versions may publish other records
             self.refused += 1
             return
-        for told in several:
-            self.folds.apply(told, record.time_ms)
+        for event in several:
+            self.folds.apply(event, record.time_ms)
 
     def _report(self, what: object) -> None:
         """Report a problem that keeps the monitor from reading. Each problem is reported once."""

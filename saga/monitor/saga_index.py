@@ -399,5 +399,5 @@ class TrackedSaga:
 
     def set_service_state(self, new: ServiceState, others: Sequence[ServiceState]) -> None:
         """Set the latest state of one service. `others`: the states of the other services."""
-        kept = [*others] if new.is_idle and self._beyond is None else [*others, new]
-        self.service_states = tuple(sorted(kept))
+        states = [*others] if new.is_idle and self._beyond is None else [*others, new]
+        self.service_states = tuple(sorted(states))

@@ -152,7 +152,7 @@ def _list_client_rights(services: Sequence[Declared], client: ClientUse) -> Brok
     ]
     chosen = [contract for name, contract in for_clients.items() if not client.events or name in client.events]
     if problems or not chosen:
-        problems.append(f"clients may publish or hear {', '.join(sorted(for_clients)) or 'none of their events'}")
+        problems.append(f"clients may publish or receive {', '.join(sorted(for_clients)) or 'none of their events'}")
     reads = frozenset(contract.topic for contract in chosen if _is_consumed(contract))
     if client.groups and not reads:
         problems.append("a group is for listening, and none of these events is consumed externally")

@@ -137,7 +137,7 @@ async def _scan_blocked(selection: Selection, sources: Sequence[ServiceStore], w
     found, blocked = list[DeadLetter](), 0
     for source in sources:
         looked = 0
-        async for saga, document in read_documents(source, selection.prefix, kept=True):
+        async for saga, document in read_documents(source, selection.prefix, never_expiring=True):
             looked += 1
             if looked > LOOKED_AT_MAX and not isinstance(source.store, NewestFirst):
                 warn(f"the store of {source.service} lists by key only: what blocks is known of {LOOKED_AT_MAX} sagas")
@@ -287,47 +287,47 @@ async def _blocking_in_progress(source: ServiceStore, p: SagaProgress, warn: War
     """Return the dead letters that block a saga. Their details come from the transition that recorded each of them,
     which is in the progress or in an archive.
     """
-    blocks = [kept for kept in (*p.queue, *p.compensating) if kept.dead]
+    blocks = [pending for pending in (*p.queue, *p.compensating) if pending.dead]
     recorded: Mapping[str, DeadLetter] = {}
     try:
         recorded = _find_recorded_letters(p, p.transitions, blocks)
-        if p.first and any(kept.dead not in recorded for kept in blocks):
+        if p.first and any(pending.dead not in recorded for pending in blocks):
             recorded = _find_recorded_letters(p, (await add_archives(source.store, p)).transitions, blocks)
     except (UnreadableHistory, *UNREADABLE) as why:
         warn(f"saga {p.saga} in {source.service}: a transition cannot be read: {why}")
-    return [recorded.get(kept.dead or "") or _make_unexplained_letter(p, kept) for kept in blocks]
+    return [recorded.get(pending.dead or "") or _make_unexplained_letter(p, pending) for pending in blocks]
 
 
 def _find_recorded_letters(
     p: SagaProgress, transitions: Sequence[Raw], blocks: Sequence[PendingMessage]
 ) -> Mapping[str, DeadLetter]:
     """Return the dead letters of these pending messages by id, with the details that the transitions recorded."""
-    wanted, found = {kept.dead: kept for kept in blocks}, dict[str, DeadLetter]()
+    wanted, found = {pending.dead: pending for pending in blocks}, dict[str, DeadLetter]()
     for entry in map(decode_transition, reversed(transitions)):
         if not wanted:
             break
         for dead in entry.letters:
-            if (kept := wanted.pop(dead.id, None)) is not None:
-                letter, recorded = _make_unexplained_letter(p, kept), asdict(dead)
+            if (pending := wanted.pop(dead.id, None)) is not None:
+                letter, recorded = _make_unexplained_letter(p, pending), asdict(dead)
                 what, _ = recorded.pop("kind"), recorded.pop("message")
                 found[dead.id] = replace(letter, time=entry.time, what=what, **recorded)
     return found
 
 
-def _make_unexplained_letter(p: SagaProgress, kept: PendingMessage) -> DeadLetter:
+def _make_unexplained_letter(p: SagaProgress, pending: PendingMessage) -> DeadLetter:
     """Make a dead letter from a pending message alone, without the details of the transition."""
     return DeadLetter(
         service=p.service,
-        id=kept.dead or "",
+        id=pending.dead or "",
         what="dead letter",
         time="",
         reason="not known: the transition in which the message was given up cannot be read",
         remedy="",
         saga=p.saga,
-        type=kept.message.type,
-        message=kept.message.id,
-        handler=kept.handler,
-        headers=decode_headers_as_text((*envelope.headers_of(kept.message, None), *kept.message.foreign)),
+        type=pending.message.type,
+        message=pending.message.id,
+        handler=pending.handler,
+        headers=decode_headers_as_text((*envelope.headers_of(pending.message, None), *pending.message.foreign)),
     )
 
 
@@ -345,7 +345,7 @@ async def _find_state(
     p = await _read_summary(letter, sources)
     if letter.undoes is not None and p is not None:
         return "goes on" if any(result.event.id == letter.undoes for result in p.results) else "over"
-    if p is not None and any(kept.dead == letter.id for kept in (*p.queue, *p.compensating)):
+    if p is not None and any(pending.dead == letter.id for pending in (*p.queue, *p.compensating)):
         return "blocks"
     return "-"
 

@@ -67,7 +67,7 @@ class Audit(NamedTuple):
 
     entries: Sequence[AuditEntry]
     """Actions, oldest first."""
-    book: ControlLog
+    control_log: ControlLog
     """Control log of the service."""
     wrong: Sequence[str]
     """Reasons why entries may be missing or forged."""
@@ -128,8 +128,8 @@ async def read_audit(service: str, deployment: Deployment, asked: AuditFilter) -
                 f"there is no store of {service!r}: name it with --store, or see whether the service ever ran"
             )
         there = await source.store.get(ARCHIVES, controls.control_log_key(service))
-        book = controls.decode_control_log(service, None if there is None else there.content)
-        acts = [*_audit_controls(book, records), *records.moves.values()]
+        control_log = controls.decode_control_log(service, None if there is None else there.content)
+        acts = [*_audit_controls(control_log, records), *records.moves.values()]
         histories: dict[str, Mapping[str, Transition]] = {}
         meant = [command for command in records.commands.values() if asked.saga in (None, command.saga)]
         acts += [await _audit_command(command, source, histories, records) for command in meant]
@@ -139,7 +139,7 @@ async def read_audit(service: str, deployment: Deployment, asked: AuditFilter) -
             f"{count_noun(len(orphans), 'end')} of dead letters on {dead_letter_topic(service)} whose command is not "
             f"on {command_topic(service)}: the command was removed, or the end was forged"
         )
-    if (broken := controls.verify_control_log(book)) is not None:
+    if (broken := controls.verify_control_log(control_log)) is not None:
         records.wrong.append(broken)
     notes = (
         [f"{count_noun(records.others, 'record')} on {command_topic(service)} that are no commands, and ignored"]
@@ -147,7 +147,7 @@ async def read_audit(service: str, deployment: Deployment, asked: AuditFilter) -
         else []
     )
     found = sorted((act for act in (*acts, *orphans) if asked.matches(act)), key=lambda act: act.time)
-    return Audit(found, book, records.wrong, notes)
+    return Audit(found, control_log, records.wrong, notes)
 
 
 # -------------------------------------------------------------------- records on topics
@@ -180,14 +180,16 @@ async def _read_topic(service: str, topic: str, broker: Administration, records:
                 f"{topic}/{partition.number} begins at offset {bounds.begin}: earlier records were removed, though "
                 "this topic should be kept for ever"
             )
-    kept: tuple[dict[str, OperatorCommand] | dict[str, Control] | dict[str, DeadLetter] | dict[str, AuditEntry], ...]
-    kept, was_full = (records.commands, records.controls, records.ends, records.moves), False
+    collected: tuple[
+        dict[str, OperatorCommand] | dict[str, Control] | dict[str, DeadLetter] | dict[str, AuditEntry], ...
+    ]
+    collected, was_full = (records.commands, records.controls, records.ends, records.moves), False
     async for record in broker.scan(topic):
         if topic == command_topic(service):
             _add_command(service, record, records)
         else:
             _add_record(service, record, records)
-        for each in kept:
+        for each in collected:
             if len(each) > ACTS_MAX:
                 del each[next(iter(each))]
                 was_full = True
@@ -257,10 +259,10 @@ def _audit_move(record: Record, letter: DeadLetter) -> AuditEntry:
 # -------------------------------------------------------------------- results
 
 
-def _audit_controls(book: ControlLog, records: _TopicRecords) -> Iterator[AuditEntry]:
+def _audit_controls(control_log: ControlLog, records: _TopicRecords) -> Iterator[AuditEntry]:
     """Yield the controls in the control log, then the requests for controls that are missing from it."""
     logged = set[str]()
-    for entry in controls.entries_of(book):
+    for entry in controls.entries_of(control_log):
         logged.add(entry.id)
         became = "switched" if entry.refused is None else f"refused: {entry.refused}"
         yield _audit_switch(entry.time, entry.who, entry.why, entry.switch, became, entry)

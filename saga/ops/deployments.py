@@ -95,16 +95,16 @@ def find_reasons(p: SagaProgress, service: PreparedService) -> Iterator[str]:
                 f"a run of {handler} began under version {version}, and the release has {reaction.version}: it would "
                 "be parked, and be a dead letter after its last attempt"
             )
-    kept = {(each.handler, each.message.type): each for each in (*p.queue, *p.waiting, *p.deadlines)}
-    for (handler, type_), each in kept.items():
+    pending = {(each.handler, each.message.type): each for each in (*p.queue, *p.waiting, *p.deadlines)}
+    for (handler, type_), each in pending.items():
         yield from _find_refused_message(each, handler, type_, service)
     yield from _find_unknown_events(p, service)
 
 
-def _find_refused_message(kept: PendingMessage, handler: str, type_: str, service: PreparedService) -> Iterator[str]:
+def _find_refused_message(pending: PendingMessage, handler: str, type_: str, service: PreparedService) -> Iterator[str]:
     """Yield the reason why a pending or queued message would never be handled."""
     role = service.roles.handlers.get(handler)
-    what = "a dead letter" if kept.dead else "a message"
+    what = "a dead letter" if pending.dead else "a message"
     if role is None:
         yield f"{what} {type_} waits for {handler}, which the release does not declare"
     elif not any(type_ in types for types in (*role.takes, *role.optional)):

@@ -161,9 +161,9 @@ async def _keep_readable(wanted: Mapping[str, TopicNeeds], broker: Administratio
 
 
 async def _check_servers(found: Mapping[str, TopicDescription], broker: Administration) -> Sequence[Finding]:
-    kept = [each.retention_ms for name, each in found.items() if not is_without_events(name) and not each.hidden]
-    known = [ms for ms in kept if ms is not None]
-    longest_ms = max(known, default=0) if len(known) == len(kept) else None
+    retentions = [each.retention_ms for name, each in found.items() if not is_without_events(name) and not each.hidden]
+    known = [ms for ms in retentions if ms is not None]
+    longest_ms = max(known, default=0) if len(known) == len(retentions) else None
     try:
         servers = await broker.fetch_server_settings()
     except BrokerError as why:

@@ -347,8 +347,8 @@ class ServiceStatus:
     def is_open(self) -> bool:
         """True if something is unfinished: a pending message, an open intent, a deadline, a suspended run or a dead
         letter."""
-        kept = self.queue or self.waiting or self.unstarted or self.compensating or self.parked or self.deadlines
-        return bool(kept or self.later or self.intents or self.dead)
+        pending = self.queue or self.waiting or self.unstarted or self.compensating or self.parked or self.deadlines
+        return bool(pending or self.later or self.intents or self.dead)
 
 
 def _list_overflow(p: SagaProgress | ProgressSummary, of: SegmentKind) -> int:
@@ -356,21 +356,21 @@ def _list_overflow(p: SagaProgress | ProgressSummary, of: SegmentKind) -> int:
     return sum(page.count for page in p.segments if page.kind == of)
 
 
-def can_never_run(p: SagaProgress | ProgressSummary, kept: PendingMessage | SummaryMessage) -> bool:
+def can_never_run(p: SagaProgress | ProgressSummary, pending: PendingMessage | SummaryMessage) -> bool:
     """Return whether the handler that a message waits for can no longer run."""
-    if kept.handler in p.closed or any(ran.handler == kept.handler for ran in p.completed_runs):
+    if pending.handler in p.closed or any(ran.handler == pending.handler for ran in p.completed_runs):
         return True
-    return kept.decides and p.outcome is not None
+    return pending.decides and p.outcome is not None
 
 
 def compute_status(p: SagaProgress | ProgressSummary) -> ServiceStatus:
     """Compute the status of the saga from the progress of one service."""
     last = decode_last_transition(p.transitions[-1]) if p.transitions else None
-    left = sum(1 for kept in p.waiting if can_never_run(p, kept))
-    dead = sum(1 for kept in (*p.queue, *p.compensating) if kept.dead)
+    left = sum(1 for pending in p.waiting if can_never_run(p, pending))
+    dead = sum(1 for pending in (*p.queue, *p.compensating) if pending.dead)
     retries = tuple(_list_parked_runs(p))
     waiting = len(p.waiting) - left + _list_overflow(p, "waiting")
-    compensating = sum(1 for kept in p.compensating if not (kept.dead or kept.due_ms))
+    compensating = sum(1 for pending in p.compensating if not (pending.dead or pending.due_ms))
     if dead:
         state = "quarantined"
     elif retries:
@@ -389,7 +389,7 @@ def compute_status(p: SagaProgress | ProgressSummary) -> ServiceStatus:
         started=p.started,
         principal=p.principal,
         changed=max([last.time if last else "", *(intent.time for intent in p.intents)]),
-        queue=sum(1 for kept in p.queue if not (kept.dead or kept.due_ms)) + _list_overflow(p, "queue"),
+        queue=sum(1 for pending in p.queue if not (pending.dead or pending.due_ms)) + _list_overflow(p, "queue"),
         waiting=waiting if p.started else 0,
         unstarted=0 if p.started else waiting + compensating,
         left=left,
@@ -405,39 +405,43 @@ def compute_status(p: SagaProgress | ProgressSummary) -> ServiceStatus:
 
 def _list_parked_runs(p: SagaProgress | ProgressSummary) -> Iterator[ParkedRunStatus]:
     """Yield the parked runs. Transitions are decoded only if there is one."""
-    for kept in p.queue:
-        if kept.due_ms and not kept.dead:
-            yield _to_parked_run(p, kept, kept.handler, undoes=None)
-    for kept in p.compensating:
-        if kept.due_ms and not kept.dead:
-            intents = [i for i in p.intents if i.kind == "undo" and i.handler == kept.handler]
-            yield _to_parked_run(p, kept, intents[0].name if intents else "", undoes=kept.handler)
+    for pending in p.queue:
+        if pending.due_ms and not pending.dead:
+            yield _to_parked_run(p, pending, pending.handler, undoes=None)
+    for pending in p.compensating:
+        if pending.due_ms and not pending.dead:
+            intents = [i for i in p.intents if i.kind == "undo" and i.handler == pending.handler]
+            yield _to_parked_run(p, pending, intents[0].name if intents else "", undoes=pending.handler)
 
 
 def _to_parked_run(
-    p: SagaProgress | ProgressSummary, kept: PendingMessage | SummaryMessage, name: str, undoes: str | None
+    p: SagaProgress | ProgressSummary, pending: PendingMessage | SummaryMessage, name: str, undoes: str | None
 ) -> ParkedRunStatus:
     """Describe a parked run.
 
     Args:
         name: Name of the handler or compensation; if empty, it is taken from the last failure.
     """
-    last = next((found for raw in reversed(p.transitions) if (found := _read_failure(raw, kept, name, undoes))), None)
-    first = decode_failure(p.transitions[kept.n - p.first]) if 0 <= kept.n - p.first < len(p.transitions) else None
+    last = next(
+        (found for raw in reversed(p.transitions) if (found := _read_failure(raw, pending, name, undoes))), None
+    )
+    first = (
+        decode_failure(p.transitions[pending.n - p.first]) if 0 <= pending.n - p.first < len(p.transitions) else None
+    )
     return ParkedRunStatus(
-        handler=name or (last.handler if last else kept.handler),
+        handler=name or (last.handler if last else pending.handler),
         undoes=undoes,
-        attempts=kept.attempts,
-        next=iso(min(kept.due_ms, LATEST_MS)),
+        attempts=pending.attempts,
+        next=iso(min(pending.due_ms, LATEST_MS)),
         since=None if first is None else first.time,
         error=None if last is None else last.reason,
         is_code=last is not None and bool(last.failures) and last.failures[-1].blame == "code",
-        put_off=kept.put_off,
+        put_off=pending.put_off,
     )
 
 
 def _read_failure(
-    raw: Raw, kept: PendingMessage | SummaryMessage, name: str, undoes: str | None
+    raw: Raw, pending: PendingMessage | SummaryMessage, name: str, undoes: str | None
 ) -> SummaryFailure | None:
     """Return the transition if it reports the failure of this pending message, else `None`.
 
@@ -445,7 +449,7 @@ def _read_failure(
     recognised by its other fields.
     """
     failure = decode_failure(raw)
-    if failure is None or (failure.outcome, failure.attempt) != ("retrying", kept.attempts):
+    if failure is None or (failure.outcome, failure.attempt) != ("retrying", pending.attempts):
         return None
     return failure if failure.handler == name or (not name and failure.handler != undoes) else None
 
@@ -554,16 +558,18 @@ class UnreadableHistory(SagaError):
 
 
 async def read_documents(
-    source: ServiceStore, prefix: str = "", *, kept: bool = False
+    source: ServiceStore, prefix: str = "", *, never_expiring: bool = False
 ) -> AsyncIterator[tuple[str, Document]]:
     """Yield saga ids that begin with `prefix`, each with its progress document.
 
-    If the store can list by age, the newest come first, and damaged documents are included unchanged. Then `kept`
-    limits the list to documents that never expire.
+    If the store can list by age, the newest come first, and damaged documents are included unchanged. Then
+    `never_expiring` limits the list to documents that never expire.
     """
     whole, store = progress_key(source.service, prefix), source.store
     found = (
-        store.scan_newest(PROGRESS, whole, kept=kept) if isinstance(store, NewestFirst) else store.scan(PROGRESS, whole)
+        store.scan_newest(PROGRESS, whole, kept=never_expiring)
+        if isinstance(store, NewestFirst)
+        else store.scan(PROGRESS, whole)
     )
     async for key, document in found:
         yield key.removeprefix(progress_key(source.service, "")), document

@@ -122,8 +122,8 @@ class HistoryVerifier:
         until_ms = seen.kept_until_ms
         if until_ms is not None and now_ms > until_ms - CLOCKS_MS:
             return None
-        kept = "it is open, and never expires" if until_ms is None else f"it is kept until {iso(until_ms)}"
-        what = f"the store has no document, and transition {seen.last} was published, of {iso(seen.last_ms)}: {kept}"
+        expiry = "it is open, and never expires" if until_ms is None else f"it is kept until {iso(until_ms)}"
+        what = f"the store has no document, and transition {seen.last} was published, of {iso(seen.last_ms)}: {expiry}"
         return Contradiction(HistoryDefect(seen.last, what), AGAIN)
 
     def histories_of(self, services: Sequence[str], saga: str | None) -> Iterator[HistoryId]:

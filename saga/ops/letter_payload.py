@@ -42,9 +42,9 @@ async def _find_message(letter: DeadLetter, deployment: Deployment, searches: bo
                 for source in sources:
                     document = await read_document(source, letter.saga)
                     p = None if document is None else decode_progress(source, letter.saga, document)
-                    for kept in () if p is None else (*p.queue, *p.compensating):
-                        if kept.dead == letter.id:
-                            return kept.message
+                    for pending in () if p is None else (*p.queue, *p.compensating):
+                        if pending.dead == letter.id:
+                            return pending.message
         except (UnreadableHistory, SagaError) as why:
             deployment.warn(why)
     if not searches:

@@ -188,8 +188,8 @@ def _find_dead(here: _Service) -> Iterator[Obstacle]:
 def _find_parked(here: _Service) -> Iterator[Obstacle]:
     """Find runs that wait for their next attempt."""
     p = here.p
-    kept = [*((k, False) for k in p.queue), *((k, True) for k in p.compensating)]
-    parked = [(k, undo) for k, undo in kept if k.due_ms and not k.dead]
+    pending = [*((k, False) for k in p.queue), *((k, True) for k in p.compensating)]
+    parked = [(k, undo) for k, undo in pending if k.due_ms and not k.dead]
     for (k, undo), status in zip(parked, compute_status(p).retries, strict=True):
         kind = _classify_parked(here, k, status, undo)
         attempts = f"{count_noun(k.attempts, 'attempt')} failed, " if k.attempts else ""

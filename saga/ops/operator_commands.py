@@ -243,10 +243,10 @@ async def wait_for_entry(service: str, name: str, deployment: Deployment, wait_s
         try:
             # Opened each time: the service may just be creating its store.
             async with deployment.open_stores((service,)) as sources:
-                book = await find_control_log(service, sources)
+                control_log = await find_control_log(service, sources)
         except NoStore:
-            book = None
-        for entry in () if book is None else controls.entries_of(book):
+            control_log = None
+        for entry in () if control_log is None else controls.entries_of(control_log):
             if entry.id == name:
                 return entry
         if clock.monotonic_s() >= until_s:
@@ -259,10 +259,10 @@ async def read_control_log(service: str, deployment: Deployment) -> ControlLog:
     read.
     """
     async with deployment.open_stores((service,)) as sources:
-        book = await find_control_log(service, sources)
-    if book is None:
+        control_log = await find_control_log(service, sources)
+    if control_log is None:
         raise SagaError(f"there is no store of {service!r}: name it with --store, or see whether the service ever ran")
-    return book
+    return control_log
 
 
 async def find_control_log(service: str, sources: Sequence[ServiceStore]) -> ControlLog | None:

@@ -243,9 +243,9 @@ class KnownMessage(NamedTuple):
 
 
 def _list_messages(p: SagaProgress) -> Iterator[KnownMessage]:
-    kept = [k.message for k in (*p.queue, *p.waiting, *p.compensating, *p.deadlines)]
+    pending = [k.message for k in (*p.queue, *p.waiting, *p.compensating, *p.deadlines)]
     parts = [*(m for i in p.intents for m in i.parts), *(m for c in p.suspended_runs for m in c.parts)]
-    for m in (*kept, *parts):
+    for m in (*pending, *parts):
         yield KnownMessage(m.type, m.time, m.source, m.id)
 
 

@@ -27,7 +27,7 @@ from saga.ops.histories import (
 )
 from saga.ops.selection import Deployment, Selection
 from saga.ops.sources import ServiceStore, Warn
-from saga.progress.document import Intent, PendingMessage, SagaProgress, SuspendedRun, progress_key
+from saga.progress.document import ABORT, Intent, PendingMessage, SagaProgress, SuspendedRun, progress_key
 from saga.store.port import Document, NewestFirst
 from saga.support.clock import LATEST_MS, iso
 from saga.support.printable import count_noun
@@ -128,7 +128,7 @@ async def list_sagas(selection: Selection, deployment: Deployment) -> AsyncItera
             else None
         )
         async for seen in named or _sort_newest_first(
-            mine, selection.prefix, deployment.warn, kept=selection.only_dead
+            mine, selection.prefix, deployment.warn, never_expiring=selection.only_dead
         ):
             if seen.saga in shown or not _may_be_chosen(selection, seen):
                 continue
@@ -200,14 +200,14 @@ async def _read_summaries(sources: Sequence[ServiceStore], sagas: Sequence[str])
 
 
 async def _sort_newest_first(
-    sources: Sequence[ServiceStore], prefix: str, warn: Warn, *, kept: bool = False
+    sources: Sequence[ServiceStore], prefix: str, warn: Warn, *, never_expiring: bool = False
 ) -> AsyncIterator[SagaSummary]:
     """Yield summaries of the sagas whose id begins with `prefix`, newest first as far as the stores allow.
 
-    Each store yields the sagas that changed last first, and the streams are merged by start time. With `kept`, only
-    progresses that never expire are yielded, if the store can tell.
+    Each store yields the sagas that changed last first, and the streams are merged by start time. With
+    `never_expiring`, only progresses that never expire are yielded, if the store can list those.
     """
-    streams = [_find_newest(source, prefix, warn, kept) for source in sources]
+    streams = [_find_newest(source, prefix, warn, never_expiring) for source in sources]
     heads = [(head, stream) for stream in streams if (head := await anext(stream, None))]
     while heads:
         which = max(range(len(heads)), key=lambda i: heads[i][0].rank)
@@ -220,8 +220,10 @@ async def _sort_newest_first(
             heads[which] = head, stream
 
 
-async def _find_newest(source: ServiceStore, prefix: str, warn: Warn, kept: bool) -> AsyncIterator[SagaSummary]:
-    documents, found = read_documents(source, prefix, kept=kept), list[tuple[str, str]]()
+async def _find_newest(
+    source: ServiceStore, prefix: str, warn: Warn, never_expiring: bool
+) -> AsyncIterator[SagaSummary]:
+    documents, found = read_documents(source, prefix, never_expiring=never_expiring), list[tuple[str, str]]()
     if isinstance(source.store, NewestFirst):
         async for saga, document in documents:
             yield _decode_summary(source, saga, document)
@@ -447,24 +449,25 @@ def describe_open_work(p: SagaProgress, status: ServiceStatus, failing: Mapping[
     return found + [f"{k.message.type} for {k.handler} waits {UNSTARTED}" for k in unstarted]
 
 
-def _describe_compensation(p: SagaProgress, kept: PendingMessage) -> str:
+def _describe_compensation(p: SagaProgress, pending: PendingMessage) -> str:
     """Describe a handler that has to be compensated."""
     if p.started is None:
-        return f"{kept.message.type} waits {UNSTARTED}: whether {kept.handler} did something to be undone is not known"
-    return f"{kept.handler} is to be undone because of {kept.message.type}"
+        unknown = f"whether {pending.handler} did something to be undone is not known"
+        return f"{pending.message.type} waits {UNSTARTED}: {unknown}"
+    return f"{pending.handler} is to be undone because of {pending.message.type}"
 
 
-def _is_due(kept: PendingMessage) -> bool:
+def _is_due(pending: PendingMessage) -> bool:
     """Return whether the message can be processed now, without waiting for an operator or a time."""
-    return not kept.dead and not kept.due_ms
+    return not pending.dead and not pending.due_ms
 
 
-def _describe_deadline(kept: PendingMessage) -> str:
+def _describe_deadline(pending: PendingMessage) -> str:
     """Describe an open deadline."""
-    when = f"at {iso(min(kept.due_ms, LATEST_MS))}, {kept.message.type} having opened it"
-    if kept.attempts:
-        return f"{kept.handler} runs again {when}: {count_noun(kept.attempts, 'attempt')} failed"
-    return f"{kept.handler} runs {when}, unless the saga ends before"
+    when = f"at {iso(min(pending.due_ms, LATEST_MS))}, {pending.message.type} having opened it"
+    if pending.attempts:
+        return f"{pending.handler} runs again {when}: {count_noun(pending.attempts, 'attempt')} failed"
+    return f"{pending.handler} runs {when}, unless the saga ends before"
 
 
 def _describe_suspended(c: SuspendedRun) -> str:
@@ -502,7 +505,7 @@ def _describe_run(intent: Intent, failing: Mapping[str, str]) -> str:
     """Describe the run without its external call. For a failing compensation include its last error."""
     if intent.kind == "do":
         return f"{intent.handler} has begun on {intent.message.type}{_describe_version(intent)}"
-    if intent.kind == "lieu":
+    if intent.kind == ABORT:
         return f"{intent.handler} is aborted because of {intent.message.type}: it can never finish"
     name = intent.name or f"the compensation of {intent.handler}"
     begun = f"{name} undoes what {intent.handler} did, because of {intent.message.type}{_describe_version(intent)}"

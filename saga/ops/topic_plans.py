@@ -135,8 +135,8 @@ def plan(
             continue
         differing: list[TopicStep] = []
         if not has_retention(topic, there):
-            kept = describe_retention(there.retention_ms).removeprefix("kept ")
-            says = f"{describe_retention(parse_retention_ms(topic))} instead of {kept}"
+            retention = describe_retention(there.retention_ms).removeprefix("kept ")
+            says = f"{describe_retention(parse_retention_ms(topic))} instead of {retention}"
             differing.append(TopicStep(topic=topic, doing="retention", says=says))
         if not there.is_dated_by_log:
             says = f"{DATED_BY} {BY_LOG} instead of {there.settings[DATED_BY]}"

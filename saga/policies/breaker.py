@@ -129,11 +129,11 @@ def _open(breaker: Breaker, circuit: Circuit, now_s: float) -> Circuit:
 def _count_call(breaker: Breaker, slices: tuple[CallWindow, ...], failed: bool, now_s: float) -> tuple[CallWindow, ...]:
     """Return the slices with one more call counted, without those that are too old."""
     number = int(now_s * SLICES / breaker.within_s)
-    kept = tuple(s for s in slices if s.number > number - SLICES)
-    if kept and kept[-1].number == number:
-        *kept_, last = kept
-        return (*kept_, CallWindow(number, last.ended + 1, last.failed + failed))
-    return (*kept, CallWindow(number, 1, int(failed)))
+    recent = tuple(s for s in slices if s.number > number - SLICES)
+    if recent and recent[-1].number == number:
+        *earlier, last = recent
+        return (*earlier, CallWindow(number, last.ended + 1, last.failed + failed))
+    return (*recent, CallWindow(number, 1, int(failed)))
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -257,7 +257,7 @@ class ApplyCommand(Struct, frozen=True, gc=False):
 class Replay(ApplyCommand, frozen=True, gc=False):
     """Retry a dead letter: attempt its run again."""
 
-    kept: PendingMessage
+    pending: PendingMessage
 
 
 class AdmitAsNew(ApplyCommand, frozen=True, gc=False):
@@ -275,7 +275,7 @@ class AdmitAsNew(ApplyCommand, frozen=True, gc=False):
 class Discard(ApplyCommand, frozen=True, gc=False):
     """Drop a dead letter: its message is never processed."""
 
-    kept: PendingMessage
+    pending: PendingMessage
 
 
 class Release(ApplyCommand, frozen=True, gc=False):
@@ -287,7 +287,7 @@ class Release(ApplyCommand, frozen=True, gc=False):
 class AnswerStep(ApplyCommand, frozen=True, gc=False):
     """Record an operator's answer to a call of a dead run, and retry the run."""
 
-    kept: PendingMessage
+    pending: PendingMessage
     intent: Intent
 
 

@@ -9,6 +9,7 @@ from saga.messages import Message
 from saga.progress import ids, journal, suspended_runs
 from saga.progress.decisions import find_intent
 from saga.progress.document import (
+    ABORT,
     CompensableResult,
     DeadLetterRecord,
     Intent,
@@ -153,15 +154,15 @@ def make_abort_intent(p: SagaProgress, role: HandlerRole, run: str | None = None
     """
     going_on = [c for c in p.suspended_runs if c.handler == role.name and run in (None, c.parts[0].id)]
     done = tuple(call for c in going_on for call in c.calls)
-    said = tuple(each for c in going_on for each in c.undo_with)
+    abort_actions = tuple(each for c in going_on for each in c.undo_with)
     intents = [i for i in p.intents if i.handler == role.name and i.kind == "do"]
     original = next((i for i in intents if run is None or run in [m.id for m in i.parts]), None)
-    if original is not None and not said and not original.undo_with:
-        return replace(original, kind="lieu", not_undone=done)
+    if original is not None and not abort_actions and not original.undo_with:
+        return replace(original, kind=ABORT, not_undone=done)
     if original is not None:
         return replace(
             original,
-            kind="lieu",
+            kind=ABORT,
             calls=(),
             begins=None,
             not_undone=(
@@ -169,12 +170,12 @@ def make_abort_intent(p: SagaProgress, role: HandlerRole, run: str | None = None
                 *find_uncovered_calls(original.calls, original.undo_with),
             ),
             unanswered_call=original.open_call,
-            undo_with=(*said, *original.undo_with),
+            undo_with=(*abort_actions, *original.undo_with),
         )
     c = going_on[0]
     return Intent(
         handler=role.name,
-        kind="lieu",
+        kind=ABORT,
         cause=suspended_runs.compute_cause(c.parts, c),
         message=c.parts[0],
         parts=c.parts,
@@ -182,7 +183,7 @@ def make_abort_intent(p: SagaProgress, role: HandlerRole, run: str | None = None
         version=p.version,
         time="",
         not_undone=done,
-        undo_with=said,
+        undo_with=abort_actions,
     )
 
 
@@ -199,13 +200,13 @@ def complete_abort(  # the run, the outcome that ends it, and what became of the
 
     `remains`: descriptions of those effects. `calls`: the calls that were made to undo the run.
     """
-    intent = next(i for i in p.intents if i.handler == role.name and i.kind == "lieu")
+    intent = next(i for i in p.intents if i.handler == role.name and i.kind == ABORT)
     p = replace(p, intents=tuple(i for i in p.intents if i is not intent))
     is_dead = any(k.dead and k.handler == role.name for k in p.queue)
     p, letters = _close_handler(p, hand, role, outcome)
     reason = f"{role.name} can never finish: {'it is a dead letter' if is_dead else 'it goes on no more'}"
     if calls:
-        reason += "; what it said is done in its place"
+        reason += "; the calls given to on_abort were made instead"
     if remains:
         reason += "; what it did stands and has to be put right by hand"
         escalation = DeadLetterRecord(

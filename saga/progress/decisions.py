@@ -26,6 +26,7 @@ from saga.progress.actions import (
     RunHandler,
 )
 from saga.progress.document import (
+    ABORT,
     CompensableResult,
     Intent,
     IntentKind,
@@ -94,7 +95,7 @@ def decide(
 
 def _resume_intent(p: SagaProgress, role: HandlerRole, message: Message) -> AlreadyPending | RunHandler | None:
     """Return the action that continues the open run of this message; `None` if it has none (line 2)."""
-    if find_intent(p, role.name, message, "lieu") is not None:
+    if find_intent(p, role.name, message, ABORT) is not None:
         return LEFT
     intent = find_intent(p, role.name, message)
     if intent is None:
@@ -134,7 +135,9 @@ def find_closing_reason(p: SagaProgress, role: HandlerRole) -> str | None:
     if role.name in p.closed:
         return "its compensation has closed this handler"
     if role.undo is not None and not role.undo.outcomes.isdisjoint(_find_failures(p, role)):
-        return f"the saga has failed, and nobody would undo {role.name}"  # processed by a version without this handler
+        return (
+            f"the saga has failed, so {role.name} would never be undone"  # processed by a version without this handler
+        )
     if role.decides and p.outcome is not None:
         return f"the saga has ended here with {p.outcome}"
     return None
@@ -241,7 +244,7 @@ def find_compensations(p: SagaProgress, roles: HandlerRoles, outcome: str) -> Se
 
 
 def find_next_ready(
-    p: SagaProgress, roles: HandlerRoles, now_ms: int, in_hand: str | None = None, handled_ms: int = LATEST_MS
+    p: SagaProgress, roles: HandlerRoles, now_ms: int, current: str | None = None, handled_ms: int = LATEST_MS
 ) -> Ignore | Reject | KeepPending | RunHandler | CompensationDecision | None:
     """Return the next action that is ready without a new message; `None` if there is none.
 
@@ -250,7 +253,7 @@ def find_next_ready(
     due time.
 
     Args:
-        in_hand: id of the message that is being processed; `None` for any.
+        current: id of the message that is being processed; `None` for any.
         handled_ms: time up to which the log has been handled.
     """
     if p.intents:
@@ -275,14 +278,14 @@ def find_next_ready(
     else:
         ready = _find_complete_join(p, roles) if p.self_consumed or p.waiting else None
     if ready is None and p.suspended_runs:
-        ready = _find_ready_suspended_run(p, roles, now_ms, in_hand)
+        ready = _find_ready_suspended_run(p, roles, now_ms, current)
     if ready is None and p.waiting and roles.lookers:
         ready = _find_unused_optional(p, roles)
     return _find_ready_deadline(p, roles, now_ms, handled_ms) if ready is None and p.deadlines else ready
 
 
 def _find_ready_suspended_run(
-    p: SagaProgress, roles: HandlerRoles, now_ms: int, in_hand: str | None
+    p: SagaProgress, roles: HandlerRoles, now_ms: int, current: str | None
 ) -> Ignore | RunHandler | None:
     """Return an action that continues the first ready suspended run, or one that ignores a run which will never
     continue."""
@@ -291,7 +294,7 @@ def _find_ready_suspended_run(
         ended = find_closing_reason(p, role)
         if ended is not None and find_intent(p, c.handler, c.parts[0]) is None:
             return Ignore(role, c.parts[0], ended)
-    for role, c in suspended_runs.find_ready_runs(p, roles, now_ms, in_hand):
+    for role, c in suspended_runs.find_ready_runs(p, roles, now_ms, current):
         if not p.queue and not is_blocked(p, role.name, c.parts[0]):
             return RunHandler(role, c.parts[0], suspended_runs.collect_run_parts(p, role, c), goes_on=c)
     return None
@@ -382,9 +385,9 @@ def decide_compensation(p: SagaProgress, role: HandlerRole, outcome: Message) ->
     originals = [i for i in p.intents if i.handler == role.name and i.kind == "do"]
     if any(not is_dead_letter(p, i) for i in originals):
         return DelayCompensation(role, outcome, known=True)
-    sealed = next((i for i in p.intents if i.handler == role.name and i.kind == "lieu"), None)
-    if sealed is not None:
-        return Abort(role, outcome, sealed)
+    abort_intent = next((i for i in p.intents if i.handler == role.name and i.kind == ABORT), None)
+    if abort_intent is not None:
+        return Abort(role, outcome, abort_intent)
     if any(result.handler == role.name for result in p.results):
         return Compensate(role, outcome, find_newest_result(p, role.name))
     unfinished = originals or suspended_runs.has_uncovered_calls(p, role.name)
@@ -408,8 +411,8 @@ def is_message_known(p: SagaProgress, roles: HandlerRoles, message: Message) -> 
         return False
     if not p.inbox.keys().isdisjoint([ids.inbox_entry(message.id, name) for name in roles.names.get(message.type, ())]):
         return True
-    kept = p.queue + p.waiting + p.compensating + p.deadlines
-    if kept and message.id in [k.message.id for k in kept]:
+    pending = p.queue + p.waiting + p.compensating + p.deadlines
+    if pending and message.id in [k.message.id for k in pending]:
         return True
     return bool(p.suspended_runs) and message.id in [m.id for c in p.suspended_runs for m in c.parts]
 
@@ -486,8 +489,8 @@ def describe_missing(p: SagaProgress, role: HandlerRole, message: Message) -> st
 def find_order_number(p: SagaProgress, handler: str, message: Message) -> int | None:
     """Return the number of the transition that first stored a message for a handler; `None` if it is neither queued nor
     pending."""
-    kept = (k.n for k in (*p.queue, *p.waiting) if k.handler == handler and k.message.id == message.id)
-    return next(kept, None)
+    numbers = (k.n for k in (*p.queue, *p.waiting) if k.handler == handler and k.message.id == message.id)
+    return next(numbers, None)
 
 
 def is_other_message_first(p: SagaProgress, role: HandlerRole, message: Message) -> bool:

@@ -7,7 +7,7 @@ yet known as published are the outbox.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct
@@ -43,6 +43,8 @@ Outcome = Literal[
     "replayed", "discarded", "resolved", "released",
 ]  # fmt: skip
 IntentKind = Literal["do", "undo", "lieu"]
+ABORT: Final = "lieu"
+"""Kind of an intent that replaces a run which will never finish, as it is stored: it undoes the calls of that run."""
 RunKey: TypeAlias = tuple[IntentKind, str, str]
 """Key of one run: its kind, handler and cause."""
 SegmentKind = Literal["inbox", "queue", "waiting", "results", "own"]
@@ -192,9 +194,9 @@ class Intent(
     undo_with: tuple[AbortAction, ...] = ()
     """Calls that undo the run if it never finishes, in the order in which the run declared them."""
     not_undone: tuple[StepRecord, ...] = ()
-    """For kind `lieu`, which is an abort: calls of the original run, or of its earlier turns, that nothing undoes."""
+    """For kind `ABORT`: calls of the original run, or of its earlier turns, that nothing undoes."""
     unanswered_call: StepRecord | None = None
-    """For kind `lieu` with `on_abort` calls: the call of the original run that had begun and has no answer. `begins`
+    """For kind `ABORT` with `on_abort` calls: the call of the original run that had begun and has no answer. `begins`
     and `calls` belong to the abort."""
 
     @property
@@ -534,8 +536,8 @@ def decode_progress(content: bytes) -> SagaProgress:
     try:
         snapshot = _snapshots.decode(content)
     except UNREADABLE as why:
-        said = f"a progress document cannot be read: {why}; restore it, or read it with the version that wrote it"
-        raise SagaError(said) from why
+        text = f"a progress document cannot be read: {why}; restore it, or read it with the version that wrote it"
+        raise SagaError(text) from why
     if snapshot.format > FORMAT:
         raise SagaError(
             f"the progress of saga {snapshot.saga!r} has format {snapshot.format}, this version reads up to {FORMAT}: "
@@ -586,9 +588,9 @@ def compute_format(
     return STACKED if stacked else CONTINUED if later else TIMED if deadlines else PAGED if pages else PLAIN
 
 
-def is_covered(said: tuple[AbortAction, ...], number: int) -> bool:
+def is_covered(actions: tuple[AbortAction, ...], number: int) -> bool:
     """Return whether one of these abort actions undoes a call of the same turn. `number`: the call's number, from 0."""
-    return any(number < each.after for each in said)
+    return any(number < each.after for each in actions)
 
 
 _S = TypeVar("_S", bound="DataclassInstance | None", default=None)

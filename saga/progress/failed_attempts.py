@@ -162,11 +162,11 @@ def count_failures_before(p: SagaProgress, action: HandlerAction) -> tuple[int, 
         return 0, {}
     name, message = action.role.name, action.message.id
     if action.undoes:
-        kept = find_pending_compensation(p, name, action.message)
+        pending = find_pending_compensation(p, name, action.message)
     else:
-        kept = next((k for k in (*p.queue[:1], *p.deadlines) if k.handler == name and k.message.id == message), None)
-    if kept is not None:
-        return kept.attempts, kept.under
+        pending = next((k for k in (*p.queue[:1], *p.deadlines) if k.handler == name and k.message.id == message), None)
+    if pending is not None:
+        return pending.attempts, pending.under
     c = suspended_runs.find_suspended_run(p, name, message) if p.suspended_runs else None
     return (0, {}) if c is None else (c.attempts, c.under)
 
@@ -220,14 +220,14 @@ def give_up(
         state=shorten(encode(hide_marked(p.state)).decode(), STATE_BYTES_MAX) if p.state else "",
     )
     p = _update_intent(p, action, intent)
-    kept = PendingMessage(
+    pending = PendingMessage(
         handler=action.role.name,
         message=message,
         n=_find_order_number(p, action),
         dead=letter.id,
         disputed=failure.disputed,
     )
-    p = _quarantine(p, action, kept)
+    p = _quarantine(p, action, pending)
     return journal.append_transition(
         p, hand, "dead", action.name, _describe_attempt(message, failure, intent, (letter,))
     )
@@ -247,7 +247,7 @@ def park(
     `intent`: the run's intent with all answers so far, if the run has begun.
     """
     p, message = _update_intent(p, action, intent), action.message
-    kept = PendingMessage(
+    pending = PendingMessage(
         handler=action.role.name,
         message=message,
         n=_find_order_number(p, action),
@@ -263,31 +263,33 @@ def park(
         if p.suspended_runs and not action.undoes
         else None
     )
-    if c is not None and not _waits_in_place(p, action, kept, c):
-        p = _move_to_head(p, kept)
-    elif c is not None and not any(_is_same(k, kept) for k in p.queue):  # it blocks no message: only its time changes
-        moved = replace(c, attempts=kept.attempts, under=kept.under, due_ms=due_ms, delay_ms=kept.delay_ms)
+    if c is not None and not _waits_in_place(p, action, pending, c):
+        p = _move_to_head(p, pending)
+    elif c is not None and not any(_is_same(k, pending) for k in p.queue):  # blocks no message: only its time changes
+        moved = replace(c, attempts=pending.attempts, under=pending.under, due_ms=due_ms, delay_ms=pending.delay_ms)
         p = replace(p, suspended_runs=tuple(moved if other is c else other for other in p.suspended_runs))
-    elif any(_is_same(k, kept) for k in p.deadlines):  # a deadline does not block either, unless it is replayed
-        p = replace(p, deadlines=tuple(replace(kept, n=k.n) if _is_same(k, kept) else k for k in p.deadlines))
+    elif any(_is_same(k, pending) for k in p.deadlines):  # a deadline does not block either, unless it is replayed
+        p = replace(p, deadlines=tuple(replace(pending, n=k.n) if _is_same(k, pending) else k for k in p.deadlines))
     elif not action.undoes:
-        p = _move_to_head(p, kept)
-    elif any(_is_same(k, kept) for k in p.compensating):
-        p = replace(p, compensating=tuple(replace(kept, n=k.n) if _is_same(k, kept) else k for k in p.compensating))
+        p = _move_to_head(p, pending)
+    elif any(_is_same(k, pending) for k in p.compensating):
+        p = replace(
+            p, compensating=tuple(replace(pending, n=k.n) if _is_same(k, pending) else k for k in p.compensating)
+        )
     else:
-        p = replace(p, compensating=(*p.compensating, kept))
+        p = replace(p, compensating=(*p.compensating, pending))
     ended = _describe_attempt(message, failure, None, ())  # the answers that it received stay in its intent
     return journal.append_transition(p, hand, "retrying", action.name, ended)
 
 
-def _waits_in_place(p: SagaProgress, action: HandlerAction, kept: PendingMessage, c: SuspendedRun) -> bool:
+def _waits_in_place(p: SagaProgress, action: HandlerAction, pending: PendingMessage, c: SuspendedRun) -> bool:
     """Return True if a suspended run stays among the suspended runs, because only its due time decides when it
     continues.
 
     A run that was postponed without a failed attempt may continue before its due time, if it has an open intent, or if
     an awaited event has arrived.
     """
-    return bool(kept.attempts) or not (
+    return bool(pending.attempts) or not (
         find_intent(p, action.role.name, action.message) or suspended_runs.is_awaited_event_here(p, action.role, c)
     )
 
@@ -349,20 +351,20 @@ def give_up_without_content(
     )
 
 
-def _quarantine(p: SagaProgress, action: HandlerAction, kept: PendingMessage) -> SagaProgress:
+def _quarantine(p: SagaProgress, action: HandlerAction, pending: PendingMessage) -> SagaProgress:
     """Keep a dead letter until an operator decides: at the head of the queue, or with the compensations."""
     if action.undoes:
         return replace(
-            p, compensating=(*journal.remove_messages(p.compensating, kept.handler, [kept.message.id]), kept)
+            p, compensating=(*journal.remove_messages(p.compensating, pending.handler, [pending.message.id]), pending)
         )
-    return _move_to_head(p, kept)
+    return _move_to_head(p, pending)
 
 
-def _move_to_head(p: SagaProgress, kept: PendingMessage) -> SagaProgress:
-    name, gone = kept.handler, [kept.message.id]
+def _move_to_head(p: SagaProgress, pending: PendingMessage) -> SagaProgress:
+    name, gone = pending.handler, [pending.message.id]
     return replace(
         p,
-        queue=(kept, *journal.remove_messages(p.queue, name, gone)),
+        queue=(pending, *journal.remove_messages(p.queue, name, gone)),
         waiting=journal.remove_messages(p.waiting, name, gone),
     )
 
@@ -375,8 +377,8 @@ def has_timer(p: SagaProgress, action: HandlerAction, *, has_begun: bool) -> boo
     intent."""
     name, message = action.role.name, action.message.id
     if action.undoes:
-        kept = find_pending_compensation(p, name, action.message)
-        return kept is not None and kept.due_ms > 0
+        pending = find_pending_compensation(p, name, action.message)
+        return pending is not None and pending.due_ms > 0
     if any(k.handler == name and k.message.id == message for k in p.deadlines):
         return True
     if any(k.handler == name and k.message.id == message for k in p.queue[:1]):

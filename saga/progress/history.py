@@ -21,15 +21,15 @@ HISTORY_BYTES_MAX = 256 * 1024
 """With more bytes of transitions than this, the oldest published ones are archived, until half of this size is left."""
 
 
-def find_unpublished(p: SagaProgress, is_committed: Callable[[Position], bool], in_hand: str) -> Iterator[Transition]:
+def find_unpublished(p: SagaProgress, is_committed: Callable[[Position], bool], current: str) -> Iterator[Transition]:
     """Yield the transitions whose events are not known as published, oldest first.
 
     Transitions whose message is committed are left out, because a worker publishes before it commits. A timer counts as
-    an event, unless it is the one being processed (`in_hand`): otherwise each timer would cause another one.
+    an event, unless it is the one being processed (`current`): otherwise each timer would cause another one.
     """
     for raw in p.transitions[max(0, p.published - p.first) :]:
         entry = decode_transition(raw)
-        says = entry.events or entry.letters or (entry.timer is not None and entry.timer.id != in_hand)
+        says = entry.events or entry.letters or (entry.timer is not None and entry.timer.id != current)
         if says and not (entry.position and is_committed(Position(*entry.position, entry.log_id))):
             yield entry
 

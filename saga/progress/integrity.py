@@ -48,7 +48,7 @@ UNDIGESTED_FIELDS = {
     "principal": "the transition that brought it holds it, unless an intent did; an older toolkit leaves it out",
     "state": "the transitions hold all changes of it",
     "version": "each transition holds it",
-    "own": "each is an event of some transition; one that is missing cannot be told from one that was withdrawn",
+    "own": "each is an event of some transition; a missing one looks like one that was withdrawn",
     "heard": "nothing: it depends on the version of the service that wrote last",
     "intents": "they are written between transitions: only what contradicts these is found",
     "n": "it is counted",
@@ -194,8 +194,8 @@ def find_mismatches(p: SagaProgress, entries: Sequence[Transition]) -> list[str]
         found += [name for name in DIGESTED_FIELDS if _sum_field(name, p) != _sum_transitions(name, entries)]
         if p.started != next((e.changes["started"] for e in entries if "started" in e.changes), p.started):
             found.append("started")
-        told = next((e.changes for e in entries if not e.changes.keys().isdisjoint(("started", "principal"))), None)
-        if told is not None and p.principal not in (None, told.get("principal")):
+        changes = next((e.changes for e in entries if not e.changes.keys().isdisjoint(("started", "principal"))), None)
+        if changes is not None and p.principal not in (None, changes.get("principal")):
             found.append("principal")
     return sorted(set(found))
 
@@ -203,8 +203,8 @@ def find_mismatches(p: SagaProgress, entries: Sequence[Transition]) -> list[str]
 def _sum_field(name: str, p: SagaProgress) -> int:
     """Return the sum of the digests of a field's items, including those in segments."""
     value = getattr(p, _ATTRIBUTES[name])
-    held = map(_entry_digest, filter(value.get, value)) if name == "inbox" else map(_digest, _items(value))
-    return (sum(held) + _sum_segments(p, name)) % _MODULUS
+    digests = map(_entry_digest, filter(value.get, value)) if name == "inbox" else map(_digest, _items(value))
+    return (sum(digests) + _sum_segments(p, name)) % _MODULUS
 
 
 def _sum_transitions(name: str, entries: Iterable[Transition]) -> int:

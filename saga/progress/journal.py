@@ -233,17 +233,17 @@ def _trim_inbox(p: SagaProgress, hand: WriteContext) -> dict[str, int]:
     oldest = hand.forgotten_s
     if all(at >= oldest for at in p.inbox.values()):
         return p.inbox
-    held = {
+    needed = {
         ids.inbox_entry(message.id, name)
         for message in iterate_messages(p)
         for name in hand.roles.names.get(message.type, ())
     }
-    return {key: at for key, at in p.inbox.items() if at >= oldest or key in held}
+    return {key: at for key, at in p.inbox.items() if at >= oldest or key in needed}
 
 
 def iterate_messages(p: SagaProgress) -> Iterator[Message]:
     """Yield every message that is stored in the progress, for whatever purpose."""
-    yield from (kept.message for kept in (*p.queue, *p.waiting, *p.compensating, *p.deadlines))
+    yield from (pending.message for pending in (*p.queue, *p.waiting, *p.compensating, *p.deadlines))
     yield from (own.event for own in p.self_consumed)
     yield from (part for intent in p.intents for part in intent.parts)
     yield from (part for c in p.suspended_runs for part in c.parts)
@@ -258,13 +258,13 @@ def add_to_inbox(p: SagaProgress, hand: WriteContext, handler: str, messages: It
 
 
 def remove_messages(
-    kept: tuple[PendingMessage, ...], handler: str, messages: Iterable[str]
+    pending: tuple[PendingMessage, ...], handler: str, messages: Iterable[str]
 ) -> tuple[PendingMessage, ...]:
-    """Return `kept` without these messages of this handler."""
-    if not kept:
-        return kept
+    """Return `pending` without these messages of this handler."""
+    if not pending:
+        return pending
     gone = set(messages)
-    return tuple(k for k in kept if not (k.handler == handler and k.message.id in gone))
+    return tuple(k for k in pending if not (k.handler == handler and k.message.id in gone))
 
 
 def ignore_message(p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str) -> Commit:
@@ -295,8 +295,10 @@ def reject_message(
 def keep_pending(p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str) -> Commit:
     """Record that the message is pending until the other events have arrived."""
     before = find_order_number(p, role.name, message)
-    kept = PendingMessage(handler=role.name, message=message, n=p.n if before is None else before, decides=role.decides)
-    waiting = (*remove_messages(p.waiting, role.name, [message.id]), kept)
+    pending = PendingMessage(
+        handler=role.name, message=message, n=p.n if before is None else before, decides=role.decides
+    )
+    waiting = (*remove_messages(p.waiting, role.name, [message.id]), pending)
     p = replace(
         p,
         queue=remove_messages(p.queue, role.name, [message.id]),
@@ -309,10 +311,10 @@ def enqueue_message(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str, undecodable: str | None
 ) -> Commit:
     """Record that the message is queued, in order, behind the run or dead letter that blocks the saga."""
-    kept = PendingMessage(handler=role.name, message=message, n=p.n, undecodable=undecodable)
+    pending = PendingMessage(handler=role.name, message=message, n=p.n, undecodable=undecodable)
     p = replace(
         p,
-        queue=(*remove_messages(p.queue, role.name, [message.id]), kept),
+        queue=(*remove_messages(p.queue, role.name, [message.id]), pending),
         waiting=remove_messages(p.waiting, role.name, [message.id]),
     )
     return append_transition(p, hand, "queued", role.name, TransitionDetails(message=message, reason=reason))
@@ -477,12 +479,14 @@ def suspend_run(
     if role.undo is not None and len(results) == len(
         p.results
     ):  # otherwise the compensation of a result covers all calls
-        said = next_turn.undo_with
+        abort_actions = next_turn.undo_with
         earlier = [c for c in p.suspended_runs if c.handler == role.name and c.parts[0].id == needed[0].id]
         # Without arguments: the digests of a history count these calls, and an older toolkit would leave them out.
-        here = [replace(call, arguments="") for call in find_uncovered_calls(ended.calls, said)]
-        calls = keep_newest_calls((*[call for c in earlier if not said for call in c.calls], *here))
-        undo_with = tuple([each for c in earlier for each in c.undo_with]) + tuple([replace(e, after=0) for e in said])
+        here = [replace(call, arguments="") for call in find_uncovered_calls(ended.calls, abort_actions)]
+        calls = keep_newest_calls((*[call for c in earlier if not abort_actions for call in c.calls], *here))
+        undo_with = tuple([each for c in earlier for each in c.undo_with]) + tuple(
+            [replace(e, after=0) for e in abort_actions]
+        )
     p = replace(
         remove_suspended_runs(p, role.name, gone),
         inbox=add_to_inbox(p, hand, role.name, ended.shown),
@@ -514,13 +518,15 @@ def keep_newest_calls(calls: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:
     return (StepRecord(kind="step", name="", number=counted + over, input=""), *named[over:])
 
 
-def find_uncovered_calls(calls: tuple[StepRecord, ...], said: tuple[AbortAction, ...]) -> tuple[StepRecord, ...]:
+def find_uncovered_calls(
+    calls: tuple[StepRecord, ...], abort_actions: tuple[AbortAction, ...]
+) -> tuple[StepRecord, ...]:
     """Return the calls of a turn that had an effect and that no abort action undoes, without their results."""
     return tuple(
         [
             replace(call, value=Raw(b"null"), claim="")
             for i, call in enumerate(calls)
-            if _has_side_effect(call) and not is_covered(said, i)
+            if _has_side_effect(call) and not is_covered(abort_actions, i)
         ]
     )
 

@@ -91,8 +91,10 @@ def choose_next_action(
         if is_compensated(p, role, message):
             continue
         only_had = False
-        kept, step = find_pending_compensation(p, role.name, message), decide_compensation(p, role, message)
-        if kept is None or (kept.dead is None and kept.due_ms <= now.ms and not isinstance(step, DelayCompensation)):
+        pending, step = find_pending_compensation(p, role.name, message), decide_compensation(p, role, message)
+        if pending is None or (
+            pending.dead is None and pending.due_ms <= now.ms and not isinstance(step, DelayCompensation)
+        ):
             return step
     if roles.noted and timers.touches_deadline(p, roles, message):
         return TouchDeadline(message)
@@ -202,12 +204,14 @@ def hold_back(p: SagaProgress, held_back: Sequence[HeldBack], now_ms: int) -> Sa
     return p
 
 
-def _move_due(kept: tuple[PendingMessage, ...], handler: str, message: str, due_ms: int) -> tuple[PendingMessage, ...]:
+def _move_due(
+    pending: tuple[PendingMessage, ...], handler: str, message: str, due_ms: int
+) -> tuple[PendingMessage, ...]:
     return tuple(
         replace(
             k, due_ms=max(k.due_ms, due_ms), delay_ms=due_ms
         )  # however long: the delay must not be taken for a wrong clock
         if k.handler == handler and k.due_ms and message in ("", k.message.id)
         else k
-        for k in kept
+        for k in pending
     )

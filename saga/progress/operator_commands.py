@@ -26,6 +26,7 @@ from saga.progress.actions import (
     ResolveEscalation,
 )
 from saga.progress.document import (
+    ABORT,
     DeadLetterRecord,
     Intent,
     PendingMessage,
@@ -54,35 +55,35 @@ def decide_command(
         return _decide_resolution(p, command)
     if command.wanted == "release":
         return _decide_release(p, command)
-    kept = next((k for k in (*p.queue, *p.compensating) if k.dead == command.dead), None)
+    pending = next((k for k in (*p.queue, *p.compensating) if k.dead == command.dead), None)
     if (
-        kept is None
+        pending is None
         and command.wanted == "replay"
         and (admitted := _decide_admission(p, roles, command, undecodable)) is not None
     ):
         return admitted
-    if kept is None:
+    if pending is None:
         return RejectCommand(
             command, f"no dead letter {command.dead} is in the saga's way here: it may have gone before"
         )
     if command.wanted == "replay":
-        refusal = _why_not_replayable(p, kept)
-        return RejectCommand(command, refusal) if refusal else Replay(command, kept)
+        refusal = _why_not_replayable(p, pending)
+        return RejectCommand(command, refusal) if refusal else Replay(command, pending)
     if command.answered is not None:
-        return _decide_answer(p, roles, command, command.answered, kept)
-    role = roles.handlers[kept.handler]
-    refusal = _why_not_discardable(p, roles, role, kept)
+        return _decide_answer(p, roles, command, command.answered, pending)
+    role = roles.handlers[pending.handler]
+    refusal = _why_not_discardable(p, roles, role, pending)
     if refusal:
         return RejectCommand(command, refusal)
-    sealed = decisions.find_intent(p, kept.handler, kept.message, "lieu")
-    if sealed is not None:
-        return Abort(role, command, sealed)
-    goes_on = suspended_runs.find_suspended_run(p, kept.handler, kept.message.id)
-    if decisions.find_intent(p, kept.handler, kept.message) is not None or (
+    abort_intent = decisions.find_intent(p, pending.handler, pending.message, ABORT)
+    if abort_intent is not None:
+        return Abort(role, command, abort_intent)
+    goes_on = suspended_runs.find_suspended_run(p, pending.handler, pending.message.id)
+    if decisions.find_intent(p, pending.handler, pending.message) is not None or (
         goes_on is not None and (goes_on.calls or goes_on.undo_with)
     ):
         return BeginAbort(role, command)  # from then on nothing continues the run
-    return Discard(command, kept)
+    return Discard(command, pending)
 
 
 def _decide_admission(
@@ -102,11 +103,11 @@ def _decide_admission(
         return RejectCommand(command, f"this version has no handler {letter.handler}: replay it where one has")
     if letter is not None:
         return AdmitAsNew(command, message, (roles.handlers[letter.handler],), undecodable=undecodable)
-    held = {(k.handler, k.message.id) for k in (*p.queue, *p.waiting)}
+    stored = {(k.handler, k.message.id) for k in (*p.queue, *p.waiting)}
     takers = tuple(
         role
         for role in roles.by_type.get(message.type, ())
-        if ids.inbox_entry(message.id, role.name) not in p.inbox and (role.name, message.id) not in held
+        if ids.inbox_entry(message.id, role.name) not in p.inbox and (role.name, message.id) not in stored
     )
     undone = tuple(
         role
@@ -118,7 +119,7 @@ def _decide_admission(
     if not takers and not p.n and message.type in roles.undone_by:
         return RejectCommand(command, f"what {message.type} would undo is forgotten here: undo by hand what stands")
     if not takers and not undone:
-        return RejectCommand(command, f"nobody here has anything left to do with {message.type}")
+        return RejectCommand(command, f"no handler here has anything left to do with {message.type}")
     return AdmitAsNew(command, message, takers, undone, undecodable)
 
 
@@ -131,26 +132,26 @@ def _decide_release(p: SagaProgress, command: OperatorCommand) -> Release | Reje
 
 
 def _decide_answer(
-    p: SagaProgress, roles: HandlerRoles, command: OperatorCommand, given: StepAnswer, kept: PendingMessage
+    p: SagaProgress, roles: HandlerRoles, command: OperatorCommand, given: StepAnswer, pending: PendingMessage
 ) -> AnswerStep | RejectCommand:
     """Decide on an operator's answer to a call."""
-    refusal = _why_not_replayable(p, kept)
+    refusal = _why_not_replayable(p, pending)
     if refusal is not None:
         return RejectCommand(command, refusal)
-    intent = _find_intent_of(p, kept)
+    intent = _find_intent_of(p, pending)
     if intent is None:
-        return RejectCommand(command, f"{kept.handler} has begun nothing that could be answered: replay it")
+        return RejectCommand(command, f"{pending.handler} has begun nothing that could be answered: replay it")
     known = _find_call(intent, given)
     if known is not None and known.kind == "update":
         return RejectCommand(command, f"the document {known.document} knows whether {known.name} happened: replay it")
-    unfit = _why_not_answerable(kept, intent, given, known) or _why_not_declared(
-        roles.handlers[kept.handler], intent, given
+    unfit = _why_not_answerable(pending, intent, given, known) or _why_not_declared(
+        roles.handlers[pending.handler], intent, given
     )
-    return RejectCommand(command, unfit) if unfit else AnswerStep(command, kept, intent)
+    return RejectCommand(command, unfit) if unfit else AnswerStep(command, pending, intent)
 
 
 def _why_not_answerable(
-    kept: PendingMessage, intent: Intent, given: StepAnswer, known: StepRecord | None
+    pending: PendingMessage, intent: Intent, given: StepAnswer, known: StepRecord | None
 ) -> str | None:
     """Return why an operator may not answer this step of a dead run; `None` if they may.
 
@@ -160,13 +161,13 @@ def _why_not_answerable(
     open_call = intent.open_call
     may_be = [] if open_call is None or open_call.kind == "update" else [(open_call.name, open_call.number)]
     may_be += [(call.name, call.number) for call in intent.calls if call.by is not None]
-    may_be += [step for step in kept.disputed if step not in may_be]
+    may_be += [step for step in pending.disputed if step not in may_be]
     if (given.step, given.number) in may_be:
         return None
     which = f"step {given.step!r} (number {given.number})"
-    wrong = f"{intent.name or kept.handler} has not asked for {which}"
+    wrong = f"{intent.name or pending.handler} has not asked for {which}"
     if known is not None:
-        wrong = f"{which} of {intent.name or kept.handler} has an answer, which stands"
+        wrong = f"{which} of {intent.name or pending.handler} has an answer, which stands"
     there = ", ".join(f"{name!r} (number {number})" for name, number in may_be)
     return f"{wrong}; it waits for an answer to {there}" if there else f"{wrong}, and no call of it is open: replay it"
 
@@ -180,10 +181,10 @@ def _why_not_declared(role: HandlerRole, intent: Intent, given: StepAnswer) -> s
     return f"{intent.name or role.name} has no declared exception {given.raised!r}; its resources declare {there}"
 
 
-def _find_intent_of(p: SagaProgress, kept: PendingMessage) -> Intent | None:
+def _find_intent_of(p: SagaProgress, pending: PendingMessage) -> Intent | None:
     """Return the open intent of a dead run of a handler or a compensation."""
-    undoes = any(k is kept for k in p.compensating)
-    return decisions.find_intent(p, kept.handler, kept.message, "undo" if undoes else "do")
+    undoes = any(k is pending for k in p.compensating)
+    return decisions.find_intent(p, pending.handler, pending.message, "undo" if undoes else "do")
 
 
 def _find_call(intent: Intent, given: StepAnswer) -> StepRecord | None:
@@ -203,19 +204,21 @@ def _decide_resolution(p: SagaProgress, command: OperatorCommand) -> ResolveEsca
     return ResolveEscalation(command, escalation)
 
 
-def _why_not_replayable(p: SagaProgress, kept: PendingMessage) -> str | None:
-    if not kept.message.value:
+def _why_not_replayable(p: SagaProgress, pending: PendingMessage) -> str | None:
+    if not pending.message.value:
         return (
             "the progress had no room for the message: its bytes are in the dead letter alone; let its sender repeat it"
         )
-    if decisions.find_intent(p, kept.handler, kept.message, "lieu") is not None:
-        return f"{kept.handler} is being closed: what it began is put out of reach"
+    if decisions.find_intent(p, pending.handler, pending.message, ABORT) is not None:
+        return f"{pending.handler} is being closed: what it began is put out of reach"
     return None
 
 
-def _why_not_discardable(p: SagaProgress, roles: HandlerRoles, role: HandlerRole, kept: PendingMessage) -> str | None:
+def _why_not_discardable(
+    p: SagaProgress, roles: HandlerRoles, role: HandlerRole, pending: PendingMessage
+) -> str | None:
     """Return why the message cannot be discarded; `None` if it can."""
-    if any(k is kept for k in p.compensating):
+    if any(k is pending for k in p.compensating):
         return f"what {role.name} did would stand for ever: replay it, once what undoes it can succeed"
     if role.after_outcome:
         return f"an outcome sets {role.name} off, and others count on it: replay it, once it can succeed"
@@ -259,12 +262,12 @@ def apply_command(p: SagaProgress, hand: WriteContext, action: CommandDecision) 
     command = action.command
     p = replace(p, inbox=journal.add_to_inbox(p, hand, COMMAND, [command.id]))
     match action:
-        case Replay(kept=kept):
-            return _apply_replay(p, hand, command, kept)
+        case Replay(pending=pending):
+            return _apply_replay(p, hand, command, pending)
         case AdmitAsNew():
             return _apply_admission(p, hand, action)
-        case Discard(kept=kept):
-            return discard_message(p, hand, command, kept)
+        case Discard(pending=pending):
+            return discard_message(p, hand, command, pending)
         case Release(run=run):
             ended = TransitionDetails(
                 message=command, cause=run.message.id, reason=describe_request(command), attempt=run.attempts
@@ -272,8 +275,8 @@ def apply_command(p: SagaProgress, hand: WriteContext, action: CommandDecision) 
             role = hand.roles.handlers[run.handler]
             name = role.undo.name if run.undoes and role.undo is not None else role.name
             return journal.append_transition(release_run(p, run, hand.now_ms), hand, "released", name, ended)
-        case AnswerStep(kept=kept, intent=intent):
-            return _apply_answer(p, hand, command, kept, intent)
+        case AnswerStep(pending=pending, intent=intent):
+            return _apply_answer(p, hand, command, pending, intent)
         case ResolveEscalation(escalation=escalation):
             return _apply_resolution(p, hand, command, escalation)
         case RejectCommand(reason=reason):  # pragma: no branch - it is the last one, and checkers would see another
@@ -283,11 +286,13 @@ def apply_command(p: SagaProgress, hand: WriteContext, action: CommandDecision) 
             )
 
 
-def _apply_replay(p: SagaProgress, hand: WriteContext, command: OperatorCommand, kept: PendingMessage) -> Commit:
+def _apply_replay(p: SagaProgress, hand: WriteContext, command: OperatorCommand, pending: PendingMessage) -> Commit:
     """Record a replay: the message keeps its position at the head of the queue, and its attempts are counted from
     zero."""
-    p, end = _revive(p, hand, command, kept, "replayed", "it is tried again")
-    ended = TransitionDetails(message=command, cause=kept.message.id, reason=describe_request(command), letters=(end,))
+    p, end = _revive(p, hand, command, pending, "replayed", "it is tried again")
+    ended = TransitionDetails(
+        message=command, cause=pending.message.id, reason=describe_request(command), letters=(end,)
+    )
     return journal.append_transition(p, hand, "replayed", end.handler, ended)
 
 
@@ -295,22 +300,22 @@ def _revive(
     p: SagaProgress,
     hand: WriteContext,
     command: OperatorCommand,
-    kept: PendingMessage,
+    pending: PendingMessage,
     what: Literal["replayed", "resolved"],
     so: str,
 ) -> tuple[SagaProgress, DeadLetterRecord]:
     """Turn a dead letter back into a message to be handled. Returns the progress, and the record that ends the dead
     letter."""
-    again = replace(kept, dead=None, attempts=0, under={}, disputed=())
+    again = replace(pending, dead=None, attempts=0, under={}, disputed=())
     p = replace(
         p,
-        queue=tuple(again if k is kept else k for k in p.queue),
-        compensating=tuple(again if k is kept else k for k in p.compensating),
+        queue=tuple(again if k is pending else k for k in p.queue),
+        compensating=tuple(again if k is pending else k for k in p.compensating),
         replays=p.replays + 1,
     )
-    role = hand.roles.handlers[kept.handler]
+    role = hand.roles.handlers[pending.handler]
     undoes = role.undo is not None and any(k is again for k in p.compensating)
-    return p, _make_end_record(command, kept, what, so, role.undo.name if undoes and role.undo else role.name)
+    return p, _make_end_record(command, pending, what, so, role.undo.name if undoes and role.undo else role.name)
 
 
 def _apply_admission(p: SagaProgress, hand: WriteContext, action: AdmitAsNew) -> Commit:
@@ -346,18 +351,18 @@ def _apply_admission(p: SagaProgress, hand: WriteContext, action: AdmitAsNew) ->
 
 
 def _apply_answer(
-    p: SagaProgress, hand: WriteContext, command: OperatorCommand, kept: PendingMessage, intent: Intent
+    p: SagaProgress, hand: WriteContext, command: OperatorCommand, pending: PendingMessage, intent: Intent
 ) -> Commit:
     """Record an operator's answer in place of the recorded or open call, and retry the run."""
     given = command.answered
     assert given is not None
-    known, said = _find_call(intent, given), make_answered_record(intent, given, command.who)
-    calls = tuple(said if c is known else c for c in intent.calls)
-    resolved = replace(intent, calls=calls if known in intent.calls else (*calls, said))
+    known, answered = _find_call(intent, given), make_answered_record(intent, given, command.who)
+    calls = tuple(answered if c is known else c for c in intent.calls)
+    resolved = replace(intent, calls=calls if known in intent.calls else (*calls, answered))
     p = replace(p, intents=tuple(resolved if i is intent else i for i in p.intents))
-    p, end = _revive(p, hand, command, kept, "resolved", f"{said.name} is answered, and it is tried again")
+    p, end = _revive(p, hand, command, pending, "resolved", f"{answered.name} is answered, and it is tried again")
     ended = TransitionDetails(
-        message=command, cause=kept.message.id, reason=describe_request(command), letters=(end,), calls=(said,)
+        message=command, cause=pending.message.id, reason=describe_request(command), letters=(end,), calls=(answered,)
     )
     return journal.append_transition(p, hand, "resolved", end.handler, ended)
 
@@ -399,7 +404,7 @@ def discard_message(  # the message, the command that discards it, and what beca
     p: SagaProgress,
     hand: WriteContext,
     command: OperatorCommand,
-    kept: PendingMessage,
+    pending: PendingMessage,
     *,
     remains: Sequence[str] = (),
     calls: tuple[StepRecord, ...] = (),
@@ -409,39 +414,39 @@ def discard_message(  # the message, the command that discards it, and what beca
     The other events of a fan-in stay, because another message may replace it. `remains`: effects of the run that
     nothing undoes, for a person to correct. `calls`: the calls that undid the run.
     """
-    sealed = decisions.find_intent(p, kept.handler, kept.message, "lieu")
-    gone = [kept.message.id]
-    inbox = journal.add_to_inbox(p, hand, kept.handler, gone)
+    abort_intent = decisions.find_intent(p, pending.handler, pending.message, ABORT)
+    gone = [pending.message.id]
+    inbox = journal.add_to_inbox(p, hand, pending.handler, gone)
     inbox[ids.inbox_entry(command.id, COMMAND)] = hand.entered_s
-    letters = [_make_end_record(command, kept, "discarded", "it is never handled", kept.handler)]
+    letters = [_make_end_record(command, pending, "discarded", "it is never handled", pending.handler)]
     if remains:
         letters.append(
             DeadLetterRecord(
-                id=ids.dead_letter_id(p.service, p.saga, f"{kept.handler}|escalation", command.id, p.replays),
+                id=ids.dead_letter_id(p.service, p.saga, f"{pending.handler}|escalation", command.id, p.replays),
                 kind="escalation",
-                handler=kept.handler,
-                reason=f"{kept.handler} had begun, and is discarded; what it did has to be put right by hand",
+                handler=pending.handler,
+                reason=f"{pending.handler} had begun, and is discarded; what it did has to be put right by hand",
                 remedy="put right each of these calls by hand",
-                message=kept.message,
+                message=pending.message,
                 calls=tuple(remains),
             )
         )
-    goes_on = suspended_runs.find_suspended_run(p, kept.handler, kept.message.id)
-    left = () if goes_on is None else _find_remaining_parts(p, hand.roles.handlers[kept.handler], goes_on)
+    goes_on = suspended_runs.find_suspended_run(p, pending.handler, pending.message.id)
+    left = () if goes_on is None else _find_remaining_parts(p, hand.roles.handlers[pending.handler], goes_on)
     later = tuple(c for c in p.suspended_runs if c is not goes_on)
     p = replace(
         p,
         inbox=inbox,
-        queue=journal.remove_messages(p.queue, kept.handler, gone),
-        waiting=(*journal.remove_messages(p.waiting, kept.handler, gone), *left),
+        queue=journal.remove_messages(p.queue, pending.handler, gone),
+        waiting=(*journal.remove_messages(p.waiting, pending.handler, gone), *left),
         suspended_runs=later,
         format=compute_format(p.segments, p.deadlines, later, p.version),
-        intents=tuple(i for i in p.intents if i is not sealed),
+        intents=tuple(i for i in p.intents if i is not abort_intent),
     )
     ended = TransitionDetails(
-        message=command, cause=kept.message.id, reason=describe_request(command), calls=calls, letters=tuple(letters)
+        message=command, cause=pending.message.id, reason=describe_request(command), calls=calls, letters=tuple(letters)
     )
-    return journal.append_transition(p, hand, "discarded", kept.handler, ended)
+    return journal.append_transition(p, hand, "discarded", pending.handler, ended)
 
 
 def _find_remaining_parts(p: SagaProgress, role: HandlerRole, goes_on: SuspendedRun) -> tuple[PendingMessage, ...]:
@@ -455,19 +460,19 @@ def _find_remaining_parts(p: SagaProgress, role: HandlerRole, goes_on: Suspended
 
 def _make_end_record(
     command: OperatorCommand,
-    kept: PendingMessage,
+    pending: PendingMessage,
     what: Literal["replayed", "discarded", "resolved"],
     so: str,
     handler: str,
 ) -> DeadLetterRecord:
     """Make the record that ends a dead letter of a handler or a compensation."""
     return DeadLetterRecord(
-        id=f"{kept.dead}-{what}",
+        id=f"{pending.dead}-{what}",
         kind=what,
         handler=handler,
         reason=f"{so}: {describe_request(command)}",
         remedy="nothing to do",
-        message=kept.message,
+        message=pending.message,
     )
 
 

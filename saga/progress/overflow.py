@@ -541,15 +541,15 @@ class Messages(ListKind[PendingMessage]):
 
 def _find_message_tail(messages: MessageList, bounds: OverflowBounds, staying: set[str]) -> Iterator[PendingMessage]:
     size = 0
-    for place, kept in enumerate(messages.here):
-        if kept.message.id in staying:
+    for place, message in enumerate(messages.here):
+        if message.message.id in staying:
             return
-        size += len(kept.message.value)
+        size += len(message.message.value)
         if messages.segments:
-            if kept.n > messages.segments[-1].last:
-                yield kept
+            if message.n > messages.segments[-1].last:
+                yield message
         elif place and (place >= bounds.head_max or size > bounds.head_bytes_max):
-            yield kept
+            yield message
 
 
 # -------------------------------------------------------------------- results

@@ -5,7 +5,7 @@ from msgspec import Struct
 from saga.messages import Message
 from saga.progress import suspended_runs, takeover, timers
 from saga.progress.decisions import find_next_ready, find_pending_compensation, is_pending
-from saga.progress.document import Intent, SagaProgress, decode_transition
+from saga.progress.document import ABORT, Intent, SagaProgress, decode_transition
 from saga.progress.handlers import HandlerRoles
 from saga.support.clock import LATEST_MS, from_iso, iso
 
@@ -43,7 +43,7 @@ def find_stranded_work(p: SagaProgress, roles: HandlerRoles, now_ms: int, quiet_
     `quiet_ms`: time without a write after which no worker is assumed to be processing ready work. Raises the errors in
     `saga.progress.document.UNREADABLE` if a transition is damaged.
     """
-    heard = (
+    newly_consumed = (
         tuple(sorted(set(roles.self_consumed_types) - set(p.self_consumed_types)))
         if takeover.is_takeover_due(p, roles)
         else ()
@@ -51,18 +51,18 @@ def find_stranded_work(p: SagaProgress, roles: HandlerRoles, now_ms: int, quiet_
     due_ms = timers.find_earliest_ms(p)
     at = None if due_ms is None else iso(min(due_ms, LATEST_MS))
     if not (p.is_open or p.self_consumed or p.waiting) or takeover.find_undeclared(p, roles):
-        return StrandedWork(self_consumed_types=heard, wakes_at=at)
+        return StrandedWork(self_consumed_types=newly_consumed, wakes_at=at)
     begun = tuple(intent for intent in p.intents if _is_kept_by_its_intent_alone(p, intent))
     step = find_next_ready(p, roles, now_ms) if p.timer is None else None
     if not (begun or step) or now_ms - _last_ms(p) < quiet_ms:
-        return StrandedWork(self_consumed_types=heard, wakes_at=at)
+        return StrandedWork(self_consumed_types=newly_consumed, wakes_at=at)
     return StrandedWork(
-        self_consumed_types=heard, wakes_at=at, begun=begun, ready=None if step is None else step.role.name
+        self_consumed_types=newly_consumed, wakes_at=at, begun=begun, ready=None if step is None else step.role.name
     )
 
 
 def _is_kept_by_its_intent_alone(p: SagaProgress, intent: Intent) -> bool:
-    if intent.message.source == p.service or intent.kind == "lieu":  # found by `find_next_ready`, or by its outcome
+    if intent.message.source == p.service or intent.kind == ABORT:  # found by `find_next_ready`, or by its outcome
         return False
     if intent.kind == "undo":
         return find_pending_compensation(p, intent.handler, intent.message) is None

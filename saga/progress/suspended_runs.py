@@ -66,18 +66,18 @@ def is_awaited_event_here(p: SagaProgress, role: HandlerRole, c: SuspendedRun) -
 
 
 def find_ready_runs(
-    p: SagaProgress, roles: HandlerRoles, now_ms: int, in_hand: str | None
+    p: SagaProgress, roles: HandlerRoles, now_ms: int, current: str | None
 ) -> Iterator[tuple[HandlerRole, SuspendedRun]]:
     """Yield the suspended runs that may continue: first those whose event has arrived, then those whose time has come.
 
-    A run that was suspended while the message `in_hand` is processed waits for its timer, so that other work of the
-    saga comes in between. `None` for `in_hand` means any message.
+    A run that was suspended while the message `current` is processed waits for its timer, so that other work of the
+    saga comes in between. `None` for `current` means any message.
     """
     timed = []
     for c in p.suspended_runs:
         role = roles.handlers[c.handler]
         if not c.attempts and is_awaited_event_here(p, role, c):
             yield role, c
-        elif c.due_ms <= now_ms and c.last_message != in_hand:
+        elif c.due_ms <= now_ms and c.last_message != current:
             timed.append((role, c))
     yield from sorted(timed, key=lambda found: found[1].due_ms)

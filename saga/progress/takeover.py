@@ -95,10 +95,10 @@ def find_undeclared(p: SagaProgress, roles: HandlerRoles) -> tuple[str, ...]:
     """
     if not (p.is_open or p.results):
         return ()
-    known, kept = roles.handlers, (*p.queue, *p.compensating, *p.deadlines)
+    known, pending = roles.handlers, (*p.queue, *p.compensating, *p.deadlines)
     if p.started is None:  # otherwise these are parts of a fan-in, which keep nothing open
-        kept += p.waiting
-    open_ = {k.handler for k in kept} | {i.handler for i in p.intents} | {c.handler for c in p.suspended_runs}
+        pending += p.waiting
+    open_ = {k.handler for k in pending} | {i.handler for i in p.intents} | {c.handler for c in p.suspended_runs}
     of = ("queue", "waiting") if p.started is None else ("queue",)
     open_ |= {name for page in p.segments if page.kind in of for name in page.handlers}
     missing = {f"handler {name}" for name in open_ - known.keys()}

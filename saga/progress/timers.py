@@ -38,13 +38,13 @@ def find_timed_work(p: SagaProgress) -> frozenset[tuple[str, str, int]]:
     """
     if not p.queue and not p.compensating and not p.deadlines and not p.suspended_runs:
         return _NOTHING
-    kept: Iterable[PendingMessage] = (*p.queue, *p.deadlines)
+    pending: Iterable[PendingMessage] = (*p.queue, *p.deadlines)
     later = find_timed_runs(p)
     if p.is_quarantined:
         free = _find_unblocked_runs(p)
-        kept = [k for k in kept if (k.handler, k.message.id) in free]
+        pending = [k for k in pending if (k.handler, k.message.id) in free]
         later = [c for c in later if (c.handler, c.parts[0].id) in free]
-    waits = [(k.handler, k.message.id, k.due_ms) for k in (*kept, *p.compensating) if k.due_ms]
+    waits = [(k.handler, k.message.id, k.due_ms) for k in (*pending, *p.compensating) if k.due_ms]
     return frozenset([*waits, *map(_of_turn, later)])
 
 
@@ -131,9 +131,9 @@ def is_timer_too_late(p: SagaProgress, now_ms: int) -> bool:
     return p.timer is not None and at is not None and p.timer.due_ms > at
 
 
-def is_clock_behind(in_hand: Message, now_ms: int) -> bool:
+def is_clock_behind(handled: Message, now_ms: int) -> bool:
     """Return True if this worker's clock is behind: by this clock, the message was published in the future."""
-    return in_hand.time > iso((now_ms // 1000) * 1000 + AHEAD_MS)
+    return handled.time > iso((now_ms // 1000) * 1000 + AHEAD_MS)
 
 
 def limit_delays(p: SagaProgress, roles: HandlerRoles, now_ms: int) -> SagaProgress:
@@ -191,7 +191,7 @@ def touches_deadline(p: SagaProgress, roles: HandlerRoles, message: Message) -> 
 
 
 def touch_deadlines(
-    p: SagaProgress, roles: HandlerRoles, in_hand: Message, said: Iterable[Message], now_ms: int
+    p: SagaProgress, roles: HandlerRoles, handled: Message, emitted: Iterable[Message], now_ms: int
 ) -> SagaProgress:
     """Open and close deadlines because of a message, and of the events that were emitted for it.
 
@@ -200,11 +200,11 @@ def touch_deadlines(
     """
     closed, opened = list(p.closed), list(p.deadlines)
     begun = {intent.handler for intent in p.intents}  # an open run is finished
-    for message in (in_hand, *said):
+    for message in (handled, *emitted):
         for role in roles.closing.get(message.type, ()):
             if role.name not in closed and role.name not in begun:
                 closed.append(role.name)
-    for message in (in_hand, *said):
+    for message in (handled, *emitted):
         for role in roles.opening.get(message.type, ()):
             if role.name in closed or any(k.handler == role.name for k in opened) or _has_run(p, role, message):
                 continue

@@ -212,7 +212,7 @@ def _values(part: NewService, cause: Contract, failure: Contract | None) -> Mapp
     made_failure, also = ("", set[str]()) if failure is None else example_of(failure, "FAILED = ")
     hears = [cause.name, *([failure.name, part.back] if failure is not None else [])]
     module, given = f"{PACKAGE}.{part.module}.events", {*called, *also, *hears, part.done} - HOMES.keys()
-    heard = f"failed: {failure.name}" if failure is not None else ""
+    failure_parameter = f"failed: {failure.name}" if failure is not None else ""
     standard = imports_of(called | also)
     return {
         "name": part.name,
@@ -223,7 +223,9 @@ def _values(part: NewService, cause: Contract, failure: Contract | None) -> Mapp
         "done": part.done,
         "back": part.back,
         "work": format_call("", "async def work", [f"event: {cause.name}"], f" -> {part.done}:"),
-        "take_back": format_call("", "async def take_back", [heard, f"done: {part.done}"], f" -> {part.back}:"),
+        "take_back": format_call(
+            "", "async def take_back", [failure_parameter, f"done: {part.done}"], f" -> {part.back}:"
+        ),
         "import_events": format_import(module, [*hears, part.done]),
         "import_given": format_import(module, sorted(given)),
         "imports": standard and f"{standard}\n",

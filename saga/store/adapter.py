@@ -109,10 +109,10 @@ def grant_role_commands(roles: Sequence[CouchbaseRole], user: str, server: str, 
         for role in roles:
             by_name.setdefault(role.name, []).append(_quoted(role.on))
         return [f"GRANT {name} ON {', '.join(places)} TO {_quoted([user])};" for name, places in by_name.items()]
-    told = ",".join(f"{role.name}[{':'.join(role.on)}]" for role in roles)
+    granted = ",".join(f"{role.name}[{':'.join(role.on)}]" for role in roles)
     words = ["couchbase-cli", "user-manage", "--cluster", server, "--set"]
     words += ["--auth-domain", "local", "--rbac-username", user]
-    return [f'{shlex.join(words)} --rbac-password "$PASSWORD" --roles {shlex.quote(told)}']
+    return [f'{shlex.join(words)} --rbac-password "$PASSWORD" --roles {shlex.quote(granted)}']
 
 
 def _quoted(parts: Sequence[str]) -> str:

@@ -407,12 +407,12 @@ class LogQuotas:
         `all_`: do it for all kinds."""
         with self._lock:
             now_s = self._clock.monotonic_s()
-            held = {kind: quota for kind, quota in self._quotas.items() if quota.lines > LINES_MAX}
-            ended = {kind: quota for kind, quota in held.items() if all_ or now_s - quota.since_s >= WITHIN_S}
+            limited = {kind: quota for kind, quota in self._quotas.items() if quota.lines > LINES_MAX}
+            ended = {kind: quota for kind, quota in limited.items() if all_ or now_s - quota.since_s >= WITHIN_S}
             for kind in ended:
                 del self._quotas[kind]
             self.held_until_s = min(
-                (quota.since_s + WITHIN_S for kind, quota in held.items() if kind not in ended), default=None
+                (quota.since_s + WITHIN_S for kind, quota in limited.items() if kind not in ended), default=None
             )
             return [
                 SuppressedLines(kind, quota.lines - LINES_MAX, now_s - quota.since_s) for kind, quota in ended.items()

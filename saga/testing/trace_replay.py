@@ -269,7 +269,7 @@ class RuntimeReplay:
 
 def _list_waiting(p: SagaProgress, runtime: ServiceRuntime) -> Iterator[str]:
     """Yield the handlers that have received some of their events, but not all. Self-consumed events count too."""
-    yield from (kept.handler for kept in p.waiting)
+    yield from (pending.handler for pending in p.waiting)
     for own in p.self_consumed:
         yield from (role.name for role in find_remaining_consumers(p, runtime.roles, own))
 

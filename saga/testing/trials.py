@@ -243,8 +243,8 @@ async def trial(  # one parameter for each kind of initial condition
             old = make_progress(prepared, sagas[0], state, clock.now_ms())
             await store.insert(PROGRESS, progress_key(declared.name, sagas[0]), encode(old))
         if flags:
-            book = make_control_log(declared.name, flags, iso(clock.now_ms()))
-            await store.insert(ARCHIVES, controls.control_log_key(declared.name), book)
+            control_log = make_control_log(declared.name, flags, iso(clock.now_ms()))
+            await store.insert(ARCHIVES, controls.control_log_key(declared.name), control_log)
         for number, event in enumerate(script):
             if isinstance(event, timedelta):
                 await _pass_time(participant, clock, sagas[0], event)
@@ -595,7 +595,7 @@ def make_progress(prepared: PreparedService, saga: str, state: object, now_ms: i
 
 def make_control_log(service: str, flags: Collection[str], time: str) -> bytes:
     """Encode a control log of a service in which these flags are on for all sagas."""
-    book = ControlLog(service=service)
+    control_log = ControlLog(service=service)
     for flag in flags:
         control = Control(
             id=f"control-{flag}",
@@ -609,5 +609,5 @@ def make_control_log(service: str, flags: Collection[str], time: str) -> bytes:
             who="a trial",
             why="a trial",
         )
-        book = controls.append_control(book, control) or book
-    return controls.encode(book)
+        control_log = controls.append_control(control_log, control) or control_log
+    return controls.encode(control_log)

@@ -202,7 +202,7 @@ class World(ABC):
 
         Raises `SagaError` in a world without encryption.
         """
-        raise SagaError("nothing is sealed in this world, so nobody can be forgotten: world.seal() comes first")
+        raise SagaError("nothing is encrypted in this world, so no key can be erased: call world.seal() first")
 
     def replay(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
         """Replay the dead letter that blocks this saga in the service, as an operator does with `saga dead replay`.

@@ -395,7 +395,7 @@ ORDER = {
     "helper_bound_twice": "helper_bound_twice hands it on whole",
     "decorated_helper": "inside hands it on whole",
     "shadowed_helper": "shadowed_helper hands it on whole",
-    "wrapped": "the source of wrapped cannot be told",
+    "wrapped": "the source of wrapped is not known",
     "wrapped_without_saying": "inside hands it on whole",
     "patterns": {"note", "total", "address"},
     "pattern_with_a_part": {"note", "address.city"},

@@ -145,7 +145,7 @@ def test_code_that_is_not_in_its_file_any_more_counts_as_reading_all(
 ) -> None:
     text = READERS.replace("return order.order_id, order.total", "return order.order_id, order.note ")
     monkeypatch.setattr("saga.choreography.fields_read.linecache.getlines", lambda *_: text.splitlines(keepends=True))
-    assert fields_or_reason(read_by(readers, "attributes")["Order"]) == "the source of attributes cannot be told"
+    assert fields_or_reason(read_by(readers, "attributes")["Order"]) == "the source of attributes is not known"
     assert fields_or_reason(read_by(readers, "alias")["Order"]) == {"note"}
 
 
@@ -154,7 +154,7 @@ def test_code_without_a_file_counts_as_reading_all(
     readers: ModuleType, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setattr("saga.choreography.fields_read.linecache.getlines", lambda *_: [text] if text else [])
-    assert fields_or_reason(read_by(readers, "alias")["Order"]) == "the source of alias cannot be told"
+    assert fields_or_reason(read_by(readers, "alias")["Order"]) == "the source of alias is not known"
 
 
 @pytest.mark.parametrize(

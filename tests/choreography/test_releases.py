@@ -262,7 +262,7 @@ def test_a_release_that_strands_something_is_refused_with_the_way_out(case: str)
 
 
 def test_an_event_for_consumers_outside_is_not_dropped() -> None:
-    assert [each.verdict for each in found(silent("PaymentReleased"))] == ["told"]
+    assert [each.verdict for each in found(silent("PaymentReleased"))] == ["harmless"]
     [refused] = found(silent("PaymentReleased"), consumed_externally=("PaymentReleased",))
     assert refused.verdict == "refused"
     assert "but is consumed by external consumers" in refused.what
@@ -296,7 +296,7 @@ HARMLESS: dict[str, tuple[Manifest, list[tuple[str, str]]]] = {
     ),
     "code that cannot be seen any more": (
         with_(RESERVE, keys=None),
-        [("payment", "says something else of itself: texts, times or fields read")],
+        [("payment", "differs in texts, times or fields read")],
     ),
     "an event more": (
         replace(
@@ -338,7 +338,7 @@ HARMLESS: dict[str, tuple[Manifest, list[tuple[str, str]]]] = {
     ),
     "a field of the state more": (
         with_state(fields={"cents": "int", "note": "str", "more": "int"}),
-        [("payment", "says something else of itself: texts, times or fields read")],
+        [("payment", "differs in texts, times or fields read")],
     ),
     "a field of the state less": (
         with_state(fields={"cents": "int"}),
@@ -346,7 +346,7 @@ HARMLESS: dict[str, tuple[Manifest, list[tuple[str, str]]]] = {
     ),
     "other texts and times": (
         replace(OLD, doc="Payment.", retention_s=90.0),
-        [("payment", "says something else of itself: texts, times or fields read")],
+        [("payment", "differs in texts, times or fields read")],
     ),
 }
 
@@ -355,17 +355,17 @@ HARMLESS: dict[str, tuple[Manifest, list[tuple[str, str]]]] = {
 def test_a_harmless_difference_is_reported(case: str) -> None:
     new, expected = HARMLESS[case]
     assert [(each.where, each.what) for each in found(new)] == expected
-    assert {each.verdict for each in found(new)} <= {"told"}
+    assert {each.verdict for each in found(new)} <= {"harmless"}
 
 
 def test_a_service_without_state_may_get_one() -> None:
     old = replace(OLD, state=None)
-    assert [each.verdict for each in compare_releases(old, OLD, [])] == ["told"]
+    assert [each.verdict for each in compare_releases(old, OLD, [])] == ["harmless"]
 
 
 def test_refused_changes_are_listed_first() -> None:
     new = replace(without(RESERVE), consumes=(*OLD.consumes, consumed("OrderNoted")))
-    assert [each.verdict for each in found(new)] == ["refused", "told"]
+    assert [each.verdict for each in found(new)] == ["refused", "harmless"]
 
 
 @pytest.mark.parametrize("change", [without, lambda old: with_(old, name="other", ids="payment|other")])
@@ -393,7 +393,7 @@ def test_another_new_service_is_reported_to_handle_all_history() -> None:
     mailer = replace(OLD, service="mailer", reactions=(replace(RESERVE, name="tell"),))
     sayer = replace(OLD, service="order", reactions=(), emits=(emitted("OrderConfirmed", "orders"),))
     (finding,) = check_new_service(mailer, [sayer])
-    assert finding.verdict == "told"
+    assert finding.verdict == "harmless"
     assert "all that lies in orders, whatever its age" in finding.what
     assert check_new_service(mailer, [replace(sayer, emits=())]) == []
     assert check_new_service(replace(mailer, start="now"), [sayer]) == []
@@ -401,7 +401,7 @@ def test_another_new_service_is_reported_to_handle_all_history() -> None:
 
 def test_another_name_is_reported_and_harms_nothing() -> None:
     (finding,) = compare_releases(OLD, replace(OLD, service="payments", was="payment"), [])
-    assert (finding.verdict, finding.where) == ("told", "payments")
+    assert (finding.verdict, finding.where) == ("harmless", "payments")
     assert "was called payment; stored, in topics, keys and metrics it stays payment" in finding.what
     (finding,) = compare_releases(OLD, replace(OLD, start="now"), [])
     assert finding.what == "begins in topics that are new to it at now; where it has begun it stays"

@@ -116,7 +116,7 @@ def test_a_client_may_write_what_it_may_say_and_read_outcomes_and_what_is_heard_
     ("args", "says"),
     [
         (["--for", "client", "--event", "PaymentReserved"], "PaymentReserved: it is for services alone"),
-        (["--for", "client", "--event", "PaymentReserved"], "clients may publish or hear OrderCancelled, OrderConf"),
+        (["--for", "client", "--event", "PaymentReserved"], "clients may publish or receive OrderCancelled, OrderConf"),
         (["--for", "client", "--event", "OrderPlaced", "--group", "m"], "none of these events is consumed externally"),
         (["--for", "client", "--group", "a/b"], "cannot be a group"),
         (["--group", "mailer"], "--group needs --for client"),
@@ -142,7 +142,7 @@ def test_services_of_which_clients_may_say_nothing_have_no_clients(saga: Call, f
         "async def note(reserved: PaymentReserved) -> None: ...\n"
     )
     result = saga("access", "kafka", "inner", "--for", "client")
-    assert (result.exit_code, "clients may publish or hear none of their events" in result.stderr) == (2, True)
+    assert (result.exit_code, "clients may publish or receive none of their events" in result.stderr) == (2, True)
 
 
 # -------------------------------------------------------------------- Couchbase

@@ -68,9 +68,9 @@ def test_a_renamed_handler_is_refused_with_the_way_out_and_not_written(saga: Cal
     checked = saga("manifest", "--check", "services.payment", "--folder", "manifests")
     assert checked.exit_code == 1
     lines = checked.stdout.splitlines()
-    assert lines[0].startswith("refused  payment  hold: handler renamed to reserve?")
+    assert lines[0].startswith("refused   payment  hold: handler renamed to reserve?")
     assert lines[1].strip().startswith("keep the name hold; when no open saga has work of it")
-    assert lines[2] == "told     payment  reserve: is new: a handler"
+    assert lines[2] == "harmless  payment  reserve: is new: a handler"
     written = saga("manifest", "--write", "services.payment", "--folder", "manifests")
     assert written.exit_code == 1
     assert written.stdout.splitlines()[-1] == "manifests/payment.json is not written"
@@ -127,7 +127,7 @@ def test_external_consumers_count_and_the_release_before_does_not(saga: Call, re
     found = json.loads(checked.stdout)["services"][0]["differences"]
     assert [(each["verdict"], each["where"], each["what"]) for each in found] == [
         ("refused", "InventoryPutBack", "is no longer emitted, but is consumed by external consumers"),
-        ("told", "PaymentNoted", "is no longer emitted, and has no consumer"),
+        ("harmless", "PaymentNoted", "is no longer emitted, and has no consumer"),
     ]
 
 
@@ -136,7 +136,7 @@ def test_a_harmless_change_passes_with_the_advice_to_write_it(saga: Call, releas
     checked = saga("manifest", "--check", "services.payment", "--folder", "manifests")
     assert checked.exit_code == 0, checked.output
     assert checked.stdout.splitlines() == [
-        "told     payment  payment: says something else of itself: texts, times or fields read",
+        "harmless  payment  payment: differs in texts, times or fields read",
         "manifests/payment.json differs harmlessly: run saga manifest --write when this is released",
     ]
     assert json.loads(saga("manifest", "--check", "services.payment", "--folder", "manifests", "--json").stdout) == {
@@ -149,9 +149,9 @@ def test_a_harmless_change_passes_with_the_advice_to_write_it(saga: Call, releas
                     {
                         "service": "payment",
                         "where": "payment",
-                        "what": "says something else of itself: texts, times or fields read",
+                        "what": "differs in texts, times or fields read",
                         "way_out": "",
-                        "verdict": "told",
+                        "verdict": "harmless",
                     }
                 ],
             }

@@ -186,7 +186,7 @@ async def test_a_partition_that_comes_back_is_not_heard_twice(embedded: Shop) ->
     await embedded.publish(*(embedded.sent(order_id="o-1") for _ in range(4)))
     async with Client() as client, client.listen(embedded.sent, group="mailer") as events:
         await heard(events, 2)
-        taking: Any = events._taking
+        taking: Any = events._source
         [(partition, at)] = [(p, at) for p, at in taking._has.items() if at == 1]
         await taking.on_revoked([partition])
         assert partition not in taking._has
@@ -226,13 +226,13 @@ async def test_an_invalid_subscription_is_refused_with_all_problems(embedded: Sh
         with pytest.raises(SagaError) as raised:
             client.listen(embedded.sent, embedded.packed)
         assert str(raised.value) == (
-            "nothing is heard:\n"
+            "these events cannot be received:\n"
             '  - Packed is for services: its contract has no "consumed_by": "external", with which '
             "'order' would promise it to others"
         )
         with pytest.raises(SagaError, match="name the classes of the events"):
             client.listen()
-        with pytest.raises(SagaError, match="begin= and group= say the same"):
+        with pytest.raises(SagaError, match="begin= and group= exclude each other"):
             client.listen(embedded.sent, begin="beginning", group="mailer")
         with pytest.raises(SagaError, match="cannot be a group"):
             client.listen(embedded.sent, group="a b")
@@ -244,7 +244,9 @@ async def test_topics_that_are_missing_on_kafka_are_named(
     monkeypatch.setenv("SAGA_BROKER", f"kafka://{kafka_address}")
     shop = Shop(tmp_path)
     async with Client() as client:
-        with pytest.raises(SagaError, match=rf"nothing can be heard: .*\n  - topic {shop.topic} is missing, or hidden"):
+        with pytest.raises(
+            SagaError, match=rf"nothing can be received: .*\n  - topic {shop.topic} is missing, or hidden"
+        ):
             await anext(client.listen(shop.sent))
 
 
@@ -265,7 +267,7 @@ async def test_a_permanently_unreadable_record_is_skipped_and_reported(
             assert await heard(events, 1) == Counter([embedded.sent(order_id="o-1")])
     [message] = caplog.messages
     assert message.startswith(f"{embedded.topic}/")
-    assert "is not heard: the value is partial" in message
+    assert "is left out: the value is partial" in message
 
 
 async def test_an_event_of_a_version_that_is_not_here_yet_keeps_its_place(embedded: Shop) -> None:
@@ -297,7 +299,7 @@ async def test_an_outage_is_reported_once_and_waited_for_and_nothing_is_lost(
         monkeypatch.setattr(EmbeddedReader, "poll", away)
         with caplog.at_level(logging.WARNING, "saga.client"):
             assert (await heard(events, 2)).total() == 2
-        assert caplog.messages == ["nothing is heard, which is tried again: the disk is away"]
+        assert caplog.messages == ["no events can be received, will retry: the disk is away"]
         broker = client._broker
         assert isinstance(broker, EmbeddedAdministration)
         assert len(broker._readers) == 1

@@ -237,11 +237,11 @@ async def test_a_question_that_could_never_be_answered_is_refused_with_all_that_
     with pytest.raises(SagaError) as raised:
         await client.outcome("o-1", embedded.placed, embedded.confirmed, within=SOON)
     assert str(raised.value) == (
-        "nobody can be asked so:\n"
+        "these events are not the outcomes of one kind of saga:\n"
         '  - Placed is no outcome: its contract has no "outcome"\n'
         "  - Cancelled is an outcome, too, by its key order_id: name it, or a saga that ends so is never answered"
     )
-    with pytest.raises(SagaError, match="two classes are of one contract"):
+    with pytest.raises(SagaError, match="two classes belong to one contract"):
         await client.outcome("o-1", embedded.confirmed, embedded.cancelled, embedded.confirmed, within=SOON)
     write(tmp_path / "none", schema("Placed"))
     monkeypatch.setenv("SAGA_CONTRACTS", str(tmp_path / "none/contracts"))

@@ -188,7 +188,7 @@ async def test_values_of_an_erased_subject_read_as_erased_and_compensations_stil
         everyone = keys_in(tmp_path, place)
         names = find_key_names(record.value or b"")
         assert [await everyone.get_key(name) for name in names] == [None]
-        with pytest.raises(SagaError, match=r"its order_id was forgotten \(saga keys forget\), which is for good"):
+        with pytest.raises(SagaError, match=r"the key of its order_id was erased for good by saga keys forget"):
             await publish_orders(place, everyone, order_of())
     content = b"".join(path.read_bytes() for path in (tmp_path / "keys").rglob("*") if path.is_file())
     assert b'"wrapped"' not in content

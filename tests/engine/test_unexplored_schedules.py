@@ -849,7 +849,7 @@ async def test_a_handler_that_was_not_there_when_its_saga_failed_does_not_run(tm
         await worker.takes(CONFIRMED)
         assert (await worker.outcomes())[-1] == ("extra", "ignored")
         assert "extra" not in ran
-        assert (await worker.history())[-1].reason == "the saga has failed, and nobody would undo extra"
+        assert (await worker.history())[-1].reason == "the saga has failed, so extra would never be undone"
 
 
 async def test_a_handler_that_was_not_there_when_a_failure_came_that_still_waits_does_not_run(tmp_path: Path) -> None:

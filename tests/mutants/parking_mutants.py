@@ -53,7 +53,7 @@ def timers_are_not_published(patch: pytest.MonkeyPatch) -> None:
 
 def timers_of_a_dead_worker_are_not_published_again(patch: pytest.MonkeyPatch) -> None:
     rewrite_source(
-        patch, history, "find_unpublished", " or (entry.timer is not None and entry.timer.id != in_hand)", ""
+        patch, history, "find_unpublished", " or (entry.timer is not None and entry.timer.id != current)", ""
     )
 
 
@@ -83,7 +83,9 @@ def a_parked_run_blocks_no_later_message(patch: pytest.MonkeyPatch) -> None:
 
 
 def attempts_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    rewrite_source(patch, failed_attempts, "count_failures_before", "return kept.attempts, kept.under", "return 0, {}")
+    rewrite_source(
+        patch, failed_attempts, "count_failures_before", "return pending.attempts, pending.under", "return 0, {}"
+    )
 
 
 class _Later(BaseException):

@@ -208,8 +208,8 @@ def queued_messages_are_put_in_front(patch: pytest.MonkeyPatch) -> None:
         patch,
         journal,
         "enqueue_message",
-        "(*remove_messages(p.queue, role.name, [message.id]), kept)",
-        "(kept, *remove_messages(p.queue, role.name, [message.id]))",
+        "(*remove_messages(p.queue, role.name, [message.id]), pending)",
+        "(pending, *remove_messages(p.queue, role.name, [message.id]))",
     )
 
 

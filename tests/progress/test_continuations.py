@@ -388,7 +388,10 @@ def test_registered_abort_actions_replace_the_calls_that_they_cover() -> None:
     p = journal.open_intent(p, hand(p, F, BOTH), sealed).snapshot
     written = compensation.complete_abort(p, hand(p, F, BOTH), BOTH, F, remains=(), calls=(STEP,))
     assert written.entry is not None
-    assert written.entry.reason == "both can never finish: it is a dead letter; what it said is done in its place"
+    assert (
+        written.entry.reason
+        == "both can never finish: it is a dead letter; the calls given to on_abort were made instead"
+    )
     assert (written.entry.calls, written.entry.letters[0].kind) == ((STEP,), "dropped")
 
 

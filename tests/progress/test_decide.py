@@ -436,7 +436,7 @@ def test_line_6_originals_are_queued_during_the_compensation_of_their_handler() 
 
 def test_line_3_a_handler_without_compensation_runs_no_more_after_a_failure() -> None:
     waits = replace(blank(), compensating=(kept("second", FAILED),))
-    reason = "the saga has failed, and nobody would undo first"
+    reason = "the saga has failed, so first would never be undone"
     assert find_closing_reason(replace(blank(), failed=("Failed",)), FIRST) == reason
     assert find_closing_reason(waits, FIRST) == reason
     assert find_closing_reason(replace(waits, compensating=(*waits.compensating, kept("first", FAILED))), FIRST) is None

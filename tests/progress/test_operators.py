@@ -448,10 +448,10 @@ def test_a_message_admitted_as_new_is_for_handlers_without_it_and_for_compensati
     after = operator_commands.apply_command(p, a_hand(renewing(), roles=roles), action).snapshot
     assert [k.handler for k in after.compensating] == ["on_b"]
     kept_ = replace(p, queue=(kept("on_a", A),), compensating=(kept("on_b", A),))
-    assert "nobody here has anything left to do with A" in reason(kept_, renewing(), roles)
+    assert "no handler here has anything left to do with A" in reason(kept_, renewing(), roles)
     had = replace(p, inbox={ids.inbox_entry(A.id, name): 1 for name in ("also", "on_a", "undo on_b")})
-    assert "nobody here has anything left to do with A" in reason(had, renewing(), roles)
-    assert "nobody here has anything left to do with Z" in reason(p, renewing(original=a_message("Z")), roles)
+    assert "no handler here has anything left to do with A" in reason(had, renewing(), roles)
+    assert "no handler here has anything left to do with Z" in reason(p, renewing(original=a_message("Z")), roles)
 
 
 def test_an_outcome_of_a_forgotten_saga_reports_that_nothing_was_compensated() -> None:

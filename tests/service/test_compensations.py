@@ -159,7 +159,7 @@ def test_a_compensation_of_an_outcome_success_would_never_run() -> None:
     with pytest.raises(DeclarationError) as refused:
         order.compensation(confirm)(take_back)
     assert str(refused.value) == (
-        'order.take_back wants OrderConfirmed, an outcome "success": a saga in which that was said does not fail, so '
+        'order.take_back wants OrderConfirmed, an outcome "success": a saga with this outcome does not fail, so '
         "there is nothing to undo; leave the compensation out, or let it undo what confirm returns before the saga is "
         "decided"
     )

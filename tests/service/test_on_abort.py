@@ -122,7 +122,7 @@ async def test_a_dead_original_is_undone_and_what_is_unknown_is_left_to_an_opera
     handler, outcome, reason = last(done)
     assert (handler, outcome) == ("release", "compensated")
     assert reason.startswith(
-        "reserve can never finish: it is a dead letter; what it said is done in its place; what it"
+        "reserve can never finish: it is a dead letter; the calls given to on_abort were made instead; what it"
     )
 
 
@@ -171,7 +171,7 @@ async def test_turns_that_are_over_are_undone_too() -> None:
     there = Hotel()
     done = await trial(service_of(slowly), PLACED, timedelta(days=1), CANCELLED, timedelta(days=9), use=[there])
     assert [call[:6] for call in there.calls] == ["hold 0", "hold 1", "free 1", "free 0"]
-    assert last(done)[2] == "slowly can never finish: it goes on no more; what it said is done in its place"
+    assert last(done)[2] == "slowly can never finish: it goes on no more; the calls given to on_abort were made instead"
 
 
 async def test_an_abort_action_that_could_not_be_found_again_is_refused_on_registration() -> None:

@@ -77,7 +77,7 @@ def test_a_state_that_is_no_frozen_dataclass_is_refused() -> None:
 
     with pytest.raises(DeclarationError, match="Plain is no dataclass; write @dataclass"):
         Service("dunning", state=Plain)  # type: ignore[type-var] # the mistake
-    with pytest.raises(DeclarationError, match="Mutable can be changed in place, which nobody would notice"):
+    with pytest.raises(DeclarationError, match="Mutable can be changed in place, which would be lost"):
         Service("dunning", state=Mutable)
     with pytest.raises(DeclarationError, match=r"lambda.* is no dataclass"):
         Service("dunning", state=lambda: Account())
@@ -187,8 +187,8 @@ async def a_run() -> AsyncIterator[Saga]:
     [
         (without_annotation, "without_annotation does not say what it gives"),
         (bare, "bare does not say what it gives"),
-        (generic, r"gives dict\[str, str\], by which no parameter can be told"),
-        (either, r"gives Bank \| None, by which no parameter can be told"),
+        (generic, r"gives dict\[str, str\], which cannot select a parameter"),
+        (either, r"gives Bank \| None, which cannot select a parameter"),
         (whatever, "gives .*Any, which means something else already"),
         (anything, "gives object, which means something else already"),
         (event, "gives OrderPlaced, which means something else already"),

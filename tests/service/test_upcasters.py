@@ -89,7 +89,7 @@ def one_by_one(old: Any) -> Any:
 def test_an_upcaster_is_a_plain_function(made: ModuleType, given: object) -> None:
     assert refused(made.Said, 1, given) == [
         "it is no plain function: write `def`, without `async` and `yield`",
-        "it asks nobody",
+        "it may make no calls",
     ]
 
 

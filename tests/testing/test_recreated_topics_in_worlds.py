@@ -36,7 +36,7 @@ def test_every_order_ends_though_topics_are_created_again_under_the_services(see
 
 def recreate(cluster: Cluster, topics: Iterable[str]) -> None:
     for topic in topics:
-        cluster.recreate(topic, kept=False)
+        cluster.recreate(topic, republish=False)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -203,14 +203,14 @@ class EmbeddedBroker:
         log = self._open.log
         with self._open.file.translate_errors():
             log.reload()
-            kept = log.find_topic(topic)
-            ends = log.read_ends(range(kept.first_log, kept.first_log + kept.partitions))
-        for number in range(kept.partitions):
-            at, end = 0, ends[kept.first_log + number]
+            extent = log.find_topic(topic)
+            ends = log.read_ends(range(extent.first_log, extent.first_log + extent.partitions))
+        for number in range(extent.partitions):
+            at, end = 0, ends[extent.first_log + number]
             while at < end:
                 try:
                     with self._open.file.translate_errors():
-                        records = log.read(kept.first_log + number, Partition(topic, number), at, PAGE)
+                        records = log.read(extent.first_log + number, Partition(topic, number), at, PAGE)
                 except Undecodable as why:
                     raise BrokerError(why.describe(Partition(topic, number), self.path)) from why
                 for record in records:
@@ -355,17 +355,19 @@ class EmbeddedAdministration(EmbeddedBroker):
         return list(self._read_topics())
 
     async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
-        kept = self._read_topics()
+        extents = self._read_topics()
         return {
-            name: TopicDescription(kept[name].partitions, kept[name].retention_ms) for name in topics if name in kept
+            name: TopicDescription(extents[name].partitions, extents[name].retention_ms)
+            for name in topics
+            if name in extents
         }
 
     async def fetch_server_settings(self) -> Mapping[str, Mapping[str, str]]:
         return {}
 
     async def set_retention(self, topic: str, retention_ms: int | None) -> None:
-        kept, log = self._find_topic(topic), self._open.log
-        await self._open.writer.do(lambda: log.set_retention(topic, kept, retention_ms))
+        extent, log = self._find_topic(topic), self._open.log
+        await self._open.writer.do(lambda: log.set_retention(topic, extent, retention_ms))
 
     async def use_log_append_time(self, topic: str) -> None:
         """Do nothing, because this log always assigns all timestamps itself, by the machine's clock."""
@@ -397,15 +399,15 @@ class EmbeddedAdministration(EmbeddedBroker):
         with self._open.file.translate_errors():
             logs = {log: OffsetBounds(oldest, end) for log, oldest, end in verify_logs(self.connection.execute(LOGS))}
         return {
-            Partition(topic, number): logs[kept.first_log + number]
-            for topic, kept in self._read_topics().items()
-            for number in range(kept.partitions if topic in topics else 0)
+            Partition(topic, number): logs[extent.first_log + number]
+            for topic, extent in self._read_topics().items()
+            for number in range(extent.partitions if topic in topics else 0)
         }
 
     async def find_offsets(self, topic: str, time_ms: int) -> Mapping[Partition, int]:
-        kept, found = self._find_topic(topic), dict[Partition, int]()
+        extent, found = self._find_topic(topic), dict[Partition, int]()
         for partition, bounds in (await self.fetch_bounds([topic])).items():
-            statement = f"SELECT min(offset) FROM log_{kept.first_log + partition.number} WHERE time_ms >= ?"
+            statement = f"SELECT min(offset) FROM log_{extent.first_log + partition.number} WHERE time_ms >= ?"
             [(first,)] = self._query(statement, (time_ms,))
             found[partition] = bounds.end if first is None else first
         return found
@@ -428,10 +430,10 @@ class EmbeddedAdministration(EmbeddedBroker):
             self._readers.remove(reader)
 
     async def find_unreadable(self, partition: Partition, offset: int) -> UnreadableRange | None:
-        kept = self._find_topic(partition.topic)
+        extent = self._find_topic(partition.topic)
         try:
             with self._open.file.translate_errors():
-                self._open.log.read(kept.first_log + partition.number, partition, offset, 1)
+                self._open.log.read(extent.first_log + partition.number, partition, offset, 1)
         except Undecodable as why:
             return UnreadableRange(why.offset, why.offset + 1, None, str(why))
         return None
@@ -484,10 +486,10 @@ class EmbeddedAdministration(EmbeddedBroker):
             return dict(sorted(load_topics(self.connection).items()))
 
     def _find_topic(self, topic: str) -> TopicExtent:
-        kept = self._read_topics()
-        if topic not in kept:
+        extents = self._read_topics()
+        if topic not in extents:
             raise BrokerError(f"there is no topic {topic!r} in {self.path}: is its name right?")
-        return kept[topic]
+        return extents[topic]
 
     def _list_live_members(self, group: str) -> tuple[str, ...]:
         """Return the members that may be alive.
@@ -512,10 +514,10 @@ class EmbeddedAdministration(EmbeddedBroker):
             rows = self.connection.execute(f"{POSITIONS} WHERE grp = ?", (group,))
             places = {log: at for _, log, at in verify_positions(rows)}
         return {
-            Partition(topic, number): places[kept.first_log + number]
-            for topic, kept in self._read_topics().items()
-            for number in range(kept.partitions)
-            if kept.first_log + number in places
+            Partition(topic, number): places[extent.first_log + number]
+            for topic, extent in self._read_topics().items()
+            for number in range(extent.partitions)
+            if extent.first_log + number in places
         }
 
     def _query(self, statement: str, given: tuple[object, ...] = ()) -> list[Any]:
@@ -535,10 +537,10 @@ class EmbeddedReader:
         self._shared, self._positions = shared, dict(positions)
         self._logs: dict[Partition, int] = {}
         for partition in positions:
-            kept = shared.log.find_topic(partition.topic)
-            if not 0 <= partition.number < kept.partitions:
-                raise BrokerError(f"topic {partition.topic} has {kept.partitions} partitions: none is {partition}")
-            self._logs[partition] = kept.first_log + partition.number
+            extent = shared.log.find_topic(partition.topic)
+            if not 0 <= partition.number < extent.partitions:
+                raise BrokerError(f"topic {partition.topic} has {extent.partitions} partitions: none is {partition}")
+            self._logs[partition] = extent.first_log + partition.number
         self._order = list(positions)
         """Partitions in the order in which they are read: the one read least recently comes first."""
         self._standstills: dict[Partition, StalledPartition] = {}
@@ -598,8 +600,8 @@ class EmbeddedReader:
             try:
                 read = log.read(number, partition, position, records_max - len(records))
             except Undecodable as why:
-                told = StalledPartition(*partition, why.offset, why.describe(partition, self._shared.file.path))
-                self._standstills[partition] = told
+                stalled = StalledPartition(*partition, why.offset, why.describe(partition, self._shared.file.path))
+                self._standstills[partition] = stalled
                 continue
             self._standstills.pop(partition, None)
             # A log has no gaps, so records in between were removed by retention.

@@ -92,7 +92,7 @@ above."""
 
 
 def assign_ranges(
-    members: Sequence[int], topics: Mapping[int, Collection[str]], kept: Mapping[str, TopicExtent]
+    members: Sequence[int], topics: Mapping[int, Collection[str]], extents: Mapping[str, TopicExtent]
 ) -> dict[int, int]:
     """Return the target member of each log.
 
@@ -103,9 +103,9 @@ def assign_ranges(
     {1: 7, 2: 7, 3: 9}
     """
     targets: dict[int, int] = {}
-    for topic in sorted({topic for of_member in topics.values() for topic in of_member} & kept.keys()):
+    for topic in sorted({topic for of_member in topics.values() for topic in of_member} & extents.keys()):
         readers = [member for member in sorted(members) if topic in topics[member]]
-        first, partitions, _ = kept[topic]
+        first, partitions, _ = extents[topic]
         each, over = divmod(partitions, len(readers))
         number = 0
         for place, reader in enumerate(readers):
@@ -163,7 +163,7 @@ class Groups:
         self,
         group: str,
         newcomer: Newcomer,
-        kept: Mapping[str, TopicExtent],
+        extents: Mapping[str, TopicExtent],
         *,
         instead_of: Collection[MemberRow] = (),
     ) -> tuple[int, tuple[str, ...]]:
@@ -190,19 +190,19 @@ class Groups:
             connection.execute(_IDENTITIES)
             connection.execute("DELETE FROM identities WHERE member NOT IN (SELECT id FROM members)")
             connection.execute("INSERT INTO identities VALUES (?, ?)", (member, encode_identity(newcomer.identity)))
-        self._begin_generation(group, kept, newcomer.starts)
+        self._begin_generation(group, extents, newcomer.starts)
         return member, ()
 
-    def evict(self, group: str, fellows: Collection[MemberRow], kept: Mapping[str, TopicExtent]) -> None:
+    def evict(self, group: str, fellows: Collection[MemberRow], extents: Mapping[str, TopicExtent]) -> None:
         """Remove these members, which are considered dead, unless they have left already."""
         cursor = self._connection().executemany("DELETE FROM members WHERE id = ?", [(each.id,) for each in fellows])
         if cursor.rowcount > 0:
-            self._begin_generation(group, kept)
+            self._begin_generation(group, extents)
 
-    def leave(self, group: str, member: int, kept: Mapping[str, TopicExtent]) -> None:
+    def leave(self, group: str, member: int, extents: Mapping[str, TopicExtent]) -> None:
         """Remove a member and begin a new generation."""
         if self._connection().execute("DELETE FROM members WHERE id = ?", (member,)).rowcount:
-            self._begin_generation(group, kept)
+            self._begin_generation(group, extents)
 
     def release(self, group: str, member: int, logs: Collection[int]) -> None:
         """Release logs that the member no longer processes, so that their target members can take them."""
@@ -320,7 +320,7 @@ class Groups:
         self._connection().execute("DELETE FROM absences WHERE grp = ?", (group,))
 
     def _begin_generation(
-        self, group: str, kept: Mapping[str, TopicExtent], starts: Mapping[str, int] = FROM_THE_OLDEST
+        self, group: str, extents: Mapping[str, TopicExtent], starts: Mapping[str, int] = FROM_THE_OLDEST
     ) -> None:
         """Begin a new generation: choose a target member for each log, and release the logs of removed members.
 
@@ -330,11 +330,11 @@ class Groups:
         execute, executemany = self._connection().execute, self._connection().executemany
         rows = execute("SELECT id, topics FROM members WHERE grp = ?", (group,))
         topics: dict[int, list[str]] = {member: json.loads(text) for member, text in rows}
-        targets = assign_ranges(sorted(topics), topics, kept)
+        targets = assign_ranges(sorted(topics), topics, extents)
         known = {log for (log,) in execute("SELECT log FROM positions WHERE grp = ?", (group,))}
         times = {
             first + number: starts[topic]
-            for topic, (first, partitions, _) in kept.items()
+            for topic, (first, partitions, _) in extents.items()
             for number in range(partitions if topic in starts else 0)
         }
         begins = {log: self._find_start(log, times.get(log, 0)) for log in targets.keys() - known}
@@ -434,8 +434,8 @@ def read_heartbeat(seat: Path) -> int | None:
             file, fcntl.LOCK_SH
         ):  # shared, so that two processes that check at the same time do not mistake each other for the member
             return None
-        said = os.pread(file, _BEATS.size, 0)
-        return _BEATS.unpack(said)[0] if len(said) == _BEATS.size else 0
+        content = os.pread(file, _BEATS.size, 0)
+        return _BEATS.unpack(content)[0] if len(content) == _BEATS.size else 0
     finally:
         os.close(file)
 

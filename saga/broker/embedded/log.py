@@ -164,12 +164,12 @@ class RecordLog:
         made: list[Entry] = []
         for message in messages:
             topic, key, value, headers, _ = message
-            kept = self.topics.get(topic) or self.find_topic(topic)
+            extent = self.topics.get(topic) or self.find_topic(topic)
             packed = _pack(headers) if headers else b""
             # An upper bound of the size: each packed header has at least four bytes of overhead.
             if len(key) + len(value or b"") + 3 * len(packed) + FRAME_BYTES > self._record_bytes_max:
                 self._check_size(message)
-            made.append((kept.first_log + partition_of(key, kept.partitions), key, value, packed or None))
+            made.append((extent.first_log + partition_of(key, extent.partitions), key, value, packed or None))
         return made
 
     def _check_size(self, message: Outgoing) -> None:
@@ -264,25 +264,25 @@ class RecordLog:
         """
         there = load_topics(self._connection())
         for topic in topics:
-            kept = there.get(topic.name)
-            if kept is not None and kept.partitions != topic.partitions:
+            extent = there.get(topic.name)
+            if extent is not None and extent.partitions != topic.partitions:
                 raise BrokerError(
-                    f"topic {topic.name!r} has {kept.partitions} partitions, the contracts want {topic.partitions}: "
+                    f"topic {topic.name!r} has {extent.partitions} partitions, the contracts want {topic.partitions}: "
                     "keys would change their partition; put the number back, or begin with an empty broker file"
                 )
             if topic.partitions < 1:
                 raise BrokerError(f"topic {topic.name!r} has {topic.partitions} partitions: at least 1 is needed")
         for topic in topics:
             retention_ms = None if topic.retention_days is None else round(topic.retention_days * DAY_MS)
-            kept = there.get(topic.name)
-            if kept is None:
+            extent = there.get(topic.name)
+            if extent is None:
                 there[topic.name] = self._create_topic(topic, retention_ms)
-            elif kept.retention_ms is not None and (retention_ms is None or retention_ms > kept.retention_ms):
-                self.set_retention(topic.name, kept, retention_ms)
+            elif extent.retention_ms is not None and (retention_ms is None or retention_ms > extent.retention_ms):
+                self.set_retention(topic.name, extent, retention_ms)
 
-    def set_retention(self, name: str, kept: TopicExtent, retention_ms: int | None) -> None:
+    def set_retention(self, name: str, extent: TopicExtent, retention_ms: int | None) -> None:
         """Set the retention of a topic."""
-        sum_ = row_checksum(name, kept.first_log, kept.partitions, retention_ms)
+        sum_ = row_checksum(name, extent.first_log, extent.partitions, retention_ms)
         self._connection().execute(
             "UPDATE topics SET retention_ms = ?, sum = ? WHERE name = ?", (retention_ms, sum_, name)
         )
@@ -293,10 +293,10 @@ class RecordLog:
             sum_ = row_checksum(log, 0)
             self._connection().execute("INSERT INTO logs VALUES (?, 0, ?, 0, ?)", (log, sum_, sum_))
             self._connection().execute(create_log_table(log))
-        kept = TopicExtent(first, topic.partitions, retention_ms)
-        row = (topic.name, *kept, row_checksum(topic.name, *kept))
+        extent = TopicExtent(first, topic.partitions, retention_ms)
+        row = (topic.name, *extent, row_checksum(topic.name, *extent))
         self._connection().execute("INSERT INTO topics VALUES (?, ?, ?, ?, ?)", row)
-        return kept
+        return extent
 
     def trim(self, now_ms: int, lost: Collection[str] = ()) -> bool:
         """Remove records that are older than their topic's retention and that all groups have committed. Each call

@@ -238,10 +238,10 @@ class EmbeddedMember:
 
     def _stall(self, partition: Partition, why: Undecodable) -> None:
         """Record that a partition is stalled at an unreadable record. Other partitions continue."""
-        told = self._standstills.get(partition)
+        previous = self._standstills.get(partition)
         standstill = StalledPartition(*partition, why.offset, why.describe(partition, self._shared.file.path))
         self._standstills[partition] = self._shared.clock.monotonic_s(), standstill
-        if told is None:
+        if previous is None:
             self.wake()
 
     # ---------------------------------------------------------------- notifications
@@ -383,8 +383,8 @@ class EmbeddedMember:
         if view.generation != self._generation:
             self._generation, self._since_s = view.generation, now_s
             self._compare_identities(shared.groups.read_identities(self.group).values())
-        held = {h.log: h.granted for h in view.holdings if h.owner == self._id}
-        self._lose([p for p, owned in self._owned.items() if held.get(owned.log) != owned.granted])
+        granted = {h.log: h.granted for h in view.holdings if h.owner == self._id}
+        self._lose([p for p, owned in self._owned.items() if granted.get(owned.log) != owned.granted])
         if leaving := [h.log for h in view.holdings if h.owner == self._id and h.target != self._id]:
             going = [p for p, owned in self._owned.items() if owned.log in leaving]
             await self._revoke(going)

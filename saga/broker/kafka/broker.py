@@ -254,7 +254,9 @@ async def _wait_until_visible(topics: Sequence[Topic], client: AIOKafkaClient, c
             return
         other = [topic for topic in topics if found[topic.name] not in (None, topic.partitions)]
         if other:
-            raise BrokerError(f"topic {other[0].name} has just been created with other partitions by somebody else")
+            raise BrokerError(
+                f"topic {other[0].name} was created with another number of partitions by another client just now"
+            )
         await clock.sleep(LOOK_S)
 
 

@@ -134,9 +134,9 @@ def _emits_at_most_one(choreography: ChoreographyModel, reaction: ReactionModel)
 def _without_undone(choreography: ChoreographyModel) -> ChoreographyModel:
     """Return the choreography without the handlers that a failure outcome may close before they run."""
     undone = {f"{each.service}.{each.undoes}" for each in choreography.reactions if each.undoes is not None}
-    kept = ChoreographyModel(choreography.kind, choreography.services, choreography.contracts)
-    kept.__dict__["reactions"] = tuple(each for each in choreography.reactions if each.label not in undone)
-    return kept
+    remaining = ChoreographyModel(choreography.kind, choreography.services, choreography.contracts)
+    remaining.__dict__["reactions"] = tuple(each for each in choreography.reactions if each.label not in undone)
+    return remaining
 
 
 def prove_undone(choreography: ChoreographyModel) -> str | None:
@@ -180,12 +180,14 @@ def prove_no_endless_wait(choreography: ChoreographyModel) -> str | None:
     events that come before that outcome in every saga, or that certainly follow it.
     """
     implied, count = find_implied_events(choreography), 0
-    kept = _without_undone(choreography)
+    remaining = _without_undone(choreography)
     for outcome in sorted(choreography.outcomes):
         is_failure = outcome in choreography.failures
-        certain = find_certain_events(kept if is_failure else choreography, implied[outcome])
+        certain = find_certain_events(remaining if is_failure else choreography, implied[outcome])
         if is_failure:  # undoing removes a handler's events from the events that wait in its own service
-            certain -= {name for each in choreography.reactions for name in each.emits if each not in kept.reactions}
+            certain -= {
+                name for each in choreography.reactions for name in each.emits if each not in remaining.reactions
+            }
         for reaction in choreography.reactions:
             if reaction.kind != "handler" or not _may_run_after(choreography, reaction, outcome):
                 continue
@@ -393,9 +395,9 @@ def find_contradictions(manifests: Iterable[Manifest]) -> Iterator[Defect]:
     known: dict[str, tuple[str, tuple[object, ...]]] = {}
     for manifest in manifests:
         for each in (*manifest.emits, *manifest.consumes):
-            said = (each.topic, each.key, each.outcome, each.starts, each.produced_externally)
-            service, before = known.setdefault(each.contract, (manifest.service, said))
-            if before != said:
+            attributes = (each.topic, each.key, each.outcome, each.starts, each.produced_externally)
+            service, before = known.setdefault(each.contract, (manifest.service, attributes))
+            if before != attributes:
                 text = f"the manifests of {service} and {manifest.service} differ in its topic, key, outcome or start"
                 yield Defect("contradiction", each.contract, text)
 

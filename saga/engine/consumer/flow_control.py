@@ -50,16 +50,16 @@ class LowPriorityBuffer:
     def add(self, item: WorkItem) -> None:
         """Pass a message to the executor, or hold it back."""
         message = item.message
-        held = self._sagas.get(message.saga)
-        if message.type not in self.types or (held is None and self._may_go(message.saga)):
-            if held is not None:
+        waiting = self._sagas.get(message.saga)
+        if message.type not in self.types or (waiting is None and self._may_go(message.saga)):
+            if waiting is not None:
                 self._release(message.saga)
             self.executor.add(item)
             return
-        if held is None:
-            held = self._sagas[message.saga] = deque()
+        if waiting is None:
+            waiting = self._sagas[message.saga] = deque()
             self._some.set()
-        held.append((self.clock.monotonic_s(), item))
+        waiting.append((self.clock.monotonic_s(), item))
         self.count += 1
         if self.count > self.held_max:
             self._release(next(iter(self._sagas)))
@@ -75,8 +75,8 @@ class LowPriorityBuffer:
                 self._some.clear()
                 await self._some.wait()
                 continue
-            saga, held = next(iter(self._sagas.items()))
-            left_s = held[0][0] + YIELDS_S_MAX - self.clock.monotonic_s()
+            saga, waiting = next(iter(self._sagas.items()))
+            left_s = waiting[0][0] + YIELDS_S_MAX - self.clock.monotonic_s()
             if left_s <= 0 or not self.is_saturated():
                 self._release(saga)
                 continue
@@ -89,11 +89,11 @@ class LowPriorityBuffer:
     def forget(self, partitions: Collection[Partition]) -> None:
         """Drop the messages of these partitions, because another member owns the partitions now."""
         gone = {partition[:2] for partition in partitions}
-        for saga, held in list(self._sagas.items()):
-            kept = deque(each for each in held if each[1].position[:2] not in gone)
-            self.count -= len(held) - len(kept)
-            if kept:
-                self._sagas[saga] = kept
+        for saga, waiting in list(self._sagas.items()):
+            remaining = deque(each for each in waiting if each[1].position[:2] not in gone)
+            self.count -= len(waiting) - len(remaining)
+            if remaining:
+                self._sagas[saga] = remaining
             else:
                 del self._sagas[saga]
 
@@ -101,9 +101,9 @@ class LowPriorityBuffer:
         return self.executor.has_saga(saga) or not self.is_saturated()
 
     def _release(self, saga: str) -> None:
-        was_full, held = self.is_full, self._sagas.pop(saga)
-        self.count -= len(held)
-        for _, item in held:
+        was_full, waiting = self.is_full, self._sagas.pop(saga)
+        self.count -= len(waiting)
+        for _, item in waiting:
             self.executor.add(item)
         if was_full and not self.is_full:
             self.on_room()
@@ -211,10 +211,10 @@ class FlowControl:
         for partition, prefix in self.assignment.trackers.items():
             if partition in self.assignment.leaving or partition in self.timers.full or partition.topic in wait:
                 continue
-            held = self.timers.count(partition)
-            if prefix.unfinished - held < share and len(prefix) - held < window:
+            timers = self.timers.count(partition)
+            if prefix.unfinished - timers < share and len(prefix) - timers < window:
                 open_[partition] = prefix
-                unfinished.append(prefix.unfinished - held)
+                unfinished.append(prefix.unfinished - timers)
             else:
                 self.has_full_partition = True
         return open_, unfinished

@@ -184,11 +184,11 @@ class KeyedExecutor:
             # The first two fields of a position compare equal to a `Partition`.
             gone = [item for item in lane.waiting if item.position[:2] in partitions]
             if gone:
-                kept = [item for item in lane.waiting if item.position[:2] not in partitions]
+                remaining = [item for item in lane.waiting if item.position[:2] not in partitions]
                 for item in gone:
                     self._release(item)
                 lane.waiting.clear()
-                lane.waiting.extend(kept)
+                lane.waiting.extend(remaining)
 
     async def wait_until_idle(self, limit_s: float) -> set[asyncio.Future[None]]:
         """Wait until no message is being handled, or for `limit_s`. Returns the futures of those still running."""

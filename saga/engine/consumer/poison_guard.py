@@ -130,8 +130,8 @@ class PoisonGuard:
         """Publish the dead letter, and do not touch the progress."""
         service, message = self.service, item.message
         contract = service.contracts.get(message.type)
-        kept = await value_codec.encrypt_message(service, message, item.position)
-        letter = dead_letters.from_poisonous(service.name, kept, item.position, deaths, contract)
+        encrypted = await value_codec.encrypt_message(service, message, item.position)
+        letter = dead_letters.from_poisonous(service.name, encrypted, item.position, deaths, contract)
         await outbox.send_dead_letter(service, item.position, letter)
         service.ports.outage_watch.report(
             DeadLettered(

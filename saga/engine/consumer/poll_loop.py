@@ -195,8 +195,8 @@ class UnreadableRecords:
         position = Position(*record[:3], record.log_id)
         contract, now_ms = self.service.contracts.get(type_of(record) or ""), self.service.ports.clock.now_ms()
         try:
-            kept = await value_codec.encrypt_record(self.service, record)
-            letter = dead_letters.from_unreadable(self.service.name, kept, reason, now_ms, contract)
+            encrypted = await value_codec.encrypt_record(self.service, record)
+            letter = dead_letters.from_unreadable(self.service.name, encrypted, reason, now_ms, contract)
             await outbox.send_dead_letter(self.service, position, letter)
         except Draining:
             return

@@ -205,8 +205,8 @@ class TimerBuffer:
         beyond its due time. A copy of a buffered timer that is due no earlier is finished at once: if each copy were
         forwarded, their number would grow without end.
         """
-        held = self._first.get(_name(item))
-        if held is not None and _due_ms(held) <= _due_ms(item):
+        known = self._first.get(_name(item))
+        if known is not None and _due_ms(known) <= _due_ms(item):
             self.executor.finish(item.tracker, item.position.offset)
             return
         passed_s = (self.clock.now_ms() - record.time_ms) / 1000
@@ -288,11 +288,11 @@ class TimerBuffer:
     def forget(self, partitions: Collection[Partition]) -> None:
         """Drop the timers of these partitions, because another member owns the partitions now."""
         gone = {partition[:2] for partition in partitions}
-        self._heap = [held for held in self._heap if held[2].position[:2] not in gone]
+        self._heap = [entry for entry in self._heap if entry[2].position[:2] not in gone]
         heapify(self._heap)
         self._behind = {item: awaits for item, awaits in self._behind.items() if item.position[:2] not in gone}
-        held = sorted((*(item for _, _, item, _ in self._heap), *self._behind), key=_due_ms, reverse=True)
-        self._first = {_name(item): item for item in held}
+        items = sorted((*(item for _, _, item, _ in self._heap), *self._behind), key=_due_ms, reverse=True)
+        self._first = {_name(item): item for item in items}
         for partition in gone:
             self._all.pop(partition, None)
             self._waiting.pop(partition, None)

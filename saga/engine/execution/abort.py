@@ -20,7 +20,7 @@ from saga.engine.service_runtime import ServiceRuntime
 from saga.messaging.operator_commands import OperatorCommand
 from saga.progress import compensation, ids, operator_commands
 from saga.progress.actions import Abort
-from saga.progress.document import Intent, SagaProgress, StepRecord
+from saga.progress.document import ABORT, Intent, SagaProgress, StepRecord
 from saga.progress.journal import Commit, WriteContext
 
 
@@ -42,7 +42,7 @@ async def prepare_abort(service: ServiceRuntime, state: ProcessingState, action:
         shape=NothingReturned(),
         version=intent.handler_version,
     )
-    return RunRequest(action=action, handler=handler, run=("lieu", intent.handler, intent.cause), remains=remains)
+    return RunRequest(action=action, handler=handler, run=(ABORT, intent.handler, intent.cause), remains=remains)
 
 
 def record_abort(
@@ -51,8 +51,8 @@ def record_abort(
     """Record that a run was aborted, and which of its effects remain for an operator to correct."""
     command = action.message
     if isinstance(command, OperatorCommand):
-        kept = next(k for k in p.queue if k.dead == command.dead)
-        return operator_commands.discard_message(p, context, command, kept, remains=remains, calls=calls)
+        pending = next(k for k in p.queue if k.dead == command.dead)
+        return operator_commands.discard_message(p, context, command, pending, remains=remains, calls=calls)
     return compensation.complete_abort(p, context, action.role, action.message, remains=remains, calls=calls)
 
 

@@ -41,7 +41,7 @@ from saga.messages import Event
 from saga.policies.breaker import LastGoodCache
 from saga.policies.retry import RETRY, FailureRule, Retry, choose_rule
 from saga.progress import ids, journal
-from saga.progress.document import AbortAction, Intent, StepRecord, SuspendedRun
+from saga.progress.document import ABORT, AbortAction, Intent, StepRecord, SuspendedRun
 from saga.progress.failed_attempts import READ_S_MIN
 from saga.support.clock import from_iso, iso
 from saga.telemetry.events import FellBack, StepDone
@@ -212,7 +212,7 @@ class SagaContext(Saga[Any]):
     def _whose(self) -> str:
         """Return the name of the run for keys and markers. An abort must not share these with the run that it
         undoes."""
-        return f"{self.handler.name}|lieu" if self.intent.kind == "lieu" else self.handler.name
+        return f"{self.handler.name}|lieu" if self.intent.kind == ABORT else self.handler.name
 
     def on_abort(self, call: Callable[P, Awaitable[object]], /, *args: P.args, **kwargs: P.kwargs) -> None:
         role = self.service.roles.handlers.get(self.handler.name)

@@ -234,9 +234,9 @@ def cut(whole: Outgoing, bytes_max: int) -> Outgoing:
     if room < 0:
         return _least(whole)
     key = whole.key[: room // 4]
-    kept = envelope.bound_headers(theirs, max(0, (room - len(key)) // 2 - 300), place)
-    value = whole.value and whole.value[: room - len(key) - envelope.size_of(kept)]
-    return Outgoing(whole.topic, key, value, (*kept, *ours, *digests, _CUT))
+    headers = envelope.bound_headers(theirs, max(0, (room - len(key)) // 2 - 300), place)
+    value = whole.value and whole.value[: room - len(key) - envelope.size_of(headers)]
+    return Outgoing(whole.topic, key, value, (*headers, *ours, *digests, _CUT))
 
 
 _CUT = ("dead_cut", b"the original is larger than the log takes: dead_whole says where all of it lies")

@@ -224,7 +224,7 @@ class OverflowStore:
             return Superseded()
         return StoreError(
             f"the progress {where!r} lists the page {key!r}, which is not in {ARCHIVES!r}: "
-            "somebody removes documents by hand; put it back"
+            "it was removed by hand; restore it"
         )
 
     # ---------------------------------------------------------------- claim checks
@@ -256,7 +256,7 @@ class OverflowStore:
         if document is None:
             raise StoreError(
                 f"the result of {call.name} is stored in {key!r}, which is not in {ARCHIVES!r}: "
-                "somebody removes documents by hand; put it back"
+                "it was removed by hand; restore it"
             )
         if digest_content(document.content) != call.claim:
             raise StoreError(

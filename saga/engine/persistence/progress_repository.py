@@ -132,7 +132,7 @@ class ProgressRepository:
                 self.service, position, "get", self.service.ports.store.get, ARCHIVES, key
             )
             if document is None:
-                raise StoreError(f"the archive {key!r} is gone: somebody removes documents by hand; restore it")
+                raise StoreError(f"the archive {key!r} is missing: it was removed by hand; restore it")
             entries += map(decode_transition, _decode_archive(key, document).transitions)
         return entries
 
@@ -247,8 +247,8 @@ class ProgressRepository:
         content, bounds = encode(p), service.bounds
         emptied: list[tuple[str, int]] = []
         large = len(content) > history.HISTORY_BYTES_MAX
-        kept = len(p.queue + p.waiting + p.results + p.self_consumed)
-        if large or p.segments or len(p.inbox) > bounds.inbox_max or kept > bounds.head_max:
+        count = len(p.queue + p.waiting + p.results + p.self_consumed)
+        if large or p.segments or len(p.inbox) > bounds.inbox_max or count > bounds.head_max:
             before = p
             p, emptied = await self.overflow.move_overflow(state, p)
             content = content if p is before else encode(p)
@@ -297,7 +297,7 @@ class ProgressRepository:
             there = await retry_while_unavailable(self.service, position, "get", store.get, ARCHIVES, key)
             if there is None:
                 raise StoreError(
-                    f"the archive {key!r} was there and is gone: somebody removes documents by hand"
+                    f"the archive {key!r} existed and is missing now: it was removed by hand; restore it"
                 ) from None
             earlier = _decode_archive(key, there)
             if history.is_of_another_saga(p, earlier):  # archive of an earlier saga with this id, which is forgotten

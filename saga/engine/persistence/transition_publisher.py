@@ -263,7 +263,7 @@ def _error_of(entry: Transition) -> str | None:
 def _postponed_by(p: SagaProgress, entry: Transition) -> str | None:
     """Return the class name of the reason that postpones a run; never the reason's text. `None` if no run is
     postponed."""
-    is_postponed = any(kept.put_off for kept in (*p.queue[:1], *p.compensating, *p.deadlines))
+    is_postponed = any(pending.put_off for pending in (*p.queue[:1], *p.compensating, *p.deadlines))
     return _class_of(entry.reason or "") if is_postponed else None
 
 
@@ -287,12 +287,12 @@ def _list_awaited(service: PreparedService, p: SagaProgress) -> tuple[WaitingMes
         starts = tuple(sorted(service.starts))
         waits = dict.fromkeys([*(k.handler for k in p.waiting), *(_undo_name(service, k) for k in p.compensating)])
         return tuple(WaitingMessage(handler=name, types=starts) for name in waits)
-    for kept in p.waiting:
-        role = service.roles.handlers.get(kept.handler)
+    for pending in p.waiting:
+        role = service.roles.handlers.get(pending.handler)
         lacking = (
             [types for i, types in enumerate(role.takes) if next(find_parts(p, role, i), None) is None] if role else []
         )
-        found[WaitingMessage(handler=kept.handler, types=tuple(sorted(frozenset[str]().union(*lacking))))] = None
+        found[WaitingMessage(handler=pending.handler, types=tuple(sorted(frozenset[str]().union(*lacking))))] = None
     timed = find_timed_runs(p) if p.suspended_runs else ()
     for later in p.suspended_runs:
         until = iso(later.due_ms) if later in timed else None
@@ -300,22 +300,22 @@ def _list_awaited(service: PreparedService, p: SagaProgress) -> tuple[WaitingMes
     return tuple(found)
 
 
-def _undo_name(service: PreparedService, kept: PendingMessage) -> str:
+def _undo_name(service: PreparedService, pending: PendingMessage) -> str:
     """Return the name, as in the journal, of the compensation for which an outcome is stored."""
-    role = service.roles.handlers.get(kept.handler)
-    return kept.handler if role is None or role.undo is None else role.undo.name
+    role = service.roles.handlers.get(pending.handler)
+    return pending.handler if role is None or role.undo is None else role.undo.name
 
 
 def _parked_until(p: SagaProgress) -> str | None:
     """Return the time of the next attempt of a parked run."""
-    times = [_due_ms(kept) for kept in (*p.queue[:1], *p.compensating) if kept.due_ms]
+    times = [_due_ms(pending) for pending in (*p.queue[:1], *p.compensating) if pending.due_ms]
     return iso(min(LATEST_MS, *times)) if times else None
 
 
-def _due_ms(kept: PendingMessage) -> int:
+def _due_ms(pending: PendingMessage) -> int:
     """Return the time after which stored work is late. A postponed run is never late, because its rechecks are not
     recorded."""
-    return LATEST_MS if kept.put_off else kept.due_ms
+    return LATEST_MS if pending.put_off else pending.due_ms
 
 
 def _find_outcome(service: PreparedService, entry: Transition) -> Result | None:

@@ -134,9 +134,9 @@ def encode_key(key: TransitionKey) -> bytes:
     return msgspec.json.encode(key)
 
 
-def encode_transition(kept: StoredTransition) -> bytes:
+def encode_transition(transition: StoredTransition) -> bytes:
     """Encode a transition as bytes."""
-    return msgspec.msgpack.encode(kept)
+    return msgspec.msgpack.encode(transition)
 
 
 def decode_key(content: bytes) -> TransitionKey:
@@ -156,7 +156,7 @@ def decode_transition(content: bytes) -> StoredTransition:
 
 
 def to_stored(
-    told: TransitionEvent, packed: PackedTransition | None, standing: ServiceState | None, appended_ms: int
+    event: TransitionEvent, packed: PackedTransition | None, standing: ServiceState | None, appended_ms: int
 ) -> StoredTransition:
     """Convert a transition event to the form in which it is stored.
 
@@ -165,40 +165,40 @@ def to_stored(
             duration; `None` if this copy is complete.
         standing: Latest state of the service if it comes from this event, else `None`.
     """
-    said = to_service_state(told, 0) if standing is None else standing
-    queued_ms, handler_ms = told.queued_ms, told.handler_ms
-    time_ms = bound_time(told.time, appended_ms)
+    state = to_service_state(event, 0) if standing is None else standing
+    queued_ms, handler_ms = event.queued_ms, event.handler_ms
+    time_ms = bound_time(event.time, appended_ms)
     if packed is not None:
         time_ms, queued_ms, handler_ms = packed.time_ms, _unpack_ms(packed.queued_ms), _unpack_ms(packed.handler_ms)
     return StoredTransition(
         time_ms=time_ms,
-        handler=truncate(told.handler),
-        outcome=truncate(told.outcome),
-        type=truncate(told.message.type),
-        source=truncate(told.message.source),
-        topic=None if told.message.topic is None else truncate(told.message.topic),
-        partition=told.message.partition,
-        attempt=min(told.attempt, 0xFFFF),
-        worker=truncate(told.worker),
-        emitted=_take_first(tuple(each.type for each in told.emitted)),
-        steps=_take_first(told.steps),
-        error=truncate(told.error or ""),
+        handler=truncate(event.handler),
+        outcome=truncate(event.outcome),
+        type=truncate(event.message.type),
+        source=truncate(event.message.source),
+        topic=None if event.message.topic is None else truncate(event.message.topic),
+        partition=event.message.partition,
+        attempt=min(event.attempt, 0xFFFF),
+        worker=truncate(event.worker),
+        emitted=_take_first(tuple(each.type for each in event.emitted)),
+        steps=_take_first(event.steps),
+        error=truncate(event.error or ""),
         queued_ms=queued_ms,
         handler_ms=handler_ms,
-        open=said.open,
-        due_ms=said.due_ms,
-        next_run=said.next_run,
-        awaits=_to_stored_waits(told, said) if standing is None else _restore_waits(standing),
-        result=told.result,
-        restarted_by=told.rebuilt_at,
-        parked=told.parked_until is not None,
-        is_code=told.blame == "code",
-        postponed_by=said.postponed_by,
+        open=state.open,
+        due_ms=state.due_ms,
+        next_run=state.next_run,
+        awaits=_to_stored_waits(event, state) if standing is None else _restore_waits(standing),
+        result=event.result,
+        restarted_by=event.rebuilt_at,
+        parked=event.parked_until is not None,
+        is_code=event.blame == "code",
+        postponed_by=state.postponed_by,
     )
 
 
-def _to_stored_waits(told: TransitionEvent, said: ServiceState) -> tuple[StoredWait, ...]:
-    pairs = zip(told.awaits, said.awaits, strict=False)
+def _to_stored_waits(event: TransitionEvent, state: ServiceState) -> tuple[StoredWait, ...]:
+    pairs = zip(event.awaits, state.awaits, strict=False)
     return tuple(StoredWait(truncate(each.handler), _take_first(each.types), known.until_ms) for each, known in pairs)
 
 
@@ -315,32 +315,32 @@ class PartitionModel:
         except BadInput:  # any client may write to the topic, and later versions may publish other records
             self.refused += 1
             return
-        for told in several:
-            change = self._apply(told, record.time_ms)
+        for event in several:
+            change = self._apply(event, record.time_ms)
             if change is not None:
                 yield change
 
-    def _apply(self, told: TransitionEvent, appended_ms: int) -> TableChange | None:
-        before = self._find_current(told)
-        is_new = self.read_model.apply(told, appended_ms)
-        packed, standing = after = self._find_current(told)
+    def _apply(self, event: TransitionEvent, appended_ms: int) -> TableChange | None:
+        before = self._find_current(event)
+        is_new = self.read_model.apply(event, appended_ms)
+        packed, standing = after = self._find_current(event)
         if not is_new and before == after:
             return None
-        key = TransitionKey(self.partition, truncate(told.service), told.number, told.saga)
-        return TableChange(encode_key(key), encode_transition(to_stored(told, packed, standing, appended_ms)))
+        key = TransitionKey(self.partition, truncate(event.service), event.number, event.saga)
+        return TableChange(encode_key(key), encode_transition(to_stored(event, packed, standing, appended_ms)))
 
-    def _find_current(self, told: TransitionEvent) -> tuple[PackedTransition | None, ServiceState | None]:
+    def _find_current(self, event: TransitionEvent) -> tuple[PackedTransition | None, ServiceState | None]:
         """Return the transition as the read model has it, combined from all copies of the event.
 
         Also return the service's latest state if it comes from this transition, else `None`.
         """
-        known = self.read_model.sagas.get(told.saga)
+        known = self.read_model.sagas.get(event.saga)
         if known is None:
             return None, None
-        service = self.read_model.intern_table.intern_name(truncate(told.service))
-        _, packed = known.find(service, told.number)
-        said = (each for each in known.service_states if each.service == service and each.number == told.number)
-        return packed, next(said, None)
+        service = self.read_model.intern_table.intern_name(truncate(event.service))
+        _, packed = known.find(service, event.number)
+        states = (each for each in known.service_states if each.service == service and each.number == event.number)
+        return packed, next(states, None)
 
     def forget_one(self) -> list[TableChange]:
         """Drop one saga, and return the table entries to remove."""
@@ -403,13 +403,13 @@ class PartitionModel:
             return
         try:
             place = decode_key(key)
-            kept = None if value is None else decode_transition(value)
-            told = None if kept is None else kept.to_event(place)
+            stored = None if value is None else decode_transition(value)
+            event = None if stored is None else stored.to_event(place)
         except (BadInput, ValueError, OverflowError):
             self.refused += 1
             return
-        if kept is not None and told is not None:
-            self.read_model.apply(told, kept.time_ms)
+        if stored is not None and event is not None:
+            self.read_model.apply(event, stored.time_ms)
         elif (known := self.read_model.sagas.get(place.saga)) is not None:
             self.read_model.forget(known)
 

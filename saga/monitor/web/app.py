@@ -238,9 +238,9 @@ async def metrics(request: Request) -> Response:
     found = await get_site(request).desk.letters()
     lines = [*_format_gauge(AGE_S, "Seconds since the letters were read.", {"": round(found.age_s, 3)})]
     if found.value is not None:
-        told = found.value.items
-        dead = count_by_service(each for each in told if each.state == "blocks")
-        escalated = count_by_service(filter(is_open_escalation, told))
+        items = found.value.items
+        dead = count_by_service(each for each in items if each.state == "blocks")
+        escalated = count_by_service(filter(is_open_escalation, items))
         lines += _format_gauge(OPEN_DEAD_LETTERS, "Dead letters that block a saga until a person acts.", dead)
         lines += _format_gauge(OPEN_ESCALATIONS, "What cannot be undone until a person acts.", escalated)
     return PlainTextResponse("\n".join([*lines, ""]), headers={"content-type": CONTENT_TYPE})

@@ -75,10 +75,10 @@ def parse_letter_filter(asked: Mapping[str, str]) -> LetterFilter:
     )
 
 
-def is_open_escalation(told: AttentionItem) -> bool:
+def is_open_escalation(item: AttentionItem) -> bool:
     """Return whether an escalation still needs a person, because its compensation keeps failing or calls have to be
     corrected.
     """
-    return told.letter.what == "escalation" and (
-        told.state == "goes on" or (told.state == "-" and bool(told.letter.calls))
+    return item.letter.what == "escalation" and (
+        item.state == "goes on" or (item.state == "-" and bool(item.letter.calls))
     )

@@ -126,51 +126,51 @@ async def letter(request: Request) -> Response:
         service, id_ = parse_letter_key(key)
     except BadInput as why:
         raise PageNotFound("the address names no dead letter") from why
-    told, found = await site.desk.letter(service, id_)
-    if told is None and not found.is_coming:
+    item, found = await site.desk.letter(service, id_)
+    if item is None and not found.is_coming:
         raise PageNotFound("\n".join([f"{service} has no dead letter {id_}: saga dead list", *found.troubles]))
     searches = request.query_params.get("message") == "search"
-    payload = None if told is None else await site.desk.read_payload(told.letter, searches=searches)
+    payload = None if item is None else await site.desk.read_payload(item.letter, searches=searches)
     return site.render(
         request,
         "letter.html.j2",
         found=found,
-        told=told,
+        item=item,
         payload=payload,
         search=None if searches else link("/dead/letter", letter=key, message="search"),
         blames=BLAMES,
-        wanted=() if told is None else list_possible_commands(told),
-        facts=() if told is None else _list_facts(told.letter),
-        alike=None if told is None else _link_alike(told, found),
+        wanted=() if item is None else list_possible_commands(item),
+        facts=() if item is None else _list_facts(item.letter),
+        alike=None if item is None else _link_alike(item, found),
         replays_max=REPLAYS_MAX,
     )
 
 
-def _link_alike(told: AttentionItem, found: Snapshot[LetterTable]) -> tuple[int, str] | None:
+def _link_alike(item: AttentionItem, found: Snapshot[LetterTable]) -> tuple[int, str] | None:
     """Return how many letters have the same cause, and the address of their list; `None` if this is the only one."""
     rows = found.value.rows if found.value is not None else ()
-    cause = next((row.cause for row in rows if row.item is told), None)
-    same = [row for row in rows if row.cause == cause and (row.item.is_open or not told.is_open)]
+    cause = next((row.cause for row in rows if row.item is item), None)
+    same = [row for row in rows if row.cause == cause and (row.item.is_open or not item.is_open)]
     if len(same) < 2:
         return None
     [group] = group_letters(same, "reason")
-    which = LetterFilter(group=group.digest, now="open" if told.is_open else "all")
+    which = LetterFilter(group=group.digest, now="open" if item.is_open else "all")
     return len(same), link("/dead/list", **which.fields)
 
 
-def _list_facts(said: DeadLetter) -> Sequence[tuple[str, str]]:
+def _list_facts(letter: DeadLetter) -> Sequence[tuple[str, str]]:
     facts = {
-        "written": said.time,
-        "service": said.service,
-        "handler": said.handler,
-        "event": said.type,
-        "message": said.message,
-        "owner of the event": said.owner,
-        "attempts": None if said.attempts is None else str(said.attempts),
-        "class": next((words for blame, words in BLAMES.items() if blame == said.blame), said.blame),
-        "where": said.where,
-        "state before the run": said.state,
-        "the original lies at": said.whole,
+        "written": letter.time,
+        "service": letter.service,
+        "handler": letter.handler,
+        "event": letter.type,
+        "message": letter.message,
+        "owner of the event": letter.owner,
+        "attempts": None if letter.attempts is None else str(letter.attempts),
+        "class": next((words for blame, words in BLAMES.items() if blame == letter.blame), letter.blame),
+        "where": letter.where,
+        "state before the run": letter.state,
+        "the original lies at": letter.whole,
     }
     return [(name, text) for name, text in facts.items() if text]
 

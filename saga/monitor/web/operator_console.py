@@ -256,7 +256,7 @@ class OperatorConsole:
         seen = await read_saga(saga, self._deployment(warn))
         if seen.undoing:
             seen = await add_reasons(saga, seen, self._deployment(warn))
-        values = {(h.service, n): said for h in seen.histories for n, said in read_event_fields(h).items()}
+        values = {(h.service, n): fields for h in seen.histories for n, fields in read_event_fields(h).items()}
         facts = await complete_facts(saga, seen, readings, noting)
         explanation = explain(replace(facts, reports=reports, notes=tuple(notes)))
         work = list_open_work(seen, has_outcome=explanation.outcome is not None)
@@ -294,19 +294,19 @@ class OperatorConsole:
 
     async def _read_control_log(self, service: str) -> ServiceControls:
         try:
-            book = await operator_commands.read_control_log(service, self._deployment())
+            control_log = await operator_commands.read_control_log(service, self._deployment())
         except SagaError as why:
             return ServiceControls(service, wrong=str(why))
-        now_ms, now = self.clock.now_ms(), controls.read_controls(book)
+        now_ms, now = self.clock.now_ms(), controls.read_controls(control_log)
         flags = (*now.flags.for_all.values(), *now.flags.for_one.values())
         return ServiceControls(
             service,
             tuple(switch for switch in flags if switch.until is None or from_iso(switch.until) > now_ms),
             controls.active_entries(now, now_ms),
-            tuple(reversed(controls.entries_of(book))),
+            tuple(reversed(controls.entries_of(control_log))),
             now.unknown,
-            controls.verify_control_log(book),
-            controls.digest_of(book),
+            controls.verify_control_log(control_log),
+            controls.digest_of(control_log),
         )
 
     # ---------------------------------------------------------------- acting

@@ -68,7 +68,7 @@ async def controls(request: Request) -> Response:
         request,
         "controls.html.j2",
         found=found,
-        books=found.value or (),
+        control_logs=found.value or (),
         words=describe_switch,
         target=_list_fields_to_end,
     )
@@ -88,7 +88,7 @@ async def switch(request: Request) -> Response:
     form, session = await site.read_form(request)
     service, why = form.one("service"), form.one("why")
     known = (await site.desk.controls()).value or ()
-    if service not in (book.service for book in known):
+    if service not in (log.service for log in known):
         raise BadInput(f"no service {service} has a store here")
     if not why:
         raise BadInput("a reason is missing: it is recorded in the control log")
@@ -139,9 +139,9 @@ def _parse_until(text: str, clock: Clock) -> str | None:
     """Parse the time at which a control ends by itself: a duration from now, or RFC 3339."""
     if not text:
         return None
-    said = re.fullmatch(r"([0-9]{1,6})([mhd])", text)
+    match = re.fullmatch(r"([0-9]{1,6})([mhd])", text)
     try:
-        return iso(clock.now_ms() + int(said[1]) * _UNITS_S[said[2]] * 1000) if said else iso(from_iso(text))
+        return iso(clock.now_ms() + int(match[1]) * _UNITS_S[match[2]] * 1000) if match else iso(from_iso(text))
     except (ValueError, OverflowError):
         raise BadInput(f"{text!r} is no time: give 30m, 2h, 3d or 2026-11-22T16:00:00Z") from None
 
@@ -151,16 +151,16 @@ async def audit(request: Request) -> Response:
     site, asked = get_site(request), request.query_params
     found = await site.desk.controls()
     service = asked.get("service", "")
-    book = next((each for each in found.value or () if each.service == service), None)
-    if service and book is None and not found.is_coming:
+    log = next((each for each in found.value or () if each.service == service), None)
+    if service and log is None and not found.is_coming:
         raise PageNotFound(f"no service {service} has a store here")
     at = parse_number(asked, "at", 1_000_000)
-    rows, before, behind = slice_page(() if book is None else book.entries, at, ENTRIES_PER_PAGE)
+    rows, before, behind = slice_page(() if log is None else log.entries, at, ENTRIES_PER_PAGE)
     return site.render(
         request,
         "audit.html.j2",
         found=found,
-        book=book,
+        control_log=log,
         rows=rows,
         words=describe_switch,
         before=None if before is None else link("/audit", service=service, at=before),

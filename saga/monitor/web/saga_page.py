@@ -28,9 +28,9 @@ async def saga(request: Request) -> Response:
     site, id_ = get_site(request), request.query_params.get("id", "")
     if not id_:
         raise PageNotFound("name a saga by its id")
-    told = site.views.saga(id_, site.clock.now_ms()) if site.views is not None else None
-    seen, trouble = await _load_saga(site, id_, told)
-    if told is None and (seen is None or not seen.shown.histories):
+    timeline = site.views.saga(id_, site.clock.now_ms()) if site.views is not None else None
+    seen, trouble = await _load_saga(site, id_, timeline)
+    if timeline is None and (seen is None or not seen.shown.histories):
         raise PageNotFound(
             "\n".join(
                 [f"no service knows saga {id_}", *([trouble] if trouble else []), *(seen.troubles if seen else ())]
@@ -38,16 +38,16 @@ async def saga(request: Request) -> Response:
         )
     found = await site.desk.letters()
     letters = [each for each in (found.value.items if found.value is not None else ()) if each.letter.saga == id_]
-    runs, outcome = list_runs(seen, told), find_outcome(seen, told)
+    runs, outcome = list_runs(seen, timeline), find_outcome(seen, timeline)
     return site.render(
         request,
         "saga.html.j2",
         id=id_,
         seen=seen if seen is not None and seen.shown.histories else None,
-        told=told,
+        timeline=timeline,
         explanation=None if seen is None else seen.explanation,
         expected=None if seen is None else draw_path_picture(seen.explanation.path),
-        picture=draw_saga(place_saga(runs, list_waits(seen, told), outcome, site.clock.now_ms())) if runs else None,
+        picture=draw_saga(place_saga(runs, list_waits(seen, timeline), outcome, site.clock.now_ms())) if runs else None,
         left_out=max(0, len(runs) - RUNS_MAX),
         outcome=outcome,
         troubles=[*([trouble] if trouble else []), *(seen.troubles if seen is not None else ())],
@@ -56,17 +56,17 @@ async def saga(request: Request) -> Response:
     )
 
 
-async def _load_saga(site: Site, id_: str, told: Timeline | None) -> tuple[StoredSaga | None, str]:
+async def _load_saga(site: Site, id_: str, timeline: Timeline | None) -> tuple[StoredSaga | None, str]:
     """Load the saga from the stores, or return the reason why they cannot be read.
 
     Raises `SagaError` if they cannot be read and no transition event of the saga was reported either.
     """
     try:
-        return await site.desk.saga(id_, list_reports(told)), ""
+        return await site.desk.saga(id_, list_reports(timeline)), ""
     except NoStore as why:
         return None, "" if site.views is not None else str(why)
     except SagaError as why:
-        if told is None:
+        if timeline is None:
             raise
         return None, str(why)
 
@@ -74,13 +74,13 @@ async def _load_saga(site: Site, id_: str, told: Timeline | None) -> tuple[Store
 # ---------------------------------------------------------------- what the picture shows
 
 
-def list_runs(seen: StoredSaga | None, told: Timeline | None) -> list[PictureRun]:
+def list_runs(seen: StoredSaga | None, timeline: Timeline | None) -> list[PictureRun]:
     """Return the transitions for the picture: those in the stores, or the reported ones if no store has the saga.
 
     Durations come from the reports only.
     """
     reported: Mapping[tuple[str, int], TimelineRow] = (
-        {} if told is None else {(line.service, line.number): line for line in told.lines}
+        {} if timeline is None else {(line.service, line.number): line for line in timeline.lines}
     )
     if seen is None or not seen.shown.entries:
         return [
@@ -118,14 +118,14 @@ def list_runs(seen: StoredSaga | None, told: Timeline | None) -> list[PictureRun
     return found
 
 
-def list_waits(seen: StoredSaga | None, told: Timeline | None) -> list[PictureWait]:
+def list_waits(seen: StoredSaga | None, timeline: Timeline | None) -> list[PictureWait]:
     """Return what the saga waits for, as it was reported. Without reports, return the events that the stores show as
     missing.
     """
-    if told is not None:
+    if timeline is not None:
         return [
             PictureWait(each.service, each.handler, each.for_, each.since_ms, not each.for_ and each.until_ms is None)
-            for each in told.awaited
+            for each in timeline.awaited
         ]
     if seen is None:
         return []
@@ -137,12 +137,12 @@ def list_waits(seen: StoredSaga | None, told: Timeline | None) -> list[PictureWa
     ]
 
 
-def find_outcome(seen: StoredSaga | None, told: Timeline | None) -> PictureOutcome:
+def find_outcome(seen: StoredSaga | None, timeline: Timeline | None) -> PictureOutcome:
     """Return the outcome of the saga: from the stores, or else from the reports."""
     if seen is not None and seen.explanation.outcome:
         return PictureOutcome(seen.explanation.result or "", seen.explanation.outcome)
-    if told is not None and told.row.result:
-        return PictureOutcome(told.row.result, told.row.outcome)
+    if timeline is not None and timeline.row.result:
+        return PictureOutcome(timeline.row.result, timeline.row.outcome)
     return NO_OUTCOME
 
 

@@ -109,17 +109,17 @@ def parse_when(text: str, now_ms: int) -> int | None:
 async def _list_escalated(site: Site, which: SagaFilter) -> tuple[list[SagaRow], str, Sequence[str]]:
     """List the sagas with an open escalation."""
     found = await site.desk.letters()
-    told = found.value.items if found.value is not None else ()
+    items = found.value.items if found.value is not None else ()
     ids = dict.fromkeys(
         each.letter.saga
-        for each in told
+        for each in items
         if each.letter.what == "escalation" and each.letter.saga and each.state not in ("resolved", "over")
     )
     now_ms, rows = site.clock.now_ms(), list[SagaRow]()
     for id_ in ids:
-        told_of = get_views(site).saga(id_, now_ms) if which.text in id_ else None
-        if told_of is not None and _matches_row(told_of.row, which):
-            rows.append(told_of.row)
+        timeline = get_views(site).saga(id_, now_ms) if which.text in id_ else None
+        if timeline is not None and _matches_row(timeline.row, which):
+            rows.append(timeline.row)
         if len(rows) == SAGAS_PER_PAGE:
             break
     troubles = ["what needs a person is being read: look again"] if found.is_coming else found.troubles

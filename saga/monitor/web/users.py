@@ -251,8 +251,8 @@ class Sessions:
         """Sign in, and return the secret of the new session; `None` if the user does not exist or the password is
         wrong.
 
-        Sign-ins for one name from one address wait in a queue of their own, so somebody who guesses passwords delays no
-        other users.
+        Sign-ins for one name from one address wait in a queue of their own, so an attacker who guesses passwords delays
+        no other users.
 
         Raises:
             TooManySignIns: Too many sign-ins are waiting already.

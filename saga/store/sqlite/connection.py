@@ -95,9 +95,9 @@ def connect(
 
 def check_integrity(connection: sqlite3.Connection, purpose: StateFileSpec) -> None:
     """Check that tables and indexes are consistent, and that the owner's own check finds no damage. Raises `Damage`."""
-    (said,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-    if said != "ok":
-        raise Damage(said)
+    (result,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if result != "ok":
+        raise Damage(result)
     purpose.check(connection)
 
 

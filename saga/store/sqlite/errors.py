@@ -146,15 +146,15 @@ def to_owner_error(error: sqlite3.Error, doing: FileOperation, path: Path, purpo
     do."""
     code, errors = primary_code(error), purpose.errors
     known = MEANINGS.get(code, _FAILS)
-    said = f"the {purpose.name} {path} {known.what} ({getattr(error, 'sqlite_errorname', 'sqlite3')}: {error})"
+    text = f"the {purpose.name} {path} {known.what} ({getattr(error, 'sqlite_errorname', 'sqlite3')}: {error})"
     if code in BROKEN:
-        return errors.broken(f"{said}; nothing more is read or written: {known.remedy}")
+        return errors.broken(f"{text}; nothing more is read or written: {known.remedy}")
     if doing is FileOperation.COMMIT and not known.undone:
-        return errors.ambiguous(f"{said}; whether this was written is not known: {known.remedy}")
-    said = f"{said}; {'nothing was written: ' if doing is not FileOperation.READ else ''}{known.remedy}"
+        return errors.ambiguous(f"{text}; whether this was written is not known: {known.remedy}")
+    text = f"{text}; {'nothing was written: ' if doing is not FileOperation.READ else ''}{known.remedy}"
     if code == sqlite3.SQLITE_TOOBIG and doing is FileOperation.WRITE:
-        return errors.too_large(said)
-    return (errors.defect if known is _FAILS else errors.unavailable)(said)
+        return errors.too_large(text)
+    return (errors.defect if known is _FAILS else errors.unavailable)(text)
 
 
 def is_busy(error: BaseException) -> bool:

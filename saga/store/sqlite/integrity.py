@@ -58,8 +58,8 @@ def find_unresolved_trouble(path: Path, lock: int) -> str | None:
             "it, or move it elsewhere to go on with what lies there now"
         )
     with suppress(FileNotFoundError):
-        if (said := read_note(lock, CONDEMNED, file_identity(path.stat()))) is not None:
-            return f"{said.decode(errors='replace')}: {restore_advice(path)}"
+        if (note := read_note(lock, CONDEMNED, file_identity(path.stat()))) is not None:
+            return f"{note.decode(errors='replace')}: {restore_advice(path)}"
     return None
 
 
@@ -133,8 +133,8 @@ class FileGuard:
         self.raise_if_broken()
         if self._is_new:
             return
-        if (said := self._state.find_moved()) is not None:
-            self._give_up(f"{said}: what is written from here on nobody would see, so nothing is")
+        if (problem := self._state.find_moved()) is not None:
+            self._give_up(f"{problem}: further writes would be lost, so nothing is written")
         if (why := self._state.find_condemned()) is not None:
             keep_open(self._connection)
             self.broken = (
@@ -152,18 +152,18 @@ class FileGuard:
         if self._is_new:
             self._state.on_reopen()
             self._is_new = False
-        said = self._state.find_problem()
+        problem = self._state.find_problem()
         (seen,) = self._connection.execute("PRAGMA data_version").fetchone()
         if (
-            said is None
+            problem is None
             and seen != self._seen
             and self._last is not None
             and self._lacks(self._connection, self._last) is not None
         ):
-            said = f"{self._path} lacks what was acknowledged last: an older content was put in its place"
+            problem = f"{self._path} lacks what was acknowledged last: an older content was put in its place"
         self._seen = seen
-        if said is not None:
-            self._give_up(said)
+        if problem is not None:
+            self._give_up(problem)
         if self._state.has_new_log:
             (version,) = self._connection.execute("PRAGMA user_version").fetchone()
             self._connection.execute(f"PRAGMA user_version = {next_generation(version)}")
@@ -188,12 +188,12 @@ class FileGuard:
         if self.broken is not None:
             raise self._purpose.errors.broken(self.broken)
 
-    def _give_up(self, said: str) -> None:
+    def _give_up(self, problem: str) -> None:
         """Stop using the file, save what can be saved, and raise the error.
 
         The connection is never closed: see `keep_open`.
         """
-        said = f"the {self._purpose.name} {said}"
+        problem = f"the {self._purpose.name} {problem}"
         keep_open(self._connection)
         if self._connection.in_transaction:
             with suppress(sqlite3.Error):
@@ -202,10 +202,10 @@ class FileGuard:
         with suppress(OSError):
             moved = self._state.find_moved()
         if moved is not None:
-            self.broken = f"{said}; {save_rescue_copy(self._path, self._connection.execute)}"
+            self.broken = f"{problem}; {save_rescue_copy(self._path, self._connection.execute)}"
         else:
-            self._state.write_note(CONDEMNED, said.encode())  # no process may use the file, even after a restart
-            self.broken = f"{said}; nothing more is written: {restore_advice(self._path)}"
+            self._state.write_note(CONDEMNED, problem.encode())  # no process may use the file, even after a restart
+            self.broken = f"{problem}; nothing more is written: {restore_advice(self._path)}"
         self.raise_if_broken()
 
 
@@ -345,12 +345,12 @@ class TamperDetector:
         )
 
     def _read_header(self) -> FileHeader | None:
-        said = os.pread(self._file, HEADER_BYTES, 0)
-        if len(said) < HEADER_BYTES or not said.startswith(MAGIC):
+        header = os.pread(self._file, HEADER_BYTES, 0)
+        if len(header) < HEADER_BYTES or not header.startswith(MAGIC):
             return None
-        size = int.from_bytes(said[16:18])
-        generation = int.from_bytes(said[60:64]) >> FORMAT_BITS
-        return FileHeader(generation, int.from_bytes(said[40:44]), 65_536 if size == 1 else size)
+        size = int.from_bytes(header[16:18])
+        generation = int.from_bytes(header[60:64]) >> FORMAT_BITS
+        return FileHeader(generation, int.from_bytes(header[40:44]), 65_536 if size == 1 else size)
 
     def _find_descriptors(self) -> None:
         found: dict[tuple[int, int], int] = {}
@@ -395,11 +395,11 @@ class TamperDetector:
 
 def read_note(lock: int, kind: bytes, known: tuple[int, int]) -> bytes | None:
     """Read the note of this kind in a lock file, if it belongs to this file. Raises `OSError`."""
-    said = os.pread(lock, MARK.size + MARK_BYTES_MAX, 0)
-    if len(said) < MARK.size:
+    content = os.pread(lock, MARK.size + MARK_BYTES_MAX, 0)
+    if len(content) < MARK.size:
         return None
-    found, device, inode, length, checksum = MARK.unpack(said[: MARK.size])
-    mark = said[MARK.size : MARK.size + length]
+    found, device, inode, length, checksum = MARK.unpack(content[: MARK.size])
+    mark = content[MARK.size : MARK.size + length]
     if found != kind or (device, inode) != known or zlib.crc32(mark) != checksum:
         return None
     return mark

@@ -290,8 +290,8 @@ class StateFile:
         except OSError as why:
             raise self.make_lock_error(why) from why
         try:
-            if (said := find_unresolved_trouble(path, lock.descriptor)) is not None:
-                raise purpose.errors.broken(f"the {purpose.name} {path} cannot be used yet: {said}")
+            if (trouble := find_unresolved_trouble(path, lock.descriptor)) is not None:
+                raise purpose.errors.broken(f"the {purpose.name} {path} cannot be used yet: {trouble}")
             connection = open_to_write(path, purpose, self._factory, self._bytes_max)
             try:
                 self.guard = FileGuard(path, purpose, lock.descriptor, connection, self.clock, lacks)

@@ -297,12 +297,12 @@ class StoreConformance:
 
     async def test_written_documents_are_there_when_the_store_is_opened_again(self, opens: OpenStore) -> None:
         async with opens() as store:
-            kept = await store.insert("saga", "kept", b"0")
-            kept = await store.replace("saga", "kept", b"1", cas=kept)
+            cas = await store.insert("saga", "kept", b"0")
+            cas = await store.replace("saga", "kept", b"1", cas=cas)
             gone = await store.insert("saga", "gone", b"0")
             await store.remove("saga", "gone", cas=gone)
         async with opens() as store:
-            assert await store.get("saga", "kept") == Document(b"1", kept)
+            assert await store.get("saga", "kept") == Document(b"1", cas)
             assert await store.get("saga", "gone") is None
 
     async def test_closing_waits_for_the_writes_under_way(self, opens: OpenStore) -> None:

@@ -15,7 +15,7 @@ from saga.engine.execution.document_updates import Marker
 from saga.engine.execution.saga_context import REMEMBERED
 from saga.errors import BreakerOpen
 from saga.progress import ids
-from saga.progress.document import RunKey, StepRecord, Transition
+from saga.progress.document import ABORT, RunKey, StepRecord, Transition
 from saga.progress.handlers import HandlerRoles
 from saga.testing.invariants import progress_checks
 from saga.testing.invariants.evidence import Evidence, ProgressLife, RecordedIntent, SagaCase, SagaCases, Violation
@@ -71,11 +71,11 @@ def _find_contradiction(life: ProgressLife) -> str | None:
 
 
 def _key_of_run(intent: RecordedIntent) -> RunKey:
-    """Return the key of the run that an intent belongs to. An intent of kind `lieu` belongs to a compensation that
+    """Return the key of the run that an intent belongs to. An intent of kind `ABORT` belongs to a compensation that
     replaces an original that can never finish. Unless it runs an abort, it repeats the calls of the original run and
     has its key.
     """
-    kind = "do" if intent.kind == "lieu" and not intent.undo_with else intent.kind
+    kind = "do" if intent.kind == ABORT and not intent.undo_with else intent.kind
     return kind, intent.handler, intent.cause
 
 

@@ -38,6 +38,7 @@ from saga.messaging.message_ids import id_in
 from saga.messaging.names import ARCHIVES, PROGRESS, is_dead_letter_topic
 from saga.progress import journal as written_down
 from saga.progress.document import (
+    ABORT,
     FailedAttempt,
     Intent,
     PendingMessage,
@@ -205,7 +206,7 @@ def _list_write_steps(
                 if after.n > before.n
                 else _step_of_intent(before, after, content)
             )
-            if step is not None and not any(i.kind == "lieu" for i in (*before.intents, *after.intents)):
+            if step is not None and not any(i.kind == ABORT for i in (*before.intents, *after.intents)):
                 yield replace(step, wakes=wakes)
             before = after
 

@@ -254,9 +254,9 @@ class ProcessWorld(World):
     def outcome(self, saga_id: str) -> type[Event] | None:
         for name, (declared, _) in self._employed.items():
             content = self._shared.get(name, PROGRESS, progress_key(name, saga_id))
-            said = None if content is None else decode_progress(content).outcome
-            if said is not None:
-                return list_outcomes(declared)[said]
+            result = None if content is None else decode_progress(content).outcome
+            if result is not None:
+                return list_outcomes(declared)[result]
         return None
 
     def always(self, what: str, holds: Callable[[], bool]) -> None:
@@ -326,10 +326,10 @@ class ProcessWorld(World):
 
     def _publish_pending(self) -> None:
         if self._pending:
-            said, self._pending = self._pending, []
-            self._shared.publish(said, tuple(self._topics.values()))
-            self._published += [each for each in said if isinstance(each, Outgoing)]
-            self._changed += [each for each in said if isinstance(each, ServiceWrite)]
+            batch, self._pending = self._pending, []
+            self._shared.publish(batch, tuple(self._topics.values()))
+            self._published += [each for each in batch if isinstance(each, Outgoing)]
+            self._changed += [each for each in batch if isinstance(each, ServiceWrite)]
             self._accidents.begin()
 
     def _publish_again(self, chance: Random) -> None:

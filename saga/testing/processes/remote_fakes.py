@@ -176,19 +176,19 @@ def make_remote_fake(gives: type, number: int, calls: Mapping[str, CallLimits | 
     return kind()
 
 
-def _limits_of(said: CallLimits | None, made: Mapping[str, Callable[..., Any]]) -> Limits | None:
+def _limits_of(limits: CallLimits | None, made: Mapping[str, Callable[..., Any]]) -> Limits | None:
     """Return the limits of a method of the remote fake.
 
     `made`: all methods of the remote fake, by name. One of them may be the fallback of another.
     """
-    if said is None:
+    if limits is None:
         return None
     return Limits(
-        call=said.call,
-        timeout_s=said.timeout_s,
-        at_once_max=said.at_once_max,
-        rate_per_s=said.rate_per_s,
-        fallback=said.remembered if said.instead is None else made.get(said.instead),
+        call=limits.call,
+        timeout_s=limits.timeout_s,
+        at_once_max=limits.at_once_max,
+        rate_per_s=limits.rate_per_s,
+        fallback=limits.remembered if limits.instead is None else made.get(limits.instead),
     )
 
 

@@ -193,12 +193,12 @@ class SharedServers(SharedFiles):
                 await self._store.insert(collections[type(document)], key, msgspec.json.encode(document))
                 self._inserted.append((collections[type(document)], key))
 
-    async def _publish(self, said: Sequence[Outgoing | ServiceWrite], topics: Sequence[Topic]) -> None:
+    async def _publish(self, batch: Sequence[Outgoing | ServiceWrite], topics: Sequence[Topic]) -> None:
         while True:
             try:
                 await self._create_topics(topics)
-                await self._check_sagas_are_new(said)
-                await super()._publish(said, topics)
+                await self._check_sagas_are_new(batch)
+                await super()._publish(batch, topics)
             except BrokerUnavailable:
                 await self._clock.sleep(AGAIN_S)
             else:
@@ -217,13 +217,13 @@ class SharedServers(SharedFiles):
             self._created |= names
         await self._broker.ensure_topics(topics)
 
-    async def _check_sagas_are_new(self, said: Sequence[Outgoing | ServiceWrite]) -> None:
+    async def _check_sagas_are_new(self, batch: Sequence[Outgoing | ServiceWrite]) -> None:
         """Check that no service has a progress of these sagas from before this world, if the servers outlive it. Raises
         `SagaError` otherwise.
         """
         if not self._servers.aside.outlives_world:
             return
-        keys = {each.key.decode() for each in said if isinstance(each, Outgoing) and each.key} - self._sagas
+        keys = {each.key.decode() for each in batch if isinstance(each, Outgoing) and each.key} - self._sagas
         for key in sorted(keys):
             for service in self._reads:
                 if await self._store.get(PROGRESS, progress_key(service, key)) is not None:

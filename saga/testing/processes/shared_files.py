@@ -141,18 +141,18 @@ class SharedFiles:
                 if type(document) in collections:
                     await store.insert(collections[type(document)], key, msgspec.json.encode(document))
 
-    def publish(self, said: "Sequence[Outgoing | ServiceWrite]", topics: Sequence[Topic] = ()) -> None:
+    def publish(self, batch: "Sequence[Outgoing | ServiceWrite]", topics: Sequence[Topic] = ()) -> None:
         """Begin to publish records and to write documents, in this order. `topics`: topics to create if they do not
         exist.
 
         The work proceeds later, during `wait`. It may need a lock that a frozen process holds, and only the world can
         thaw that process.
         """
-        self._publishing.append(self._runner.get_loop().create_task(self._publish(said, topics)))
+        self._publishing.append(self._runner.get_loop().create_task(self._publish(batch, topics)))
 
-    async def _publish(self, said: "Sequence[Outgoing | ServiceWrite]", topics: Sequence[Topic]) -> None:
+    async def _publish(self, batch: "Sequence[Outgoing | ServiceWrite]", topics: Sequence[Topic]) -> None:
         await self._broker.ensure_topics(topics)
-        for kind, group in groupby(said, type):
+        for kind, group in groupby(batch, type):
             if kind is ServiceWrite:
                 for service, written in (each for each in group if isinstance(each, ServiceWrite)):
                     await self._write(service, written)

@@ -264,8 +264,8 @@ class SimulatedMember:
             self.enter()
             return
         await self._look_at_logs()
-        held = self._group.owned_by(self._id)
-        self._lose([p for p in self._at if p not in held])
+        owned = self._group.owned_by(self._id)
+        self._lose([p for p in self._at if p not in owned])
         wanted = self._group.assigned_to(self._id)
         if leaving := [p for p in self._at if p not in set(wanted)]:
             await self._revoke(leaving)
@@ -464,7 +464,7 @@ class SimulatedBroker:
             case "recreated topic":
                 later(
                     LOOK_S * draws[2],
-                    lambda: self.cluster.recreate(chosen.topic, kept=not is_timer_topic(chosen.topic)),
+                    lambda: self.cluster.recreate(chosen.topic, republish=not is_timer_topic(chosen.topic)),
                 )
             case "newer schema" | "poison":
                 self.cluster.spoiled.add(chosen.key.decode())

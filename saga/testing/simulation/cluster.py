@@ -226,17 +226,17 @@ class Cluster:
         """Return the id of a topic's log."""
         return self._logs(topic)[0].id
 
-    def recreate(self, topic: str, *, kept: bool) -> None:
+    def recreate(self, topic: str, *, republish: bool) -> None:
         """Delete a topic and create it again.
 
-        `kept`: True to publish again the records that some group has not finished. Then no record is lost, but the same
-        records have other offsets.
+        `republish`: True to publish again the records that some group has not finished. Then no record is lost, but
+        their offsets change.
         """
         old, new = self._logs(topic), self._create_logs(topic, len(self._logs(topic)))
         self.topics[topic] = new
         self.broken = {partition: at for partition, at in self.broken.items() if partition.topic != topic}
         now_s = asyncio.get_running_loop().time()
-        for number, log in enumerate(old if kept else ()):
+        for number, log in enumerate(old if republish else ()):
             for record in log.records[self._find_finished_offset(Partition(topic, number), log) :]:
                 self._append(new[number], record, now_s)
         for group in self.groups.values():

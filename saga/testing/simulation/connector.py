@@ -44,21 +44,21 @@ class ConnectorRecord(Struct, frozen=True, kw_only=True):
 
     def encode_raw(self) -> bytes:
         """Encode the record as `RawJsonWithMetadataSourceHandler` does."""
-        told = self._metadata()
+        value = self._metadata()
         if self.content is not None:
-            told["content"] = Raw(self.content)
-        return msgspec.json.encode(told)
+            value["content"] = Raw(self.content)
+        return msgspec.json.encode(value)
 
     def encode_default(self, *, enveloped: bool) -> bytes:
         """Encode the record as `DefaultSchemaSourceHandler` does with `JsonConverter`.
 
         `enveloped`: whether the JSON contains the schema, as with `schemas.enable`.
         """
-        told = self._metadata()
-        told["content"] = None if self.content is None else b64encode(self.content).decode()
+        value = self._metadata()
+        value["content"] = None if self.content is None else b64encode(self.content).decode()
         if not enveloped:
-            return msgspec.json.encode(told)
-        return msgspec.json.encode({"schema": {"type": "struct", "name": "com.couchbase.DcpMessage"}, "payload": told})
+            return msgspec.json.encode(value)
+        return msgspec.json.encode({"schema": {"type": "struct", "name": "com.couchbase.DcpMessage"}, "payload": value})
 
     def _metadata(self) -> dict[str, object]:
         event = "mutation" if self.content is not None else "expiration" if self.expired else "deletion"
@@ -138,13 +138,13 @@ class SimulatedConnector:
         while await self._has_news(position, stop):
             await clock.sleep(LAG_S_MAX * clock.chance() ** 4)
             try:
-                told, position = await self._read(process, position)
+                records, position = await self._read(process, position)
             except StoreUnavailable:
                 await clock.sleep(AGAIN_S)
                 continue
-            while told:
+            while records:
                 try:
-                    await broker.publish(told)
+                    await broker.publish(records)
                 except (
                     BrokerUnavailable
                 ):  # retry the same records: reading again could merge changes of which some may already be published
@@ -182,8 +182,8 @@ class SimulatedConnector:
             end = ahead[int(len(ahead) * draws[2])].number
             newest = {each.where: each for each in ahead if each.number <= end}
             self._mutations = [e for e in self._mutations if not after < e.number <= end or newest[e.where] is e]
-            told = sorted(newest.values(), key=lambda each: each.number)
-            return [self._record(each) for each in told if each.made.collection in self.collections], end
+            mutations = sorted(newest.values(), key=lambda each: each.number)
+            return [self._record(each) for each in mutations if each.made.collection in self.collections], end
 
         topics = tuple(change_topic(self._service, collection) for collection in sorted(self.collections))
         where = f"changes of {self._service}"
@@ -198,14 +198,14 @@ class SimulatedConnector:
 
         await self._network.ask(process, self._own, "commit", f"position of {process.name}", (), land)
 
-    def _record(self, kept: LoggedMutation) -> Outgoing:
-        made = kept.made
+    def _record(self, mutation: LoggedMutation) -> Outgoing:
+        made = mutation.made
         topic = change_topic(self._service, made.collection)
         record = ConnectorRecord(
             key=made.key,
-            cas=(BEGINNING_MS + int(kept.time_s * 1000)) * 1_000_000 + kept.number,
-            number=kept.number,
-            revision=kept.revision,
+            cas=(BEGINNING_MS + int(mutation.time_s * 1000)) * 1_000_000 + mutation.number,
+            number=mutation.number,
+            revision=mutation.revision,
             content=made.after,
             expired=made.kind == "expiry",
         )

@@ -23,7 +23,7 @@ class SimulatedKeys:
 
     async def get_key(self, name: str) -> SubjectKey | None:
         if name not in self._known:
-            raise KeyMissing(f"nobody in this world has sealed anything with {name}")
+            raise KeyMissing(f"no value in this world is encrypted with {name}")
         return self._known[name]
 
     def forget(self, subject: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from saga.errors import SagaError
 from saga.messaging.names import PROGRESS
-from saga.progress.document import Intent, SagaProgress, decode_progress, decode_transition
+from saga.progress.document import ABORT, Intent, SagaProgress, decode_progress, decode_transition
 from saga.support.printable import count_noun
 from saga.telemetry.events import (
     BreakerTurned,
@@ -191,7 +191,7 @@ def _describe_write(
         yield f"{saga}: {entry.handler}({entry.type}) {entry.outcome}{reason}{emits}"
     if after.n == before.n:
         for intent in after.intents:
-            if intent not in before.intents and intent.kind == "lieu":
+            if intent not in before.intents and intent.kind == ABORT:
                 yield f"{saga}: {intent.handler} is dead: what it did is put right, or shown to a person"
             elif intent not in before.intents and intent.begins is not None:
                 yield f"{saga}: {_name_of_run(world, service, intent)} begins {intent.begins.kind} {intent.begins.name}"

@@ -22,8 +22,8 @@ from saga.testing.world import DocumentWrite
 Scenario: TypeAlias = Callable[[SimulatedWorld], None]
 Line: TypeAlias = OperationRecord | InjectedFault | TraceNote
 ELSEWHERE = (
-    "something in a service, its fakes or the test takes its answer from elsewhere: a global that the test does not "
-    "make anew, the order of a set, an id() or a hash()"
+    "something in a service, its fakes or the test depends on more than the seed: a global that the test does not "
+    "create again, the order of a set, an id() or a hash()"
 )
 FAILURES: tuple[type[BaseException], ...] = (Exception,)
 

@@ -188,8 +188,8 @@ class SimulatedWorld(World):
         collection = next((k.collection for k in declared.documents if k.kind is kind), None)
         if collection is None:
             raise SagaError(f"{declared.name!r} declares no document {kind.__name__}")
-        kept = self.workers.disks[declared.name].find(collection, key, self._loop.time())
-        return None if kept is None else as_kind(kept.content, kind)
+        entry = self.workers.disks[declared.name].find(collection, key, self._loop.time())
+        return None if entry is None else as_kind(entry.content, kind)
 
     def publish(self, *events: Event, principal: str | None = None) -> None:
         for event in events:

@@ -67,11 +67,11 @@ class Disk:
     _cas: int = 0
 
     def find(self, collection: str, key: str, now_s: float) -> StoredDocument | None:
-        kept = self.documents.get((collection, key))
-        if kept is not None and kept.expires_s is not None and now_s >= kept.expires_s:
+        entry = self.documents.get((collection, key))
+        if entry is not None and entry.expires_s is not None and now_s >= entry.expires_s:
             self._drop("expiry", collection, key)
             return None
-        return kept
+        return entry
 
     def put(self, collection: str, key: str, content: bytes, expires_s: float | None) -> int:
         """Write a document. Raises `TooLarge` if it exceeds `document_bytes_max`."""
@@ -93,11 +93,11 @@ class Disk:
         """Write or remove a document like a program that does not use the toolkit. Markers are kept, and removing an
         absent document does nothing.
         """
-        kept = self.find(collection, key, now_s)
+        entry = self.find(collection, key, now_s)
         if content is not None:
-            content = content if kept is None else keep_markers(kept.content, content)
+            content = content if entry is None else keep_markers(entry.content, content)
             self.put(collection, key, content, None if expires is None else now_s + expires.total_seconds())
-        elif kept is not None:
+        elif entry is not None:
             self.remove(collection, key)
 
     def remove(self, collection: str, key: str) -> None:
@@ -105,8 +105,8 @@ class Disk:
         self._drop("delete", collection, key)
 
     def _drop(self, kind: Literal["delete", "expiry"], collection: str, key: str) -> None:
-        kept = self.documents.pop((collection, key))
-        self._notify(Mutation(kind, collection, key, kept.cas, kept.content, None))
+        entry = self.documents.pop((collection, key))
+        self._notify(Mutation(kind, collection, key, entry.cas, entry.content, None))
 
     def _notify(self, mutation: Mutation) -> None:
         for tell in self.listeners:
@@ -144,8 +144,8 @@ class SimulatedStore:
 
     async def get(self, collection: str, key: str) -> Document | None:
         def land(*_: object) -> Document | None:
-            kept = self._disk.find(collection, key, _now_s())
-            return None if kept is None else Document(kept.content, kept.cas)
+            entry = self._disk.find(collection, key, _now_s())
+            return None if entry is None else Document(entry.content, entry.cas)
 
         document: Document | None = await self._ask("get", collection, key, land)
         return document
@@ -174,9 +174,9 @@ class SimulatedStore:
         _check(expiry_s)
 
         def land(*_: object) -> int:
-            kept = self._of(collection, key, cas)
+            entry = self._of(collection, key, cas)
             if keep_expiry:
-                return self._disk.put(collection, key, content, kept.expires_s)
+                return self._disk.put(collection, key, content, entry.expires_s)
             return self._disk.put(collection, key, content, None if expiry_s is None else _now_s() + expiry_s)
 
         new: int = await self._ask("replace", collection, key, land)
@@ -191,16 +191,16 @@ class SimulatedStore:
 
     async def scan(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, Document]]:
         for there, key in sorted(self._disk.documents):
-            kept = self._disk.find(there, key, _now_s()) if there == collection and key.startswith(prefix) else None
-            if kept is not None:
-                yield key, Document(kept.content, kept.cas)
+            entry = self._disk.find(there, key, _now_s()) if there == collection and key.startswith(prefix) else None
+            if entry is not None:
+                yield key, Document(entry.content, entry.cas)
 
     def _of(self, collection: str, key: str, cas: int) -> StoredDocument:
         """Return the document if its current version has this `cas`. Raises `Conflict` otherwise."""
-        kept = self._disk.find(collection, key, _now_s())
-        if kept is None or kept.cas != cas:
+        entry = self._disk.find(collection, key, _now_s())
+        if entry is None or entry.cas != cas:
             raise Conflict(f"{key!r} in {collection!r} is another version by now")
-        return kept
+        return entry
 
     def _ask(self, what: OperationKind, collection: str, key: str, land: Effect) -> "Future[Any]":
         if not self._open:
@@ -241,9 +241,9 @@ class RecordedChanges:
         self.recorded.setdefault(service, [])
         for collection in sorted(set(collections) - before) if from_beginning else ():
             for there, key in list(self._disk.documents):
-                kept = self._disk.find(there, key, self._now_s()) if there == collection else None
-                if kept is not None:
-                    self._add(service, Mutation("insert", collection, key, kept.cas, None, kept.content))
+                entry = self._disk.find(there, key, self._now_s()) if there == collection else None
+                if entry is not None:
+                    self._add(service, Mutation("insert", collection, key, entry.cas, None, entry.content))
         self.watched[service] = before | set(collections)
 
     def unwatch(self, service: str, collections: Collection[str]) -> None:

@@ -301,15 +301,15 @@ class Workers(Disruptions):
         draws = self._chance.draw_four(f"{name} {accident} at {self._loop.time()}")
         match accident:
             case "crash":
-                told = f"{name} dies"
+                what = f"{name} dies"
                 self.crash(process, 0.05 + RESTART_S * draws[3])
             case "freeze":
                 time_s = 0.05 + 30 * draws[2] ** 2
-                told = f"{name} stands still for {time_s:.1f} s"
+                what = f"{name} stands still for {time_s:.1f} s"
                 self.freeze(process, time_s)
             case "rebalance":
-                told = self.rebalance(process, draws)
-        self._network.note(name, f"*** {told} ***")
+                what = self.rebalance(process, draws)
+        self._network.note(name, f"*** {what} ***")
 
     def crash(self, process: Process, after_s: float) -> None:
         life = self._lives[process.name]

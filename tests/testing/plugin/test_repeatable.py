@@ -53,7 +53,7 @@ def test_a_fake_that_asks_a_global_is_noticed_with_the_place_where_the_runs_part
     text = str(raised.value)
     assert "ring" in text
     assert "ConnectionError" in text
-    assert "a global that the test does not make anew" in text
+    assert "a global that the test does not create again" in text
 
 
 def test_a_run_that_is_the_same_each_time_is_fine() -> None:

@@ -67,7 +67,7 @@ class TestSimulatedBroker(BrokerConformance):
     @pytest.fixture
     def recreate(self, cluster: Cluster) -> Recreate:
         async def recreated(topic: str, partitions: int) -> None:
-            cluster.recreate(topic, kept=False)
+            cluster.recreate(topic, republish=False)
 
         return recreated
 

@@ -19,7 +19,7 @@ showLocalTimes(document);
 document.getElementById("zone").textContent =
   `Times are in your time zone, ${Intl.DateTimeFormat().resolvedOptions().timeZone}. Point at a time to see it in UTC.`;
 
-// "/" goes to the search of sagas, as long as nobody writes elsewhere.
+// "/" goes to the search of sagas, unless the focus is in a text field.
 document.addEventListener("keydown", (event) => {
   const writes = event.target instanceof Element && event.target.closest("input, select, textarea");
   if (event.key !== "/" || writes || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -27,7 +27,7 @@ document.addEventListener("keydown", (event) => {
   document.getElementById("find").focus();
 });
 
-// What is live is asked for again, unless somebody is at it: a marked box, an open part or the focus would be lost.
+// Live parts are loaded again, unless the reader uses them: a marked box, an open part or the focus would be lost.
 function busy(live) {
   return (
     document.hidden ||
