@@ -13,6 +13,7 @@ SagaError                    what happened, where, and what to do next
 |  +- UpcasterFailed         an upcaster of this service failed on it: replay it once that is fixed
 +- SchemaUnasked             a schema registry has to be asked first; the message is retried after that
 +- Permanent                 a handler that can never succeed on this input: dead letter at once
+|  +- ReturnNotAllowed       it returned what its annotation does not allow: fix the code, then replay
 +- NewerHandler              the run began under a newer version of its handler: parked and retried
 +- KeyMissing                the key of an encrypted text is not available here: parked and retried
 +- BreakerOpen               a call was not made because earlier ones failed: retry later, or handle it otherwise
@@ -106,6 +107,14 @@ class SchemaUnasked(SagaError):
 
 class Permanent(SagaError):
     """Failure of a handler that can never succeed on this input, however often it is retried."""
+
+
+class ReturnNotAllowed(Permanent):
+    """A handler, compensation or deadline returned something that its return annotation does not allow. Nothing of it
+    is emitted.
+
+    A test world fails on it. A type checker finds it before.
+    """
 
 
 class BreakerOpen(SagaError):

@@ -11,7 +11,7 @@ from types import CodeType, FunctionType
 from typing import Any, Literal, TypeAlias, cast
 
 from saga.declarations.annotations import EitherShape, OneEvent, ReturnShape, any_number_of, describe_returned
-from saga.errors import Permanent
+from saga.errors import ReturnNotAllowed
 from saga.messages import Event
 from saga.policies.breaker import Breaker
 from saga.policies.retry import FailureRule, Retry
@@ -121,32 +121,31 @@ class Reaction:
         return (*self.taken_events, *self.unless)
 
     def events_of(self, returned: object) -> tuple[Event, ...]:
-        """Return the events in a returned value, in order. Raises `Permanent` if the return annotation does not allow
-        the value.
+        """Return the events in a returned value, in order. Raises `ReturnNotAllowed` if the return annotation does
+        not allow the value.
         """
         if type(returned) in self._alone:
             return (returned,)  # type: ignore[return-value] # all of `_alone` are event classes
         assert self.shape is not None
         found = self.shape.fit(returned)
         if found is None:
-            raise Permanent(
+            raise ReturnNotAllowed(
                 f"{self.service}.{self.name} returned {describe_returned(returned)}, which its return annotation does "
-                "not "
-                f"allow: return {_names(self.emits)} as it says, or mend the annotation"
+                f"not allow: return {_names(self.emits)} as it says, or mend the annotation"
             )
         if self.may_wait:
             return tuple([each for each in found if isinstance(each, Event)])
         return cast("tuple[Event, ...]", found)
 
     def wait_of(self, returned: object) -> Later[Event | None] | None:
-        """Return the `Later` in a returned value; `None` if there is none, so the run has ended. Raises `Permanent` if
-        there are two."""
+        """Return the `Later` in a returned value; `None` if there is none, so the run has ended. Raises
+        `ReturnNotAllowed` if there are two."""
         if not self.may_wait or type(returned) in self._alone:
             return None
         assert self.shape is not None
         waits = [each for each in self.shape.fit(returned) or () if isinstance(each, Later)]
         if len(waits) > 1:
-            raise Permanent(
+            raise ReturnNotAllowed(
                 f"{self.service}.{self.name} returned {len(waits)} times Later: it goes on once, so return one"
             )
         return waits[0] if waits else None

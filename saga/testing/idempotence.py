@@ -53,7 +53,7 @@ from saga.service import Service
 from saga.store.port import Document, Store
 from saga.support.clock import SystemClock
 from saga.support.settings import OPEN_S_MAX
-from saga.testing.broken_fakes import MISTAKES, describe_mistake
+from saga.testing.code_mistakes import MISTAKES, describe_mistake
 from saga.testing.invariants.rerun import RerunComplete, RerunStore
 from saga.testing.trials import TrialClock, make_arriving_event, make_timer, retry_at_once, trial_ports
 from saga.testing.world import NO_DOCUMENTS, check_fakes

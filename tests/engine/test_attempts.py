@@ -248,7 +248,7 @@ async def test_an_event_that_breaks_the_declaration_is_a_dead_letter_at_once(tmp
         await place.at_rest(payment)
         ((_, headers),) = await place.dead(payment)
         assert headers["dead_reason"].startswith(
-            "Permanent: payment.reserve returned None, which its return annotation"
+            "ReturnNotAllowed: payment.reserve returned None, which its return annotation"
         )
         assert (headers["dead_remedy"], headers["dead_attempts"]) == ("mend the handler", "1")
 

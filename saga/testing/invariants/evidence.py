@@ -40,6 +40,7 @@ Invariant = Literal[
     "in order",
     "once",
     "documents",
+    "as annotated",
     "rerun",
 ]
 """Names of the kit's invariants. A violation contains the name of the invariant that it breaks."""
@@ -100,6 +101,14 @@ class Violation:
     def __str__(self) -> str:
         where = " ".join(f"{name} {value!r}" for name, value in (("saga", self.saga), ("in", self.service)) if value)
         return f"{self.invariant}: {where + ': ' if where else ''}{self.what}"
+
+
+class CheckFailed(AssertionError):
+    """Raised when an invariant does not hold."""
+
+    def __init__(self, invariant: str, what: str, saga: str | None = None) -> None:
+        super().__init__(f"{invariant}: {what}")
+        self.invariant, self.saga = invariant, saga
 
 
 # ---------------------------------------------------------------- the life of one progress

@@ -23,9 +23,10 @@ from saga.telemetry.events import (
     Unavailable,
 )
 from saga.testing.fault_plans import APPLICATION, Schedule
+from saga.testing.invariants.evidence import CheckFailed
 from saga.testing.simulation.network import InjectedFault, OperationRecord, TraceNote
 from saga.testing.simulation.runs import FailedScenario, Run, Tally
-from saga.testing.simulation.simulated_world import CheckFailed, SimulatedWorld
+from saga.testing.simulation.simulated_world import SimulatedWorld
 from saga.testing.world import DocumentWrite
 
 DEAD_MAX, REASON_MAX = 3, 160

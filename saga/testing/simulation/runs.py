@@ -15,8 +15,9 @@ from saga.progress.decisions import TOO_OLD
 from saga.telemetry.events import DeadLettered
 from saga.testing.decorators import Crashes, Mode, Replayed, Seeds
 from saga.testing.fault_plans import APPLICATION, POSSIBLE, FaultPlan, Operation, PlannedFault, Schedule
+from saga.testing.invariants.evidence import CheckFailed
 from saga.testing.simulation.network import InjectedFault, OperationRecord, TraceNote
-from saga.testing.simulation.simulated_world import CheckFailed, SimulatedWorld
+from saga.testing.simulation.simulated_world import SimulatedWorld
 from saga.testing.world import DocumentWrite
 
 Scenario: TypeAlias = Callable[[SimulatedWorld], None]

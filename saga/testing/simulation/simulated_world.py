@@ -26,7 +26,7 @@ from saga.progress.document import SagaProgress, decode_progress, progress_key
 from saga.service import Service
 from saga.testing.fault_plans import APPLICATION, Chance, FaultPlan, Schedule
 from saga.testing.invariants.checks import find_violations
-from saga.testing.invariants.evidence import Evidence
+from saga.testing.invariants.evidence import CheckFailed, Evidence
 from saga.testing.invariants.rerun import find_rerun_differences
 from saga.testing.simulation.broker import SimulatedBroker
 from saga.testing.simulation.cluster import Cluster
@@ -54,14 +54,6 @@ class AlwaysCheck:
 
     what: str
     holds: Callable[[], bool]
-
-
-class CheckFailed(AssertionError):
-    """Raised when an invariant does not hold."""
-
-    def __init__(self, invariant: str, what: str, saga: str | None = None) -> None:
-        super().__init__(f"{invariant}: {what}")
-        self.invariant, self.saga = invariant, saga
 
 
 class _PublishedEvent(NamedTuple):

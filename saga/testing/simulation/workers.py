@@ -23,9 +23,9 @@ from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
 from saga.progress.overflow import parse_saga
 from saga.telemetry.events import Assigned, Handled, Revoked, Started, StepDone, Stopped, TelemetryEvent
-from saga.testing.broken_fakes import MISTAKES, describe_mistake
+from saga.testing.code_mistakes import MISTAKES, describe_mistake, find_wrong_return
 from saga.testing.fault_plans import Chance, OperationKind
-from saga.testing.invariants.evidence import Evidence, ServiceEvidence
+from saga.testing.invariants.evidence import CheckFailed, Evidence, ServiceEvidence
 from saga.testing.simulation.broker import SimulatedBroker
 from saga.testing.simulation.cluster import Cluster
 from saga.testing.simulation.connector import TAKEN_OVER_S, SimulatedConnector
@@ -93,7 +93,8 @@ class Workers(Disruptions):
     ) -> None:
         """Create an empty set of workers.
 
-        `failed`: called with the error if a worker ends with one, which must not happen.
+        `failed`: function called with the error when a worker ends with one, or when a handler returned what its
+        annotation does not allow; the world ends then.
         """
         self.disks: dict[str, Disk] = {}
         self.uses_connectors = False
@@ -260,8 +261,11 @@ class Workers(Disruptions):
         self._network.later(after_s, begin)
 
     def _report(self, process: Process, moment: TelemetryEvent) -> None:
-        if not isinstance(moment, EVERYDAY) and not self._loop.is_closed():
-            self._network.trace.lines.append(TraceNote(self._loop.time(), process.name, "", moment))
+        if isinstance(moment, EVERYDAY) or self._loop.is_closed():
+            return
+        self._network.trace.lines.append(TraceNote(self._loop.time(), process.name, "", moment))
+        if (wrong := find_wrong_return(moment)) is not None:
+            self._failed(CheckFailed(wrong.invariant, wrong.what, wrong.saga))
 
     def _call_external(self, process: Process, step: ExternalCall) -> Awaitable[Any]:
         """Make the call of a step. The call continues even if the calling process dies."""
