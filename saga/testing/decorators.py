@@ -20,6 +20,8 @@ class Seeds:
 
     count: int
     faults: Faults
+    unreached: tuple[Callable[..., object], ...] | None = None
+    """Handlers that need not run; any other one that no run has reached fails the test. `None`: none fails it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +44,23 @@ class Replayed:
 Mode: TypeAlias = Seeds | Crashes | Replayed
 
 
-def simulate(*, seeds: int, faults: Faults = Faults()) -> Callable[[_Scenario], _Scenario]:  # noqa: B008 - a frozen value
+def simulate(
+    *,
+    seeds: int,
+    faults: Faults = Faults(),  # noqa: B008 - a frozen value
+    unreached: Sequence[Callable[..., object]] | None = None,
+) -> Callable[[_Scenario], _Scenario]:
     """Run the test once for each of `seeds` seeds, with these faults (none by default). The option `--saga-seed=N` runs
-    only that seed.
+    one seed alone.
+
+    The line about the test in pytest's output names the handlers, compensations and deadlines that no run has reached.
+    `unreached`: let the test fail for them, except for those in this list, which need not run. So `unreached=[]` asks
+    for all handlers of the services in the world. With fewer seeds than here nothing fails.
     """
     if seeds < 1:
         raise SagaError(f"simulate(seeds={seeds}): at least one")
-    return lambda scenario: _mark(scenario, Seeds(seeds, faults))
+    allowed = None if unreached is None else tuple(unreached)
+    return lambda scenario: _mark(scenario, Seeds(seeds, faults, allowed))
 
 
 @overload

@@ -54,6 +54,7 @@ from saga.store.port import Document, Store
 from saga.support.clock import SystemClock
 from saga.support.settings import OPEN_S_MAX
 from saga.testing.code_mistakes import MISTAKES, describe_mistake
+from saga.testing.invariants.evidence import is_completed_run
 from saga.testing.invariants.rerun import RerunComplete, RerunStore
 from saga.testing.trials import TrialClock, make_arriving_event, make_timer, retry_at_once, trial_ports
 from saga.testing.world import NO_DOCUMENTS, check_fakes
@@ -359,7 +360,6 @@ def _describe_answer(call: StepRecord) -> str:
     return f"{call.answer or ''}{call.claim or bytes(call.value).decode()}"
 
 
-_RUN = ("handled", "compensated")
 _TURNS_MAX = 5
 """Maximum number of turns after each arrival of a script, because a suspended run may never end."""
 APART_S = 0.002
@@ -441,7 +441,7 @@ async def _check_script(runs: "_ScriptRuns", script: Script) -> str | None:
     if not script.arrivals:
         return "it waits for an event of this service that no other handler here emits"
     await runs.run(script)
-    if not any(e.handler == name and _has_run(e) for e in runs.entries()):
+    if not any(e.handler == name and is_completed_run(e.outcome, e.reason) for e in runs.entries()):
         return "; ".join([*runs.mistakes, _explain_no_run(script, runs.entries())])
     mine = [number for number, write in enumerate(runs.writes) if write.made.handler == name]
     for count, number in enumerate(mine, 1):
@@ -453,10 +453,6 @@ async def _check_script(runs: "_ScriptRuns", script: Script) -> str | None:
     when = f"when {last} came once more, to a worker with an old progress in its cache"
     await runs.rerun_on_old(script, len(runs.writes), 0, when)
     return None
-
-
-def _has_run(entry: Transition) -> bool:
-    return entry.outcome == "later" or (entry.outcome in _RUN and entry.reason is None)
 
 
 def _explain_no_run(script: Script, seen: Sequence[Transition]) -> str:

@@ -96,8 +96,8 @@ def run_test(item: pytest.Function) -> bool | None:
     if mode is None:
         return _run_once(item, given, world)
     _check_fixtures(item, given)
-    if isinstance(mode, Seeds) and config.getoption("--saga-seeds"):
-        mode = replace(mode, count=config.getoption("--saga-seeds"))
+    if isinstance(mode, Seeds) and (count := config.getoption("--saga-seeds")):
+        mode = replace(mode, count=count, unreached=mode.unreached if count >= mode.count else None)
     scenario = functools.partial(_call_test, item.obj, given)
     if not _is_simulated(config):
         return _run_processes(item, scenario, mode)

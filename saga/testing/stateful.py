@@ -26,12 +26,11 @@ from saga.messages import Event
 from saga.service import Service
 from saga.telemetry.events import DeadLettered
 from saga.testing.fault_plans import KINDS, POSSIBLE, VARIANTS, FaultKind, Faults, Operation, PlannedFault, faults
-from saga.testing.invariants.evidence import CheckFailed
 from saga.testing.simulation.network import TraceNote
 from saga.testing.simulation.reports import timeline
 from saga.testing.simulation.simulated_world import WORKERS, SimulatedWorld
 from saga.testing.simulation.workers import Accident
-from saga.testing.world import NO_DOCUMENTS
+from saga.testing.world import NO_DOCUMENTS, CheckFailed
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -97,6 +97,14 @@ def _find_collection(service: "Service[DataclassInstance | None]", kind: type) -
     return collection
 
 
+class CheckFailed(AssertionError):
+    """Raised when an invariant does not hold."""
+
+    def __init__(self, invariant: str, what: str, saga: str | None = None) -> None:
+        super().__init__(f"{invariant}: {what}")
+        self.invariant, self.saga = invariant, saga
+
+
 class World(ABC):
     """A test world, available as a pytest fixture: several services on the real runtime, with injected faults.
 

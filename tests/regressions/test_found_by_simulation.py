@@ -18,9 +18,9 @@ from saga.progress.handlers import CompensationRole, HandlerRoles
 from saga.progress.journal import TransitionDetails, WriteContext
 from saga.testing import World, faults, simulate, trial
 from saga.testing.fault_plans import Chance, Faults, RandomPlan
-from saga.testing.invariants.evidence import CheckFailed
 from saga.testing.simulation.reports import timeline
 from saga.testing.simulation.simulated_world import SimulatedWorld
+from saga.testing.world import CheckFailed
 from services.payment.events import OrderPlaced
 from tests.engine.real_worker import an_order
 from tests.mutants.events import Kneaded, MenuChosen, PartyCalledOff, PartyPlanned, PartyWithdrawn, Tasted

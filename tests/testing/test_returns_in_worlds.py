@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from saga import Service
-from saga.testing.invariants.evidence import CheckFailed
 from saga.testing.simulation.simulated_world import SimulatedWorld
+from saga.testing.world import CheckFailed
 from services.order.events import OrderCancelled, OrderPlaced
 from services.payment.events import OrderCancelled as Cancelled
 from services.payment.events import OrderPlaced as Placed

@@ -103,12 +103,9 @@ class Violation:
         return f"{self.invariant}: {where + ': ' if where else ''}{self.what}"
 
 
-class CheckFailed(AssertionError):
-    """Raised when an invariant does not hold."""
-
-    def __init__(self, invariant: str, what: str, saga: str | None = None) -> None:
-        super().__init__(f"{invariant}: {what}")
-        self.invariant, self.saga = invariant, saga
+def is_completed_run(outcome: str, reason: str | None) -> bool:
+    """Return whether a transition with this outcome and reason ended a run, or a turn of it, without a failure."""
+    return outcome == "later" or (outcome in ("handled", "compensated") and reason is None)
 
 
 # ---------------------------------------------------------------- the life of one progress

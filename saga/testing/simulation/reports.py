@@ -23,14 +23,15 @@ from saga.telemetry.events import (
     Unavailable,
 )
 from saga.testing.fault_plans import APPLICATION, Schedule
-from saga.testing.invariants.evidence import CheckFailed
 from saga.testing.simulation.network import InjectedFault, OperationRecord, TraceNote
 from saga.testing.simulation.runs import FailedScenario, Run, Tally
 from saga.testing.simulation.simulated_world import SimulatedWorld
-from saga.testing.world import DocumentWrite
+from saga.testing.world import CheckFailed, DocumentWrite
 
 DEAD_MAX, REASON_MAX = 3, 160
 """Maximum number of dead letter reasons in a summary, and maximum length of each in characters."""
+UNREACHED_MAX = 10
+"""Maximum number of handlers in a summary that no run has reached."""
 SAGAS_MAX = 3
 """Maximum number of sagas that a timeline shows completely. If a run has more, the timeline shows only the sagas that
 the failure names.
@@ -83,6 +84,9 @@ def summary(tally: Tally) -> str:
     if tally.dead:
         text = "; ".join(f"{count:,} {reason[:REASON_MAX]}" for reason, count in tally.dead.most_common(DEAD_MAX))
         parts.append(f"{count_noun(tally.dead.total(), 'dead letter')} ({text})")
+    if tally.runs > 1 and (missed := tally.list_unreached()):
+        more = f", and {len(missed) - UNREACHED_MAX} more" if len(missed) > UNREACHED_MAX else ""
+        parts.append(f"NEVER RAN: {', '.join(missed[:UNREACHED_MAX])}{more}")
     return "; ".join(parts)
 
 

@@ -10,15 +10,16 @@ from dataclasses import dataclass, field, replace
 from traceback import extract_tb
 from typing import TypeAlias, TypeVar
 
+from saga.declarations.values import Reaction
 from saga.errors import SagaError
 from saga.progress.decisions import TOO_OLD
+from saga.support.printable import count_noun
 from saga.telemetry.events import DeadLettered
 from saga.testing.decorators import Crashes, Mode, Replayed, Seeds
 from saga.testing.fault_plans import APPLICATION, POSSIBLE, FaultPlan, Operation, PlannedFault, Schedule
-from saga.testing.invariants.evidence import CheckFailed
 from saga.testing.simulation.network import InjectedFault, OperationRecord, TraceNote
 from saga.testing.simulation.simulated_world import SimulatedWorld
-from saga.testing.world import DocumentWrite
+from saga.testing.world import CheckFailed, DocumentWrite
 
 Scenario: TypeAlias = Callable[[SimulatedWorld], None]
 Line: TypeAlias = OperationRecord | InjectedFault | TraceNote
@@ -290,12 +291,21 @@ class Tally:
     ended: bool = False
     """True if some saga has reached an outcome, or if no service emits outcomes."""
 
+    reactions: dict[str, Reaction] = field(default_factory=dict)
+    """Handlers, compensations and deadlines of all services, by label such as `payment.release`."""
+    reached: set[str] = field(default_factory=set)
+    """Labels of those that have completed a run."""
+
     mistakes: dict[str, None] = field(default_factory=dict)
     """Descriptions of the exceptions that fakes raised by mistake; see `describe_mistake`."""
 
     def add(self, done: Run) -> None:
         self.runs += 1
         self.mistakes |= done.world.workers.mistakes
+        self.reached |= done.world.workers.reached
+        for name, releases in done.world.workers.releases.items():
+            declared = (each.prepared.declared for each in releases)
+            self.reactions |= {f"{name}.{reaction.name}": reaction for each in declared for reaction in each.reactions}
         self.ended = self.ended or not done.world.emits_outcomes or any(map(done.world.outcome, done.world.sagas()))
         published = [each for n, each in enumerate(done.world.published) if n not in done.schedule.without]
         written = sum(isinstance(each, DocumentWrite) for each in published)
@@ -304,6 +314,14 @@ class Tally:
         for line in done.world.trace.lines:
             if isinstance(line, TraceNote) and isinstance(line.moment, DeadLettered):
                 self.dead[_list_dead_letter_reasons(line.moment)] += 1
+
+    def list_unreached(self, allowed: Sequence[Callable[..., object]] = ()) -> list[str]:
+        """Return the handlers that no run has reached, with their kinds, without those in `allowed`."""
+        return [
+            f"{label} ({reaction.kind})"
+            for label, reaction in self.reactions.items()
+            if label not in self.reached and reaction.function not in allowed
+        ]
 
 
 def _list_dead_letter_reasons(letter: DeadLettered) -> str:
@@ -328,7 +346,8 @@ def run_all(
 ) -> FailedScenario | None:
     """Run a scenario as its decorator prescribes, or only with these seeds. Return `None` if no run fails.
 
-    Raises `SagaError` if dead letters kept every saga from ending.
+    Raises `SagaError` if no saga ended at all and dead letters are the cause, and for handlers that no run has reached,
+    if the decorator asks for that.
     """
     for schedule in _schedules(scenario, mode, seeds, tally, care):
         careful = tally.runs < CAREFUL
@@ -346,7 +365,19 @@ def run_all(
             f"no saga ended in {tally.runs:,} runs: each stands still because of a dead letter, so nothing was tested; "
             f"most of them: {why}{mistakes}"
         )
+    if isinstance(mode, Seeds) and mode.unreached is not None and seeds is None:
+        _check_all_reached(tally, mode.unreached)
     return None
+
+
+def _check_all_reached(tally: Tally, allowed: Sequence[Callable[..., object]]) -> None:
+    """Raise `SagaError` if there are handlers that no run has reached, except for those in `allowed`."""
+    if missed := tally.list_unreached(allowed):
+        raise SagaError(
+            f"in {count_noun(tally.runs, 'run')} these handlers never ran, so the test shows nothing about them: "
+            f"{', '.join(missed)}. Publish events, or add faults, that reach them; name those that need not run: "
+            "simulate(unreached=[...])"
+        )
 
 
 def _schedules(

@@ -26,7 +26,7 @@ from saga.progress.document import SagaProgress, decode_progress, progress_key
 from saga.service import Service
 from saga.testing.fault_plans import APPLICATION, Chance, FaultPlan, Schedule
 from saga.testing.invariants.checks import find_violations
-from saga.testing.invariants.evidence import CheckFailed, Evidence
+from saga.testing.invariants.evidence import Evidence
 from saga.testing.invariants.rerun import find_rerun_differences
 from saga.testing.simulation.broker import SimulatedBroker
 from saga.testing.simulation.cluster import Cluster
@@ -34,7 +34,7 @@ from saga.testing.simulation.guard import Guard
 from saga.testing.simulation.loop import BEGINNING_MS, CURRENT, NotQuiet, Process, SimulatedLoop
 from saga.testing.simulation.network import Network, Trace
 from saga.testing.simulation.workers import Accident, Workers, collect_evidence
-from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, DocumentWrite, World, check_fakes
+from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, CheckFailed, DocumentWrite, World, check_fakes
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -25,14 +25,14 @@ from saga.progress.overflow import parse_saga
 from saga.telemetry.events import Assigned, Handled, Revoked, Started, StepDone, Stopped, TelemetryEvent
 from saga.testing.code_mistakes import MISTAKES, describe_mistake, find_wrong_return
 from saga.testing.fault_plans import Chance, OperationKind
-from saga.testing.invariants.evidence import CheckFailed, Evidence, ServiceEvidence
+from saga.testing.invariants.evidence import Evidence, ServiceEvidence, is_completed_run
 from saga.testing.simulation.broker import SimulatedBroker
 from saga.testing.simulation.cluster import Cluster
 from saga.testing.simulation.connector import TAKEN_OVER_S, SimulatedConnector
 from saga.testing.simulation.loop import CURRENT, Process, SimulatedClock, SimulatedLoop
 from saga.testing.simulation.network import RESTART_S, Backend, Disruptions, Network, TraceNote
 from saga.testing.simulation.store import ChangeRecordingStore, Disk, RecordedChanges, SimulatedStore
-from saga.testing.world import DocumentWrite
+from saga.testing.world import CheckFailed, DocumentWrite
 
 if TYPE_CHECKING:  # its library is an extra
     from saga.testing.simulation.keys import SimulatedKeys
@@ -106,7 +106,9 @@ class Workers(Disruptions):
         self._loop, self._network, self._cluster, self._chance = loop, network, cluster, chance
         self._failed = failed
         self.mistakes: dict[str, None] = {}
-        """Descriptions of the exceptions that fakes raised by mistake; see `describe_mistake`."""
+        """Descriptions of the exceptions with which fakes made handlers fail, see `describe_mistake`."""
+        self.reached: set[str] = set()
+        """Handlers, compensations and deadlines that have completed a run, such as `payment.release`."""
         self.releases: dict[str, list[DeployedRelease]] = {}
         """All releases of each service that were deployed in this world."""
         self.newest: dict[str, DeployedRelease] = {}
@@ -261,6 +263,9 @@ class Workers(Disruptions):
         self._network.later(after_s, begin)
 
     def _report(self, process: Process, moment: TelemetryEvent) -> None:
+        if isinstance(moment, Handled):
+            completed = [name for name, outcome, reason in moment.outcomes if is_completed_run(outcome, reason)]
+            self.reached.update(f"{process.service}.{name}" for name in completed)
         if isinstance(moment, EVERYDAY) or self._loop.is_closed():
             return
         self._network.trace.lines.append(TraceNote(self._loop.time(), process.name, "", moment))

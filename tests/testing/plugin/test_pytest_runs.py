@@ -101,6 +101,21 @@ def test_the_number_of_seeds_can_be_overridden(runs: Runs) -> None:
     result.stdout.fnmatch_lines(["test_it.py::test_many: 7 runs; 14 events published; *"])
 
 
+def test_a_test_that_asks_for_all_handlers_fails_under_all_its_seeds_only(runs: Runs) -> None:
+    idle = """
+@simulate(seeds=3, unreached=[])
+def test_idle(world: World) -> None:
+    world.start(till, use=[Drawer()])
+    world.run_until_quiet()
+"""
+    result = runs(idle)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E *in 3 runs these handlers never ran, *: till.ring (handler). *"])
+    fewer = runs(idle, "--saga-seeds=2")
+    fewer.assert_outcomes(passed=1)
+    fewer.stdout.fnmatch_lines(["test_it.py::test_idle: 2 runs; no events published; NEVER RAN: till.ring (handler)"])
+
+
 def test_no_seeds_at_all_are_refused(runs: Runs) -> None:
     result = runs(FINE, "--saga-seeds=0")
     assert result.ret == pytest.ExitCode.USAGE_ERROR

@@ -3,26 +3,30 @@
 import re
 from collections.abc import Callable
 
+import pytest
+
+from saga.errors import SagaError
 from saga.testing import World, faults
 from saga.testing.decorators import Crashes, Seeds
 from saga.testing.fault_plans import Faults, PlannedFault, Schedule
 from saga.testing.simulation.network import OperationRecord
 from saga.testing.simulation.reports import LINES_MAX, report, summary, timeline
 from saga.testing.simulation.runs import Run, RunOptions, Tally, run, run_all
+from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order
 from services.order.events import OrderConfirmed
-from services.payment import payment
+from services.payment import payment, release
 from services.payment.bank import Bank
 from services.shipping import shipping
 from services.shipping.carrier import Carrier
 from tests.testing.plugin.buggy_service import an_order, scenario
 
 
-def orders(count: int) -> Callable[[World], None]:
+def orders(count: int, left: int | None = None) -> Callable[[World], None]:
     def run(world: World) -> None:
-        documents = {"tea": Stock(left=count)}
+        documents = {"tea": Stock(left=count if left is None else left)}
         world.start(order, payment, inventory, shipping, use=[Bank(), Carrier()], documents=documents)
         world.publish(*map(an_order, range(count)))
         world.run_until_quiet()
@@ -128,3 +132,46 @@ def test_a_summary_counts_points_and_pairs() -> None:
         f"a crash at each of {tally.points} points; two crashes at {tally.pairs:,} of {tally.pairs:,} pairs"
         in summary(tally)
     )
+
+
+def test_a_summary_names_the_handlers_that_no_run_has_reached() -> None:
+    tally = Tally()
+    assert run_all(orders(1), Seeds(2, Faults()), tally, RunOptions()) is None
+    _, _, never = summary(tally).partition("; NEVER RAN: ")
+    assert {"payment.release (compensation)", "order.expire (deadline)"} <= {*never.split(", ")}
+    assert "payment.reserve" not in never
+
+
+def test_what_one_of_many_runs_has_reached_is_not_named() -> None:
+    tally = Tally()
+
+    def sold_out_in_one_run(world: SimulatedWorld) -> None:
+        orders(1, left=world.seed)(world)
+
+    assert run_all(sold_out_in_one_run, Seeds(2, Faults()), tally, RunOptions()) is None
+    assert "payment.release" not in summary(tally)
+    assert "payment.capture" not in summary(tally)
+    assert "order.expire (deadline)" in summary(tally)
+
+
+def test_a_single_run_names_no_handlers() -> None:
+    tally = Tally()
+    assert run_all(orders(1), Seeds(1, Faults()), tally, RunOptions()) is None
+    assert "NEVER RAN" not in summary(tally)
+
+
+def test_handlers_that_no_run_has_reached_fail_the_test_unless_they_are_allowed() -> None:
+    tally = Tally()
+    with pytest.raises(SagaError) as raised:
+        run_all(orders(1), Seeds(2, Faults(), unreached=()), tally, RunOptions())
+    assert "in 2 runs these handlers never ran" in str(raised.value)
+    assert "payment.release (compensation)" in str(raised.value)
+
+    but_one = tuple(each.function for each in tally.reactions.values() if each.name != "release")
+    with pytest.raises(SagaError, match=r"nothing about them: payment.release \(compensation\)\. "):
+        run_all(orders(1), Seeds(2, Faults(), but_one), Tally(), RunOptions())
+    assert run_all(orders(1), Seeds(2, Faults(), (*but_one, release)), Tally(), RunOptions()) is None
+
+
+def test_one_seed_alone_does_not_fail_for_handlers_that_it_has_not_reached() -> None:
+    assert run_all(orders(1), Seeds(2, Faults(), unreached=()), Tally(), RunOptions(), [1]) is None
