@@ -23,6 +23,7 @@ from saga.testing.simulation.simulated_world import SimulatedWorld
 from saga.testing.world import World
 
 if TYPE_CHECKING:
+    from saga.testing.processes.process_world import ProcessWorld
     from saga.testing.processes.servers import ServerAddresses, ServerProvider
 
 OPTIONS = RunOptions(failures=(*FAILURES, pytest.fail.Exception))
@@ -142,15 +143,25 @@ def _run_once(item: pytest.Function, given: dict[str, Any], world: World) -> boo
         world.verify()
     except OPTIONS.failures as why:
         if not isinstance(world, SimulatedWorld):
+            _add_mistakes(why, _as_processes(world))
             raise
         only = Run(world.schedule(), why, world)
         _add_report(item, FailedScenario(only, Shrunk(only, runs=0)))
         raise
-    if not _is_simulated(item.config):
-        _report_processes(item, world)
+    if (processes := _as_processes(world)) is not None:
+        _report_processes(item, processes, processes.mistakes)
     elif isinstance(world, SimulatedWorld) and world.workers.mistakes:
         item.user_properties.append((REPORTED, "; ".join(world.workers.mistakes)))
     return True
+
+
+def _as_processes(world: World) -> "ProcessWorld | None":
+    """Return the world if it is one of real processes."""
+    if isinstance(world, SimulatedWorld):
+        return None
+    from saga.testing.processes.process_world import ProcessWorld
+
+    return world if isinstance(world, ProcessWorld) else None
 
 
 def _check_fixtures(item: pytest.Function, given: Container[str]) -> None:
@@ -185,32 +196,45 @@ def _run_processes(item: pytest.Function, scenario: Callable[[World], None], mod
     provider = _server_provider(item.config)
     seeds_max = SEEDS_MAX if provider is None else SERVER_SEEDS_MAX
     seeds = [only] if only is not None else range(min(seeds_max, getattr(mode, "count", 1)))
-    missing, world = dict[str, None](), None
+    missing, mistakes, world = dict[str, None](), dict[str, None](), None
     for seed in seeds:
         try:
             with _skipping(), ProcessWorld(seed, kinds, servers=provider) as world:
                 missing |= dict.fromkeys(kind for kind in kinds if world.left_out([kind]))
                 scenario(world)
                 world.verify()
+                mistakes |= dict.fromkeys(world.mistakes)
         except OPTIONS.failures as why:
+            _add_mistakes(why, world)
             why.add_note(
                 f"again: {_format_options(item.config)} --saga-seed={seed}, though no run of real processes repeats "
                 "another"
             )
             raise
-    _report_processes(item, world, len(seeds), missing)
+    assert world is not None
+    _report_processes(item, world, mistakes, len(seeds), missing)
     return True
 
 
-def _report_processes(item: pytest.Function, world: World | None, runs: int = 1, missing: Iterable[str] = ()) -> None:
-    """Add a line for the terminal: the number of runs, the faults that were left out, and the checks that were
-    impossible.
-    """
-    from saga.testing.processes.process_world import ProcessWorld
+def _add_mistakes(why: BaseException, world: "ProcessWorld | None") -> None:
+    """Add the mistakes of fakes in this world to the exception with which a test failed in it."""
+    for mistake in () if world is None else world.mistakes:
+        why.add_note(mistake)
 
-    assert isinstance(world, ProcessWorld)
+
+def _report_processes(
+    item: pytest.Function,
+    world: "ProcessWorld",
+    mistakes: Iterable[str],
+    runs: int = 1,
+    missing: Iterable[str] = (),
+) -> None:
+    """Add a line for the terminal: mistakes of fakes, the number of runs, the faults that were left out, and the checks
+    that were impossible.
+    """
     on_servers = " on servers" if item.config.getoption("--saga-world") == "servers" else ""
     parts = [
+        *mistakes,
         f"{count_noun(runs, 'run')} as real processes{on_servers}",
         *([f"left out there: {', '.join(missing)}"] if missing else []),
         f"not looked at there: {', '.join(world.unseen)}",

@@ -162,6 +162,11 @@ class ProcessWorld(World):
         return self._accidents.happened
 
     @property
+    def mistakes(self) -> Sequence[str]:
+        """Descriptions of the exceptions with which fakes made handlers fail, see `describe_mistake`."""
+        return [mistake.text for mistake in list(self._outside.mistakes) if not mistake.is_failure]
+
+    @property
     def pids(self) -> Sequence[int]:
         """Process ids of the workers."""
         return [member.process.pid for member in self._crew.members]
@@ -280,6 +285,7 @@ class ProcessWorld(World):
         that do not hold.
         """
         self._check_started()
+        self._check_returns()
         self._check_always()
         found = find_violations(self._shared.evidence([each.declared for each in self._employed.values()]))
         if found:
@@ -349,7 +355,14 @@ class ProcessWorld(World):
         self._shared.wait(self._shared.look_s)
         self._crew.check()
         self._accidents.happen(self._is_whole_of)
+        self._check_returns()
         self._check_always()
+
+    def _check_returns(self) -> None:
+        """Raise `AssertionError` if a handler has returned what its annotation does not allow."""
+        found = [mistake.text for mistake in list(self._outside.mistakes) if mistake.is_failure]
+        if found:
+            raise AssertionError("\n".join([*found, f"what went wrong before: {self._describe_faults()}"]))
 
     def _check_always(self) -> None:
         if not self._always:

@@ -1,4 +1,5 @@
-"""Call fakes across processes: they remain objects of the test, and workers call them through a socket.
+"""Fakes that are called across processes: they remain objects of the test, and workers call them through a socket. On
+the same socket workers report mistakes in the code of handlers and fakes.
 
 Only our own processes use the socket, which is in a folder that only this user can enter. Therefore requests and
 answers may be pickled.
@@ -7,6 +8,7 @@ answers may be pickled.
 import asyncio
 import inspect
 import pickle
+import socket as sockets
 import threading
 import types
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -16,9 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+import msgspec
+
 from saga.declarations.resources import Limits, with_limits
 from saga.errors import SagaError
-from saga.testing.processes.worker_processes import CallLimits
+from saga.testing.processes.worker_processes import CallLimits, RemoteFake
 
 HEADER_BYTES = 8
 """Number of bytes that encode the length of a message, in front of it."""
@@ -32,6 +36,18 @@ ON_SELF = (types.FunctionType, property, cached_property)
 """Kinds of members that use data of the instance. The real fake with its data is in the test's process, so in a worker
 these members raise `AttributeError`. Only the fake's async methods are forwarded.
 """
+
+
+class CodeMistake(msgspec.Struct, frozen=True):
+    """A mistake in the code of a handler or a fake, as a worker has noticed it."""
+
+    text: str
+    is_failure: bool
+    """True if the world must fail because of it."""
+
+
+REPORT = b"mistake"
+"""First bytes of a report of a mistake. No pickled request begins with them."""
 
 
 class CallRequest(NamedTuple):
@@ -62,7 +78,9 @@ class FakeServer:
     def __init__(self, socket: Path) -> None:
         self.socket = socket
         self.fakes: list[object] = []
-        """The fakes. Requests refer to them by index, so fakes are added, but never removed."""
+        """Fakes, by the numbers that requests use. Fakes are added, never removed."""
+        self.mistakes: dict[CodeMistake, None] = {}
+        """Mistakes that workers have reported, each once."""
         self._thread = threading.Thread(target=self._run_loop, name="outside", daemon=True)
         self._ready = threading.Event()
         self._refused: OSError | None = None
@@ -126,7 +144,11 @@ class FakeServer:
         self._connections.add(connection)
         try:
             with suppress(ConnectionError, asyncio.IncompleteReadError):  # the caller is gone
-                await self._answer(await _receive(reader), reader, writer)
+                request = await _receive(reader)
+                if request.startswith(REPORT):
+                    self.mistakes[msgspec.json.decode(request.removeprefix(REPORT), type=CodeMistake)] = None
+                else:
+                    await self._answer(request, reader, writer)
         finally:
             self._connections.remove(connection)
             writer.close()
@@ -155,22 +177,30 @@ class FakeServer:
                 return CallReply(raised=why)
 
 
-def make_remote_fake(gives: type, number: int, calls: Mapping[str, CallLimits | None], socket: Path) -> object:
-    """Make an object for a worker process whose async methods call a fake of the test. It is an instance of a subclass
-    of `gives`.
+def report_mistake(socket: Path, mistake: CodeMistake) -> None:
+    """Report a mistake to the test's process, and wait until it is noted. Do nothing if that process has ended."""
+    content = REPORT + msgspec.json.encode(mistake)
+    with suppress(OSError), sockets.socket(sockets.AF_UNIX) as connection:
+        connection.settimeout(READY_S_MAX)
+        connection.connect(str(socket))
+        connection.sendall(_with_length(content))
+        connection.recv(1)  # returns when the server closes the connection
 
-    `calls`: the names of these methods, each with the limits that the fake declares.
+
+def make_remote_fake(gives: type, remote: RemoteFake, socket: Path) -> object:
+    """Return an object for a worker process whose async methods call a fake of the test. It is an instance of a
+    subclass of `gives` with the name of the fake's class.
     """
 
     def fill(namespace: dict[str, Any]) -> None:
         public = {name: inspect.getattr_static(gives, name) for name in dir(gives) if not name.startswith("_")}
         namespace |= {n: property(partial(_not_here, name=n)) for n, of in public.items() if isinstance(of, ON_SELF)}
-        made = {name: _make_method(gives, number, name, socket) for name in calls}
-        namespace |= {name: with_limits(made[name], _limits_of(limits, made)) for name, limits in calls.items()}
+        made = {name: _make_method(gives, remote.number, name, socket) for name in remote.calls}
+        namespace |= {name: with_limits(made[name], _limits_of(limits, made)) for name, limits in remote.calls.items()}
         namespace["__getattr__"] = _not_here
         namespace["__init__"] = _made_as_it_is
 
-    kind = types.new_class(f"{gives.__name__}OfTheTest", (gives,), {}, fill)
+    kind = types.new_class(remote.fake, (gives,), {}, fill)
     if hasattr(kind, "__abstractmethods__"):  # a call of a method that the fake lacks raises an error
         kind.__abstractmethods__ = frozenset()
     return kind()
@@ -236,7 +266,11 @@ def _made_as_it_is(self: object) -> None:
 
 
 def _send(writer: asyncio.StreamWriter, content: bytes) -> None:
-    writer.write(len(content).to_bytes(HEADER_BYTES, "big") + content)
+    writer.write(_with_length(content))
+
+
+def _with_length(content: bytes) -> bytes:
+    return len(content).to_bytes(HEADER_BYTES, "big") + content
 
 
 async def _receive(reader: asyncio.StreamReader) -> bytes:

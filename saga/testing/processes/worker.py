@@ -18,13 +18,16 @@ from saga.broker.port import Broker
 from saga.configuration.settings import Settings
 from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.lifecycle import ServiceOptions, serve
+from saga.engine.ports import ExternalCall
 from saga.engine.prepared_service import prepare
 from saga.errors import SagaError
 from saga.store.port import Store
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import Clock, SystemClock
+from saga.telemetry.events import TelemetryEvent
 from saga.telemetry.logs import EventLog
-from saga.testing.processes.remote_fakes import make_remote_fake
+from saga.testing.code_mistakes import MISTAKES, describe_mistake, find_wrong_return
+from saga.testing.processes.remote_fakes import CodeMistake, make_remote_fake, report_mistake
 from saga.testing.processes.shared_files import TIMING
 from saga.testing.processes.worker_processes import COULD_NOT_START, WorkerSetup
 
@@ -58,7 +61,8 @@ async def _run(setup: WorkerSetup) -> None:
     declared, clock, stop = setup.service(), SystemClock(), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     gives = {resource.name: resource.gives for resource in declared.resources}
-    use = [make_remote_fake(gives[s.resource], s.number, s.calls, Path(setup.outside)) for s in setup.fakes]
+    outside, log = Path(setup.outside), EventLog(sys.stderr, Settings(log="json"))
+    use = [make_remote_fake(gives[remote.resource], remote, outside) for remote in setup.fakes]
     async with _broker(setup, clock) as broker, _store(setup, clock) as store:
         await serve(
             prepare(declared),
@@ -67,12 +71,29 @@ async def _run(setup: WorkerSetup) -> None:
             use=use,
             options=ServiceOptions(
                 clock=clock,
-                report=EventLog(sys.stderr, Settings(log="json")).report,
+                report=lambda moment: _report(moment, log, outside),
                 limits=FlowLimits(drain_s=DRAIN_S, deaths_max=1000),
                 stop=stop,
                 worker=f"{declared.name}:{os.getpid()}",
+                call_external=lambda step: _call_external(step, outside),
             ),
         )
+
+
+def _report(moment: TelemetryEvent, log: EventLog, outside: Path) -> None:
+    """Log a telemetry event, and report a handler that returned what its annotation does not allow."""
+    log.report(moment)
+    if (wrong := find_wrong_return(moment)) is not None:
+        report_mistake(outside, CodeMistake(str(wrong), is_failure=True))
+
+
+async def _call_external(step: ExternalCall, outside: Path) -> object:
+    """Make the call of a step, and report a mistake of the fake."""
+    try:
+        return await step.make()
+    except MISTAKES as why:
+        report_mistake(outside, CodeMistake(describe_mistake(step, why), is_failure=False))
+        raise
 
 
 def _broker(setup: WorkerSetup, clock: Clock) -> Broker:

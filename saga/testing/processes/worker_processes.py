@@ -48,6 +48,8 @@ class RemoteFake(Struct, frozen=True, kw_only=True):
 
     resource: str
     """Name of the resource that the fake replaces."""
+    fake: str
+    """Name of the fake's class."""
     number: int
     """Index of the fake among the test's fakes."""
     calls: dict[str, CallLimits | None]
@@ -151,7 +153,10 @@ def remote_fakes_of(declared: Declared, use: Sequence[object]) -> tuple[RemoteFa
     for resource in declared.resources:
         number = next((n for n, fake in enumerate(use) if isinstance(fake, resource.gives)), None)
         if number is not None:
-            found.append(RemoteFake(resource=resource.name, number=number, calls=_calls_of(use[number])))
+            fake = use[number]
+            found.append(
+                RemoteFake(resource=resource.name, fake=type(fake).__name__, number=number, calls=_calls_of(fake))
+            )
     return tuple(found)
 
 

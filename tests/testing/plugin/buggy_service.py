@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from decimal import Decimal
 
-from saga import Saga, Service
+from saga import Retry, Saga, Service
 from saga.testing import World
 from services.payment.events import OrderPlaced
 
@@ -28,6 +28,20 @@ async def drawer() -> AsyncIterator[Drawer]:
 
 @till.handler
 async def ring(order: OrderPlaced, drawer: Drawer, saga: Saga) -> None:
+    await saga.step(drawer.put, saga.idempotency_key("put"), order.customer_id)
+
+
+impatient = Service("impatient", retry=Retry(attempts_max=1))
+"""A service that gives up at once, so that real processes come to rest although its fake is broken."""
+
+
+@impatient.resource
+async def other_drawer() -> AsyncIterator[Drawer]:
+    yield Drawer()
+
+
+@impatient.handler
+async def ring_once(order: OrderPlaced, drawer: Drawer, saga: Saga) -> None:
     await saga.step(drawer.put, saga.idempotency_key("put"), order.customer_id)
 
 

@@ -93,6 +93,18 @@ def test_worlds_name_the_fake_and_the_handler_that_its_mistake_made_dead(runs: R
     assert A_MISTAKE in note_of(result)
 
 
+@pytest.mark.timeout(120)
+def test_worlds_of_real_processes_name_the_fake_and_the_handler_too(runs: Runs) -> None:
+    impatient = BROKEN.replace("import till", "import impatient").replace("start(till", "start(impatient")
+    result = runs(impatient, "--saga-world=embedded")
+    result.assert_outcomes(passed=2, failed=1)
+    mistake = A_MISTAKE.replace("'ring'", "'ring_once'")
+    text = result.stdout.str()
+    assert f"test_it.py::test_once: {mistake}; 1 run as real processes" in text
+    assert f"test_it.py::test_many: {mistake}; 2 runs as real processes" in text
+    assert mistake in note_of(result)
+
+
 def test_a_fake_without_a_mistake_is_not_blamed(runs: Runs) -> None:
     result = runs("def test_it(world: World) -> None: scenario(orders=1, asked_max=1)(world)")
     result.stdout.no_fnmatch_line("*BROKEN FAKE*")

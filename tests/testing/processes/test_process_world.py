@@ -156,6 +156,27 @@ class DeadBank(Bank):
         raise ConnectionError("the line is dead")
 
 
+careless = Service("payment")
+
+
+@careless.handler
+async def reserve(placed: OrderToPay) -> PaymentDeclined:
+    return None  # type: ignore[return-value]  # the mistake
+
+
+def test_a_handler_that_returns_what_its_annotation_does_not_allow_fails_the_world(world: ProcessWorld) -> None:
+    world.start(careless)
+    world.publish(an_order())
+    for check in (world.run_until_quiet, world.verify):
+        with pytest.raises(AssertionError) as failed:
+            check()
+        assert str(failed.value).splitlines() == [
+            "as annotated: saga 'order-17': payment.reserve returned None, which its return annotation does not allow: "
+            "return PaymentDeclined as it says, or mend the annotation",
+            "what went wrong before: no fault",
+        ]
+
+
 def test_a_world_that_does_not_become_quiet_reports_what_is_still_running() -> None:
     # One wake or more: that of an earlier attempt, too, which is about to be committed.
     parked = re.compile(r"payment: 0 records and [1-9]\d* wakes not committed, 2 members in its group")

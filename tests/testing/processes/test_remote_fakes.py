@@ -15,8 +15,8 @@ import pytest
 from saga import limited
 from saga.declarations.resources import Limits, limits_of
 from saga.errors import SagaError
-from saga.testing.processes.remote_fakes import FakeServer, make_remote_fake
-from saga.testing.processes.worker_processes import CallLimits
+from saga.testing.processes.remote_fakes import CodeMistake, FakeServer, make_remote_fake, report_mistake
+from saga.testing.processes.worker_processes import CallLimits, RemoteFake
 
 
 class Refused(Exception):
@@ -97,10 +97,16 @@ def fake(outside: FakeServer) -> FakeShop:
     return fake
 
 
+def remote(fake: str, calls: dict[str, CallLimits | None]) -> RemoteFake:
+    """The fake of number 1, as it is described to a worker."""
+    return RemoteFake(resource="shop", fake=fake, number=1, calls=calls)
+
+
 @pytest.fixture
 def shop(outside: FakeServer, fake: FakeShop) -> Shop:
-    made = make_remote_fake(Shop, 1, CALLS, outside.socket)
+    made = make_remote_fake(Shop, remote("FakeShop", CALLS), outside.socket)
     assert isinstance(made, Shop)
+    assert type(made).__name__ == "FakeShop", "what reports call it"
     return made
 
 
@@ -132,7 +138,7 @@ class Counter(Protocol):
 
 
 async def test_a_fake_of_a_protocol_is_called_too(outside: FakeServer, fake: FakeShop) -> None:
-    counter = make_remote_fake(Counter, 1, {"count": None}, outside.socket)
+    counter = make_remote_fake(Counter, remote("FakeShop", {"count": None}), outside.socket)
     assert await counter.count() == 0  # type: ignore[attr-defined] # made of its name
 
 
@@ -199,3 +205,15 @@ def test_a_path_that_is_too_long_for_a_socket_is_reported() -> None:
         FakeServer(Path(folder) / ("s" * 120)),
     ):
         pass
+
+
+def test_a_mistake_that_a_worker_reports_is_noted_once_before_the_worker_goes_on(outside: FakeServer) -> None:
+    broken, wrong = CodeMistake("broken", is_failure=False), CodeMistake("wrong", is_failure=True)
+    for mistake in (broken, wrong, broken):
+        report_mistake(outside.socket, mistake)
+        assert mistake in outside.mistakes
+    assert list(outside.mistakes) == [broken, wrong]
+
+
+def test_a_mistake_is_lost_when_the_test_has_ended(tmp_path: Path) -> None:
+    report_mistake(tmp_path / "no socket", CodeMistake("broken", is_failure=False))

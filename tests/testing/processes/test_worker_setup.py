@@ -34,6 +34,7 @@ PAYMENT = WorkerSetup(
     fakes=(
         RemoteFake(
             resource="bank",
+            fake="Bank",
             number=0,
             calls={
                 "reserve": CallLimits(call="Bank.reserve", timeout_s=2, instead="by_phone"),
@@ -98,7 +99,9 @@ def test_declarations_of_a_service_are_compared_by_name() -> None:
 
 def test_a_fake_stands_in_by_its_public_async_methods() -> None:
     (found,) = remote_fakes_of(payment.declared, [Carrier(), Bank()])
-    assert found == RemoteFake(resource="bank", number=1, calls=dict.fromkeys(("capture", "release", "reserve")))
+    assert found == RemoteFake(
+        resource="bank", fake="Bank", number=1, calls=dict.fromkeys(("capture", "release", "reserve"))
+    )
     assert remote_fakes_of(order.declared, [Bank()]) == ()
 
 
