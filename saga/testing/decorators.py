@@ -51,7 +51,7 @@ def simulate(
     unreached: Sequence[Callable[..., object]] | None = None,
 ) -> Callable[[_Scenario], _Scenario]:
     """Run the test once for each of `seeds` seeds, with these faults (none by default). The option `--saga-seed=N` runs
-    one seed alone.
+    only that seed.
 
     The line about the test in pytest's output names the handlers, compensations and deadlines that no run has reached.
     `unreached`: let the test fail for them, except for those in this list, which need not run. So `unreached=[]` asks

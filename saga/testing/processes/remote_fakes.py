@@ -1,5 +1,5 @@
-"""Fakes that are called across processes: they remain objects of the test, and workers call them through a socket. On
-the same socket workers report mistakes in the code of handlers and fakes.
+"""Call fakes across processes: they remain objects of the test, and workers call them through a socket. On the same
+socket workers report mistakes in the code of handlers and fakes.
 
 Only our own processes use the socket, which is in a folder that only this user can enter. Therefore requests and
 answers may be pickled.
@@ -78,7 +78,7 @@ class FakeServer:
     def __init__(self, socket: Path) -> None:
         self.socket = socket
         self.fakes: list[object] = []
-        """Fakes, by the numbers that requests use. Fakes are added, never removed."""
+        """The fakes. Requests refer to them by index, so fakes are added, but never removed."""
         self.mistakes: dict[CodeMistake, None] = {}
         """Mistakes that workers have reported, each once."""
         self._thread = threading.Thread(target=self._run_loop, name="outside", daemon=True)
@@ -188,7 +188,7 @@ def report_mistake(socket: Path, mistake: CodeMistake) -> None:
 
 
 def make_remote_fake(gives: type, remote: RemoteFake, socket: Path) -> object:
-    """Return an object for a worker process whose async methods call a fake of the test. It is an instance of a
+    """Make an object for a worker process whose async methods call a fake of the test. It is an instance of a
     subclass of `gives` with the name of the fake's class.
     """
 
