@@ -42,7 +42,10 @@ def test_the_searched_folder_of_a_missing_module_is_named(name: str) -> None:
 
 def test_the_name_of_a_failed_inner_import_is_given(folder: Path) -> None:
     (folder / "needy.py").write_text("import absent_package\n")
-    assert "needy: cannot be imported: No module named 'absent_package'; it is imported there" in refusal("needy")
+    refused = refusal("needy")
+    assert (
+        f"needy: cannot be imported: No module named 'absent_package'; it is imported at {folder}/needy.py:1" in refused
+    )
 
 
 @pytest.mark.parametrize(

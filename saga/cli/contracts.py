@@ -16,7 +16,7 @@ import click
 from saga.choreography.releases import FOLDER, AffectedConsumer, find_affected, read_manifests
 from saga.cli.printing import print_json, print_lines
 from saga.configuration.settings import Settings
-from saga.configuration.wiring import import_modules
+from saga.configuration.wiring import ImportFailure, import_modules
 from saga.contracts.checks import (
     CHECK_RULES,
     REASON,
@@ -167,7 +167,8 @@ def write_contracts(modules: tuple[Path, ...]) -> None:
         _write_files({drift.file: drift.text for drift in drifts.values()})
     except ContractError as why:
         _exit_with([f"{why}\nno contract was written: correct the classes, and call saga contracts write again"])
-    done = "next: saga contracts generate, saga contracts check" if drifts else "all contracts are up to date"
+    generate_too = "saga contracts generate, " if find_generated(Path.cwd()) else ""
+    done = f"next: {generate_too}saga contracts check" if drifts else "all contracts are up to date"
     print_lines(
         *(f"{_to_relative(drift.file)} written" for drift in drifts.values()),
         f"{count} event class{'' if count == 1 else 'es'}; {done}",
@@ -184,7 +185,7 @@ def _compare_classes(modules: Iterable[Path]) -> tuple[dict[ContractProblem, Cla
     problems: list[ContractProblem] = []
     homes: dict[tuple[Path, str], str] = {}
     for module in modules:
-        file, lines, failures = module.as_posix(), find_event_lines(module), list[str]()
+        file, lines, failures = module.as_posix(), find_event_lines(module), list[ImportFailure]()
         for _, imported in import_modules([dotted_name(module)], failures):
             folder = _find_folder(module.parent)
             for cls in iterate_declared(imported):
@@ -198,8 +199,14 @@ def _compare_classes(modules: Iterable[Path]) -> tuple[dict[ContractProblem, Cla
                 elif drift := compare_with_file(contract, folder, read_released(folder)):
                     problem = _describe_drift(cls.__name__, drift, file, line)
                     drifts[problem] = drift
-        problems += [ContractProblem(rule="class", file=file, says=failure) for failure in failures]
+        problems += [_describe_import_failure(failure, file) for failure in failures]
     return drifts, problems, len(homes)
+
+
+def _describe_import_failure(failure: ImportFailure, module: str) -> ContractProblem:
+    """Return the problem of a module that cannot be imported, in the file that has to be corrected."""
+    file = module if failure.file is None else _to_relative(Path(failure.file))
+    return ContractProblem(rule="class", file=str(file), line=failure.line, says=f"{failure.module}: {failure.says}")
 
 
 def _describe_drift(name: str, drift: ClassDrift, file: str, line: int) -> ContractProblem:

@@ -47,12 +47,14 @@ def project(name: str, template: str, as_json: bool) -> None:
     """Write the project NAME into a new folder of that name.
 
     It has contracts for an order, from its start to its outcome; the service `order`, which decides the outcome; its
-    tests; pyproject.toml, a Makefile, and compose files for Kafka. Templates:
+    tests; pyproject.toml, a Makefile, and compose files. Templates:
 
     \b
     one-service    nothing more
+    classes        the events are Python classes, and the contracts are made from them
     compensation   payment takes the money and gives it back if the order is cancelled; a deadline
     documents      intake starts a saga when another program writes a document
+    servers        Kafka and Couchbase: compose files with the monitor, and a test on both
 
     \b
     Exit code 0: written.

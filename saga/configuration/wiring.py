@@ -11,7 +11,7 @@ from os import environ, getpid
 from pathlib import Path
 from socket import gethostname
 from types import MappingProxyType, ModuleType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -23,7 +23,7 @@ from saga.declarations.migrations import check_chain
 from saga.declarations.values import Declared
 from saga.encryption.port import KeyRing, Keys
 from saga.engine.consumer.flow_control import FlowLimits
-from saga.engine.errors import find_origin
+from saga.engine.errors import find_place
 from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.ports import CallExternal, ExternalCall
 from saga.engine.prepared_service import get_consumed_contracts, get_emitted_contracts, needs_of, prepare, topics_of
@@ -50,7 +50,8 @@ def load_services(names: Iterable[str]) -> list[Declared]:
     loaded."""
     found: dict[str, Declared] = {}
     problems: list[str] = []
-    for name, module in import_modules(names, problems):
+    failures: list[ImportFailure] = []
+    for name, module in import_modules(names, failures):
         declared = [value.declared for value in vars(module).values() if isinstance(value, Service)]
         if not declared:
             problems.append(f"{name}: declares no service; it needs a `name = Service(...)`")
@@ -61,25 +62,42 @@ def load_services(names: Iterable[str]) -> list[Declared]:
                 problems.append(f"{name}: a second service is called {service.name!r}; rename it, or import the first")
             else:
                 problems += [f"{name}: {why}" for why in _chain_of(service)]
+    problems = [*(f"{failure.module}: {failure.says}" for failure in failures), *problems]
     if problems:
         raise ConfigurationError("some services cannot be loaded:", problems)
     return list(found.values())
 
 
-def import_modules(names: Iterable[str], problems: list[str]) -> Iterator[tuple[str, ModuleType]]:
-    """Import modules by their names. The problem of a module that cannot be imported is added to `problems`."""
+class ImportFailure(NamedTuple):
+    """Reason why a module cannot be imported."""
+
+    module: str
+    says: str
+    file: str | None
+    """File that has to be corrected; `None` if the module itself is missing."""
+    line: int
+
+
+def import_modules(names: Iterable[str], failures: list[ImportFailure]) -> Iterator[tuple[str, ModuleType]]:
+    """Import modules by their names. The failure of a module that cannot be imported is added to `failures`."""
     if "" not in sys.path:
         sys.path.insert(0, "")  # services are packages in the folder in which the command runs
     for name in names:
         try:
             yield name, importlib.import_module(name)
-        except SagaError as why:
-            problems.append(f"{name}: {why}")
-        except ImportError as why:
-            problems.append(f"{name}: cannot be imported: {_unimportable(name, why)}")
         except Exception as why:  # noqa: BLE001 - a module may raise anything; all problems are reported together
-            where = f"{why.filename}:{why.lineno}" if isinstance(why, SyntaxError) else find_origin(why)
-            problems.append(f"{name}: fails while it is imported: {type(why).__name__}: {why} ({where})")
+            file, line = find_place(why) or (None, 1)
+            failures.append(ImportFailure(name, _describe_failure(name, why, file and f"{file}:{line}"), file, line))
+
+
+def _describe_failure(name: str, why: Exception, place: str | None) -> str:
+    """Describe why a module cannot be imported, and what to do."""
+    if isinstance(why, SagaError):
+        return str(why)
+    if isinstance(why, ImportError):
+        return f"cannot be imported: {_unimportable(name, why, place)}"
+    what = why.msg if isinstance(why, SyntaxError) else why
+    return f"fails while it is imported: {type(why).__name__}: {what} ({place})"
 
 
 def _chain_of(service: Declared) -> Iterator[str]:
@@ -90,14 +108,14 @@ def _chain_of(service: Declared) -> Iterator[str]:
         yield str(why)
 
 
-def _unimportable(name: str, why: ImportError) -> str:
+def _unimportable(name: str, why: ImportError, place: str | None) -> str:
     """Return why a module cannot be imported, and what to do. Either the module itself is missing, or something that it
     imports."""
     if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
         return "name modules as Python does: services.payment for services/payment.py or services/payment/__init__.py"
     if isinstance(why, ModuleNotFoundError) and why.name is not None and f"{name}.".startswith(f"{why.name}."):
         return f"{why}; is it in the folder {Path.cwd()}, or installed?"
-    return f"{why}; it is imported there: install it, or correct the import"
+    return f"{why}; it is imported at {place}: install it, or correct the import"
 
 
 def open_broker(

@@ -8,6 +8,7 @@ saga.errors.Permanent
 └─ NotDeterministic     a rerun asked for something other than what is recorded
 """
 
+import importlib
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,6 +81,19 @@ def find_origin(why: Exception) -> str | None:
         if not (code := frame.f_code).co_filename.startswith(PACKAGE):
             last = code, line
     return None if last is None else _place(*last)
+
+
+def find_place(why: Exception) -> tuple[str, int] | None:
+    """Return file and line at which loading code failed: that of a syntax error, else the innermost place outside the
+    toolkit and the import system. `None` if there is no such place."""
+    if isinstance(why, SyntaxError) and why.filename is not None:
+        return why.filename, why.lineno or 1
+    last = None
+    for frame, line in traceback.walk_tb(why.__traceback__):
+        file = frame.f_code.co_filename
+        if not file.startswith((PACKAGE, "<")) and file != importlib.__file__:
+            last = file, line
+    return last
 
 
 def format_stack(why: Exception, secrets: Sequence[str] = ()) -> tuple[str, ...]:

@@ -98,13 +98,42 @@ class NewService(NamedTuple):
         return self.name.replace("-", " ").capitalize()
 
 
+_GENERATED: Final = """\
+- **An event**: a file in `contracts/`, then `saga contracts generate services/order/events.py OrderPlaced ...` for
+  each service that uses it. `make check` says where classes and contracts differ."""
+_DECLARED: Final = """\
+- **An event**: a class below `@event` in `services/order/events.py`, then `saga contracts write`. It never changes a
+  contract that is released (`saga contracts release`). `make check` says where classes and contracts differ."""
+_ON_KAFKA: Final = "- **On Kafka**: `make up` builds an image and runs each service in a container of its own."
+_ON_SERVERS: Final = """\
+- **On Kafka and Couchbase**: `make up` builds an image and runs each service in a container of its own. The monitor's
+  page is at http://localhost:8642. `docker compose exec order saga sagas list` is how commands are called there.
+- **Tests on Kafka and Couchbase**: `tests/test_servers.py` runs where Docker, or Java and Maven are installed, and is
+  skipped elsewhere. `python -m pytest --saga-world=servers` runs the tests in worlds there, too. At addresses of your
+  own (`SAGA_TEST_KAFKA`, `SAGA_TEST_COUCHBASE`) give each test run new servers: topics stay."""
+
+
 class ProjectTemplate(NamedTuple):
-    """Template of a new project: its events, and how its first saga is started."""
+    """Template of a new project: its events, and the parts in which its files differ from those of other templates."""
 
     events: Mapping[str, Sequence[str]]
     """The event classes of each service."""
     start: str = "saga publish OrderPlaced --example | saga publish OrderPlaced"
     """Command that starts a first saga, with the id `order-1`."""
+    servers: str = "kafka"
+    """Extras of the toolkit for the servers on which the containers run."""
+    install: str = "dev"
+    """Extras of the project that its tests need."""
+    event: str = _GENERATED
+    """Line of the project's README: how an event is added."""
+    up: str = _ON_KAFKA
+    """Line of the project's README: what `make up` does."""
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """Values of the placeholders in the files of the project."""
+        values = self._asdict()
+        return {name: values[name] for name in ("start", "servers", "install", "event", "up")}
 
 
 _OF_ORDER = ("OrderPlaced", "OrderConfirmed", "OrderCancelled")
@@ -112,6 +141,7 @@ _OF_PAYMENT = ("PaymentTaken", "PaymentRefused")
 PLAIN: Final = "one-service"
 TEMPLATES: Final[Mapping[str, ProjectTemplate]] = {
     PLAIN: ProjectTemplate({FIRST: _OF_ORDER}),
+    "classes": ProjectTemplate({FIRST: _OF_ORDER}, event=_DECLARED),
     "compensation": ProjectTemplate(
         {
             FIRST: (*_OF_ORDER, *_OF_PAYMENT),
@@ -120,6 +150,9 @@ TEMPLATES: Final[Mapping[str, ProjectTemplate]] = {
     ),
     "documents": ProjectTemplate(
         {FIRST: _OF_ORDER, "intake": ("OrderPlaced",)}, start="python write_order.py order-1 tea 2"
+    ),
+    "servers": ProjectTemplate(
+        {FIRST: _OF_ORDER}, servers="couchbase,kafka,monitor", install="dev,servers", up=_ON_SERVERS
     ),
 }
 """Templates of projects. Each template except the first has a folder with files. They are added to the files of the
@@ -135,7 +168,7 @@ def plan_project(name: str, template: str = PLAIN) -> Mapping[str, str]:
     """
     _check("project", name)
     chosen = TEMPLATES[template]
-    values = {"project": name, "package": PACKAGE, "first": FIRST, "saga_version": "0.1", "start": chosen.start}
+    values = {"project": name, "package": PACKAGE, "first": FIRST, **chosen.texts}
     texts = _texts("project", values)
     if template != PLAIN:
         texts |= _texts(template, values)
@@ -143,7 +176,7 @@ def plan_project(name: str, template: str = PLAIN) -> Mapping[str, str]:
     with TemporaryDirectory() as folder:
         library = _library(Path(folder), contracts)
         for service, events in chosen.events.items():
-            texts[f"{PACKAGE}/{service}/events.py"] = generate(library, events)
+            texts.setdefault(f"{PACKAGE}/{service}/events.py", generate(library, events))
     for service in chosen.events.keys() - {FIRST}:
         own = {"name": service, "module": service, "package": PACKAGE}
         texts[f"docker-compose.{service}.yml"] = _read("service/docker-compose.yml.txt", own)

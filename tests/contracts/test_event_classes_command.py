@@ -69,7 +69,7 @@ def test_a_contract_is_written_once_and_check_accepts_it(folder: Path) -> None:
     assert done.exit_code == 2
     assert "there is no folder contracts/" in done.output
     done = saga("write")
-    last = "1 event class; next: saga contracts generate, saga contracts check"
+    last = "1 event class; next: saga contracts check"
     assert (done.exit_code, done.output.splitlines()) == (0, [f"contracts/{PLACE} written", last])
     assert json.loads((folder / "contracts" / PLACE).read_text())["doc"] == "It is paid."
     done = saga("write", "shop/events.py")
@@ -220,6 +220,33 @@ def test_a_module_that_cannot_be_imported_is_named_with_the_reason(folder: Path)
         assert "shop/events.py: shop.events: @event above shop.events.Paid: start= means nothing here" in done.output
     declare(folder, "note: str = 1 / 0")
     assert "shop/events.py: shop.events: fails while it is imported: ZeroDivisionError" in saga("write").output
+
+
+@pytest.mark.parametrize(("text", "line", "says"), [
+    ("import absent_package\n", 1, "cannot be imported: No module named 'absent_package'; it is imported at "),
+    ("x = (\n", 1, "fails while it is imported: SyntaxError: '(' was never closed ("),
+    ("\nx = 1 / 0\n", 2, "fails while it is imported: ZeroDivisionError: division by zero ("),
+])  # fmt: skip
+def test_the_file_that_has_to_be_corrected_is_named_and_not_the_one_that_imports_it(
+    folder: Path, text: str, line: int, says: str
+) -> None:
+    declare(folder)
+    write(folder, schema("Asked"))
+    put(folder / "shop/__init__.py", text)
+    [problem] = json.loads(saga("check", "--json").stdout)["problems"]
+    assert (problem["file"], problem["line"]) == ("shop/__init__.py", line)
+    assert problem["says"].startswith(f"shop.events: {says}{folder / 'shop/__init__.py'}:{line}")
+    assert f"shop/__init__.py: shop.events: {says}" in saga("write").output
+
+
+def test_generated_modules_are_named_as_the_next_step_only_if_there_are_some(folder: Path) -> None:
+    declare(folder)
+    assert saga("write").output.splitlines()[-1] == "1 event class; next: saga contracts check"
+    saga("generate", "till/events.py", "Paid")
+    declare(folder, "note: str = ''")
+    assert saga("write").output.splitlines()[-1] == (
+        "1 event class; next: saga contracts generate, saga contracts check"
+    )
 
 
 def test_without_event_classes_write_says_so(folder: Path) -> None:

@@ -5,15 +5,17 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner, Result
 
 from saga.cli.main import main
-from saga.configuration.settings import known_settings
+from saga.configuration.settings import Settings, known_settings
 from saga.errors import SagaError
 from saga.scaffold.plans import PLAIN, TEMPLATES, write_files
 from tests.cli.test_missing_topics import running
@@ -48,14 +50,16 @@ def saga(*args: str) -> Result:
     return CliRunner().invoke(main, args, catch_exceptions=False, prog_name="saga")
 
 
-def called(folder: Path, *command: str) -> None:
-    """Run a command in a folder, with the toolkit as it is here. Fails with its output if the command fails."""
+def called(folder: Path, *command: str) -> str:
+    """Run a command in a folder, with the toolkit as it is here, and return its output. Fails with its output if the
+    command fails."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SAGA_", "COV_", "PYTEST_"))}
     environment = {**kept, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, check=False, env=environment, timeout=110
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
 
 
 @pytest.mark.slow
@@ -79,6 +83,7 @@ def test_generated_files_pass_all_their_checks(folder: Path, monkeypatch: pytest
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("template", [each for each in TEMPLATES if each != PLAIN])
 def test_a_template_passes_all_that_it_promises(folder: Path, template: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert saga("new", "project", "shop", "--template", template).exit_code == 0
@@ -90,8 +95,8 @@ def test_a_template_passes_all_that_it_promises(folder: Path, template: str, mon
     called(shop, sys.executable, "-m", "saga.cli.main", "check", *modules)
     called(shop, sys.executable, "-m", "saga.cli.main", "topics", "plan", *modules)
     compose = sorted(shop.glob("docker-compose*.yml"))
-    assert len(compose) == len(modules)
-    assert [problems_in(file) for file in compose] == [[]] * len(modules)
+    assert len(compose) == len(modules) + (template == "servers")
+    assert [problems_in(file) for file in compose] == [[]] * len(compose)
     assert saga("new", "service", "stock", "--hears", "OrderPlaced").exit_code == 0
 
 
@@ -162,7 +167,7 @@ def test_compose_files_name_what_is_there(folder: Path, monkeypatch: pytest.Monk
         assert services[name]["depends_on"].keys() <= services.keys()
         assert [volume.partition(":")[0] for volume in services[name]["volumes"]] == [name]
         assert name in volumes
-        assert services[name]["environment"] == services["topics"]["environment"]
+        assert services[name]["env_file"] == services["topics"]["env_file"] == ["settings.env"]
 
 
 @pytest.fixture
@@ -177,11 +182,54 @@ def compose_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 def test_generated_compose_files_match_the_compose_specification(compose_files: list[Path]) -> None:
     for file in compose_files:
         assert problems_in(file) == []
-        assert set(re.findall(r"SAGA_\w+", file.read_text())) <= known_settings().keys()
+        assert "SAGA_" not in file.read_text(), "settings are in one place"
     file = compose_files[0]
     file.write_text(file.read_text().replace("restart: unless-stopped", "restarts: unless-stopped"))
     (problem,) = problems_in(file)
     assert problem.startswith("services.order: Unevaluated properties are not allowed ('restarts' was unexpected)")
+
+
+@pytest.mark.parametrize("template", [PLAIN, "servers"])
+def test_all_containers_are_set_in_one_file(folder: Path, template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    yaml = pytest.importorskip("yaml")
+    assert saga("new", "project", "shop", "--template", template).exit_code == 0
+    lines = (folder / "shop/settings.env").read_text().splitlines()
+    settings = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+    assert settings.keys() <= known_settings().keys()
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    settled = Settings.from_environment()
+    files = {path.name: yaml.safe_load(path.read_text()) for path in (folder / "shop").glob("docker-compose*.yml")}
+    hosts = {host for file in files.values() for host in file["services"]}
+    assert urlsplit(settled.broker).hostname in hosts
+    assert template != "servers" or urlsplit(settled.store).hostname in hosts
+    used = {
+        name: service.get("env_file")
+        for file in files.values()
+        for name, service in file["services"].items()
+        if service.get("build") or name == "couchbase-init"
+    }
+    assert used.keys() >= {"topics", "order"}
+    assert set(map(tuple, used.values())) == {("settings.env",)}
+
+
+def test_the_project_on_couchbase_installs_what_its_containers_need(folder: Path) -> None:
+    assert saga("new", "project", "shop", "--template", "servers").exit_code == 0
+    extras = tomllib.loads(Path("shop/pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras["servers"] == ["saga-choreography[couchbase,kafka,monitor]"]
+    assert "'.[servers]'" in Path("shop/Dockerfile").read_text()
+    assert "'.[dev,servers]'" in Path("shop/README.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_project_on_servers_is_tested_on_kafka_and_couchbase(folder: Path, server_jars: Path) -> None:
+    assert saga("new", "project", "shop", "--template", "servers").exit_code == 0
+    pytest_here = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
+    assert "1 passed" in called(folder / "shop", *pytest_here, "tests/test_servers.py")
+    in_worlds = called(folder / "shop", *pytest_here, "--saga-world=servers", "tests/test_order.py")
+    assert "4 passed" in in_worlds
+    assert "as real processes on servers" in in_worlds
 
 
 def test_compose_itself_understands_all_files_together(compose_files: list[Path]) -> None:
