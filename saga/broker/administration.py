@@ -147,6 +147,11 @@ class Administration(Broker, Protocol):
     async def describe_group(self, name: str) -> GroupDescription:
         """Return the members and positions of a group."""
 
+    async def describe_groups(self, names: Collection[str]) -> Mapping[str, GroupDescription]:
+        """Return the members and positions of groups, by name. A broker over a network is asked about several at the
+        same time.
+        """
+
     async def find_readers(self, topic: str) -> Mapping[str, GroupDescription]:
         """Return the groups that have a position in the topic, or a member that reads it."""
 

@@ -2,7 +2,7 @@
 refused.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -292,13 +292,14 @@ async def read_service_offsets(service: str, broker: Administration) -> ServiceO
     return found
 
 
-async def read_offsets_of(services: Iterable[str], broker: Administration) -> list[ServiceOffsets]:
+async def read_offsets_of(services: Collection[str], broker: Administration) -> list[ServiceOffsets]:
     """Read the offsets of services. In partitions that a service reads without a committed offset, all records count as
     unhandled.
 
-    The ends of all topics are read at once, because a broker may have hundreds of services.
+    Groups are described several at a time, and the ends of all topics are read at once, because a broker may have
+    hundreds of services.
     """
-    groups = {service: await broker.describe_group(service) for service in services}
+    groups = await broker.describe_groups(services)
     reads = {name: {each.topic for each in group.positions} | group.reads for name, group in groups.items()}
     by_topic: dict[str, dict[Partition, OffsetBounds]] = {topic: {} for topics in reads.values() for topic in topics}
     for partition, bounds in (await broker.fetch_bounds(sorted(by_topic))).items():

@@ -2,19 +2,21 @@
 
 import itertools
 import os
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.api import Request
 
 from saga.broker.administration import BY_LOG, DATED_BY, DAY_MS, Administration, GroupDescription, OffsetBounds
 from saga.broker.embedded.broker import EmbeddedAdministration
 from saga.broker.kafka.adapter import KafkaSettings
-from saga.broker.kafka.administration import PROBE, KafkaAdministration
+from saga.broker.kafka.administration import GROUPS_AT_ONCE, PROBE, KafkaAdministration
 from saga.broker.kafka.client import TOPIC, Topics
 from saga.broker.port import Subscription, partition_of
 from saga.errors import BrokerError
@@ -217,6 +219,43 @@ async def test_a_group_is_described_with_members_offsets_and_what_it_reads(broke
     assert group.positions == {Partition(name, 0): 1, Partition(name, 1): 1}
     bounds = await broker.fetch_bounds([name, f"{name}.missing"])
     assert bounds == {Partition(name, 0): OffsetBounds(0, 3), Partition(name, 1): OffsetBounds(0, 3)}
+
+
+async def test_several_groups_are_described_together_each_as_it_is_alone(broker: Tools, name: str) -> None:
+    await broker.ensure_topics([Topic(name, 2)])
+    groups = [f"{name}.{n}" for n in range(3)]
+    async with a_member(broker, groups[0], name, 2):
+        await broker.move_positions(groups[1], {Partition(name, 1): 0})
+        found = await broker.describe_groups(groups)
+        assert found == {each: await broker.describe_group(each) for each in groups}
+        assert [(len(found[each].members), len(found[each].positions)) for each in groups] == [(1, 2), (0, 1), (0, 0)]
+    assert await broker.describe_groups([]) == {}
+
+
+async def test_kafka_is_asked_about_many_groups_at_the_same_time_but_not_about_all(
+    kafka_settings: KafkaSettings, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, send, asked = 2 * GROUPS_AT_ONCE + 5, AIOKafkaClient.send, Counter[str]()
+    kinds = ("FindCoordinatorRequest", "DescribeGroupsRequest", "OffsetFetchRequest")
+    in_flight, most = 0, 0
+
+    async def sent(self: AIOKafkaClient, node: int, request: Request, **more: object) -> object:
+        nonlocal in_flight, most
+        counts = type(request).__name__ in kinds
+        asked[type(request).__name__] += counts
+        in_flight += counts
+        most = max(most, in_flight)
+        try:
+            return await send(self, node, request, **more)
+        finally:
+            in_flight -= counts
+
+    async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
+        monkeypatch.setattr(AIOKafkaClient, "send", sent)
+        found = await broker.describe_groups([f"{name}.{n}" for n in range(count)])
+    assert len(found) == count
+    assert +asked == dict.fromkeys(kinds, count)
+    assert most == GROUPS_AT_ONCE
 
 
 async def test_topics_without_a_committed_offset_count_as_unhandled(broker: Tools, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Reading the offsets of many services: the ends of all topics are asked for once."""
+"""Reading the offsets of many services: all groups, and the ends of all topics, are asked for once."""
 
 from collections.abc import Collection, Mapping
 from typing import cast
@@ -14,18 +14,19 @@ class CountingAdministration:
     def __init__(self) -> None:
         self.asked: list[Collection[str]] = []
 
-    async def describe_group(self, name: str) -> GroupDescription:
-        positions = {Partition(f"of-{name}", 0): 2, Partition("shared", 0): 1}
-        return GroupDescription(members=(), positions=positions, reads=frozenset())
+    async def describe_groups(self, names: Collection[str]) -> Mapping[str, GroupDescription]:
+        self.asked.append(names)
+        shared = Partition("shared", 0)
+        return {name: GroupDescription(positions={Partition(f"of-{name}", 0): 2, shared: 1}) for name in names}
 
     async def fetch_bounds(self, topics: Collection[str]) -> Mapping[Partition, OffsetBounds]:
         self.asked.append(topics)
         return {Partition(topic, 0): OffsetBounds(0, 5) for topic in topics}
 
 
-async def test_the_ends_of_all_topics_are_asked_for_once_and_each_service_has_its_own() -> None:
+async def test_groups_and_the_ends_of_all_topics_are_asked_for_once_and_each_service_has_its_own() -> None:
     broker = CountingAdministration()
     found = await read_offsets_of(["a", "b", "c"], cast(Administration, broker))
-    assert broker.asked == [["of-a", "of-b", "of-c", "shared"]]
+    assert broker.asked == [["a", "b", "c"], ["of-a", "of-b", "of-c", "shared"]]
     assert [each.service for each in found] == ["a", "b", "c"]
     assert [each.lag for each in found] == [3 + 4] * 3

@@ -389,10 +389,12 @@ class EmbeddedAdministration(EmbeddedBroker):
         reads = frozenset({p.topic for p in positions} if members else ())
         return GroupDescription(members, positions, reads, self._read_identities(name))
 
+    async def describe_groups(self, names: Collection[str]) -> Mapping[str, GroupDescription]:
+        return {name: await self.describe_group(name) for name in names}
+
     async def find_readers(self, topic: str) -> Mapping[str, GroupDescription]:
         self._find_topic(topic)
-        names = [name for (name,) in self._query("SELECT name FROM groups ORDER BY name")]
-        groups = {name: await self.describe_group(name) for name in names}
+        groups = await self.describe_groups([name for (name,) in self._query("SELECT name FROM groups ORDER BY name")])
         return {name: group for name, group in groups.items() if any(p.topic == topic for p in group.positions)}
 
     async def fetch_bounds(self, topics: Collection[str]) -> Mapping[Partition, OffsetBounds]:

@@ -4,8 +4,10 @@ Requests go directly to a broker, because aiokafka's admin client hides some ref
 a group is missing, it reports that the group has no positions.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -72,6 +74,8 @@ from saga.support.clock import Clock
 TOPICS_NAMED_MAX = 10
 """Maximum number of topics that an error names."""
 T = TypeVar("T")
+GROUPS_AT_ONCE = 20
+"""Maximum number of groups about which the brokers are asked at the same time."""
 ASK_S = 10.0
 """Timeout of each operation, with all its requests."""
 BROKER = 4
@@ -151,48 +155,45 @@ class KafkaAdministration(KafkaBroker):
     # ---------------------------------------------------------------- groups and positions
 
     async def describe_group(self, name: str) -> GroupDescription:
-        return (await self._retry(lambda: self._describe_groups([name]), f"group {name!r}"))[name]
+        return (await self.describe_groups([name]))[name]
+
+    async def describe_groups(self, names: Collection[str]) -> Mapping[str, GroupDescription]:
+        found: dict[str, GroupDescription] = {}
+        wanted = list(dict.fromkeys(names))
+        for begin in range(0, len(wanted), GROUPS_AT_ONCE):
+            some = wanted[begin : begin + GROUPS_AT_ONCE]
+            doing = f"group {some[0]!r}" + (f" and {len(some) - 1} others" if len(some) > 1 else "")
+            found |= await self._retry(partial(self._describe_groups, some), doing)
+        return found
 
     async def find_readers(self, topic: str) -> Mapping[str, GroupDescription]:
-        groups = await self._retry(self._describe_all_groups, "asking for groups")
+        groups = await self.describe_groups(await self._retry(self._list_groups, "asking for groups"))
         return {
             name: group
             for name, group in groups.items()
             if topic in group.reads or any(p.topic == topic for p in group.positions)
         }
 
-    async def _describe_all_groups(self) -> Mapping[str, GroupDescription]:
+    async def _list_groups(self) -> Collection[str]:
         names: set[str] = set()
         for node, *_ in (await self._send(Topics([]))).brokers:
             answer = await self._send(ListGroupsRequest(), node)
             _check([(answer.error_code, "")], "listing groups")
             names |= {name for name, kind, *_ in answer.groups if kind in ("consumer", "")}
-        return await self._describe_groups(sorted(names))
+        return sorted(names)
 
-    async def _describe_groups(self, names: Iterable[str]) -> Mapping[str, GroupDescription]:
-        """Describe groups, by name."""
-        found: dict[str, GroupDescription] = {}
-        for name in names:
-            node = await self._client.coordinator_lookup(0, name)
-            described = await self._send(DescribeGroupsRequest([name]), node)
-            [(code, _, _, _, _, members, *_)] = described.groups
-            fetched = await self._send(OffsetFetchRequest(name, None), node)
-            codes = {code, fetched.error_code, *(each[3] for _, partitions in fetched.topics for each in partitions)}
-            _check([(code, "") for code in codes], f"group {name!r}")
-            ids = await fetch_log_ids([topic for topic, _ in fetched.topics], self._client)
-            positions = {
-                Partition(topic, number): at
-                for topic, partitions in fetched.topics
-                for number, at, metadata, _ in partitions
-                if at >= 0 and not is_of_another_log(metadata, ids.get(topic))
-            }
-            reads = frozenset(topic for _, _, _, subscription, *_ in members for topic in _decode_topics(subscription))
-            names_of = tuple(_describe_member(client, host) for _, client, host, *_ in members)
-            stated = [read_identity(subscription) for _, _, _, subscription, *_ in members]
-            found[name] = GroupDescription(
-                names_of, positions, reads, frozenset(each for each in stated if each is not None)
-            )
-        return found
+    async def _describe_groups(self, names: Sequence[str]) -> Mapping[str, GroupDescription]:
+        """Describe groups, by name. Requests of one kind are sent at once.
+
+        Each request is about one group, because aiokafka decodes only a single group of an answer correctly.
+        """
+        nodes = await _gather(self._client.coordinator_lookup(0, name) for name in names)
+        pairs = [*zip(names, nodes, strict=True)]
+        described = await _gather(self._send(DescribeGroupsRequest([name]), node) for name, node in pairs)
+        fetched = await _gather(self._send(OffsetFetchRequest(name, None), node) for name, node in pairs)
+        ids = await fetch_log_ids({topic for each in fetched for topic, _ in each.topics}, self._client)
+        answers = zip(names, described, fetched, strict=True)
+        return {name: _describe_group(members.groups[0], offsets, ids) for name, members, offsets in answers}
 
     async def fetch_bounds(self, topics: Collection[str]) -> Mapping[Partition, OffsetBounds]:
         doing = f"asking where {', '.join([*topics][:TOPICS_NAMED_MAX])} begin and end"
@@ -375,6 +376,35 @@ def _describe_topic(
         hidden=settings is None,
         may=None if allowed == UNKNOWN else frozenset(right for right, bit in rights.items() if allowed & bit),
     )
+
+
+def _describe_group(described: tuple[Any, ...], fetched: Any, ids: Mapping[str, str]) -> GroupDescription:
+    """Describe a group by the answers about its members and its positions.
+
+    Args:
+        ids: Ids of the logs that the topics have now.
+    """
+    code, name, _, _, _, members, *_ = described
+    codes = {code, fetched.error_code, *(each[3] for _, partitions in fetched.topics for each in partitions)}
+    _check([(each, "") for each in codes], f"group {name!r}")
+    positions = {
+        Partition(topic, number): at
+        for topic, partitions in fetched.topics
+        for number, at, metadata, _ in partitions
+        if at >= 0 and not is_of_another_log(metadata, ids.get(topic))
+    }
+    reads = frozenset(topic for _, _, _, subscription, *_ in members for topic in _decode_topics(subscription))
+    names_of = tuple(_describe_member(client, host) for _, client, host, *_ in members)
+    stated = [read_identity(subscription) for _, _, _, subscription, *_ in members]
+    return GroupDescription(names_of, positions, reads, frozenset(each for each in stated if each is not None))
+
+
+async def _gather(requests: Iterable[Awaitable[Any]]) -> Sequence[Any]:
+    """Send requests at once and return their answers. If some fail, raise the first failure when all have ended."""
+    found = await asyncio.gather(*requests, return_exceptions=True)
+    if failures := [each for each in found if isinstance(each, BaseException)]:
+        raise failures[0]
+    return found
 
 
 def _describe_member(client: str, host: str) -> str:

@@ -262,7 +262,7 @@ class SharedServers(SharedFiles):
     async def _groups(self) -> dict[str, GroupState]:
         # Committed offsets are read before end offsets: a group that has committed up to an end read later really has
         # nothing left to do, and records that its work published are counted in the lag of other groups.
-        found = {service: await self._administration.describe_group(service) for service in self._reads}
+        found = await self._administration.describe_groups(self._reads)
         bounds = await self._administration.fetch_bounds(frozenset().union(*self._reads.values()))
         groups = {}
         for service, group in found.items():
