@@ -15,6 +15,7 @@ from saga.monitor.web.saga_picture import (
     PictureRun,
     PictureWait,
     SagaPicture,
+    draw_names,
     draw_saga,
     place_saga,
 )
@@ -123,6 +124,11 @@ def test_what_did_not_succeed_is_dashed_and_named() -> None:
         assert f"reserve: {outcome}, attempt 2 5.0 ms" in svg
 
 
+def test_a_message_that_no_handler_takes_is_named_by_its_outcome() -> None:
+    [placed] = place_saga([a_run("order", "", 10, outcome="noted")], [], NO_OUTCOME, 20).runs
+    assert placed.label == ("noted 5.0 ms", "on OrderPlaced")
+
+
 def test_what_is_awaited_lasts_until_now() -> None:
     waits = [
         PictureWait("shipping", "book", ("StockReserved", "PaymentReserved"), 30, is_person=False),
@@ -190,16 +196,26 @@ def test_its_size_is_bounded_whatever_the_saga_is() -> None:
 def test_hostile_and_very_long_names_are_escaped_and_cut() -> None:
     for text in (*HOSTILE, "x" * 1000, "\N{GRINNING FACE}" * 100):
         runs = [a_run(text, text, 10, text, text, (text,)), a_run("b", text, 20, text, text, outcome=text)]
-        svg = draw_saga(
-            place_saga(
-                runs, [PictureWait(text, text, (text,), 5, is_person=False)], PictureOutcome("success", text), 30
-            )
-        )
-        root = ElementTree.fromstring(svg)
-        assert {element.tag for element in root.iter()} <= {"svg", "rect", "path", "g", "text", "circle"}
-        assert all(len(element.text or "") < 120 for element in root.iter("text"))
-        assert float(root.get("width") or 0) < 3000
-        assert {name for element in root.iter() for name in element.attrib} <= ATTRIBUTES
+        waits = [PictureWait(text, text, (text,), 5, is_person=False)]
+        picture = place_saga(runs, waits, PictureOutcome("success", text), 30)
+        for svg in (draw_saga(picture), draw_names(picture)):
+            root = ElementTree.fromstring(svg)
+            assert {element.tag for element in root.iter()} <= {"svg", "rect", "path", "g", "text", "circle"}
+            assert all(len(element.text or "") < 120 for element in root.iter("text"))
+            assert float(root.get("width") or 0) < 3000
+            assert {name for element in root.iter() for name in element.attrib} <= ATTRIBUTES
+        assert float(root.get("width") or 0) < 160, "the names leave room on a narrow screen"
+
+
+def test_names_of_lanes_are_beside_the_picture_on_the_heights_of_its_lines() -> None:
+    picture = place_saga(ORDER, [], SUCCESS, 100)
+    names, drawn = ElementTree.fromstring(draw_names(picture)), ElementTree.fromstring(draw_saga(picture))
+    assert [(text.text, float(text.get("y") or 0)) for text in names.iter("text")] == [
+        (lane.name, lane.line_y + 5) for lane in picture.lanes
+    ]
+    assert not [text for text in drawn.iter("text") if text.get("class") == "who"]
+    assert (drawn.get("viewBox") or "").split()[0] == names.get("width")
+    assert drawn.get("height") == names.get("height")
 
 
 async def test_the_page_of_a_saga_shows_the_picture_above_its_table(folder: Path) -> None:
@@ -213,6 +229,8 @@ async def test_the_page_of_a_saga_shows_the_picture_above_its_table(folder: Path
     async with browsing(Settings(), monitor.answers) as browser:
         page = await browser.get("/saga?id=order-1")
         is_clean(page)
+        [names] = [attrs for _, attrs in page.elements if attrs.get("class") == "sequence swim names"]
+        assert names["aria-label"] == "Lanes: client, payment, shipping"
         [swim] = [attrs for _, attrs in page.elements if attrs.get("class") == "sequence swim"]
         assert (swim["aria-label"] or "").startswith("2 transitions in 2 services, ")
         assert "book: waits for StockReserved" in page.text

@@ -222,3 +222,17 @@ async def test_on_a_narrow_screen_each_row_is_a_card_with_labels(shop: Path, scr
             assert await tab.value("getComputedStyle(document.querySelector('td')).display") == "block", path
             label = "getComputedStyle(document.querySelector('td'), '::before').content"
             assert await tab.value(label) not in ("none", '""'), path
+
+
+@pytest.mark.timeout(FETCH_S + 120)  # the first one fetches axe-core
+async def test_names_of_lanes_stay_in_sight_while_the_picture_of_a_saga_is_scrolled(shop: Path, script: str) -> None:
+    async with served(Settings(), FixedViews("order-")) as url, a_tab(shop) as tab:
+        await tab.look(width=390)
+        await shown(tab, url, "/saga?id=order-1")
+        frame = "document.querySelector('[aria-label=\"Picture of the saga\"]')"
+        await tab.value(f"{frame}.scrollLeft = 100_000")
+        scrolled, whole = await tab.value(f"[{frame}.scrollLeft, {frame}.scrollWidth - {frame}.clientWidth]")
+        assert scrolled == whole > 300
+        place = "const [frame, names] = [%s, %s.querySelector('.names')].map(each => each.getBoundingClientRect())"
+        left, width = await tab.value(f"{place % (frame, frame)}; [names.left - frame.left, names.width]")
+        assert (left, width < 160) == (0, True)

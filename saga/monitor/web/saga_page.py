@@ -17,6 +17,7 @@ from saga.monitor.web.saga_picture import (
     PictureOutcome,
     PictureRun,
     PictureWait,
+    draw_names,
     draw_saga,
     place_saga,
 )
@@ -39,6 +40,7 @@ async def saga(request: Request) -> Response:
     found = await site.desk.letters()
     letters = [each for each in (found.value.items if found.value is not None else ()) if each.letter.saga == id_]
     runs, outcome = list_runs(seen, timeline), find_outcome(seen, timeline)
+    picture = place_saga(runs, list_waits(seen, timeline), outcome, site.clock.now_ms()) if runs else None
     return site.render(
         request,
         "saga.html.j2",
@@ -47,7 +49,7 @@ async def saga(request: Request) -> Response:
         timeline=timeline,
         explanation=None if seen is None else seen.explanation,
         expected=None if seen is None else draw_path_picture(seen.explanation.path),
-        picture=draw_saga(place_saga(runs, list_waits(seen, timeline), outcome, site.clock.now_ms())) if runs else None,
+        picture=None if picture is None else draw_names(picture) + draw_saga(picture),
         left_out=max(0, len(runs) - RUNS_MAX),
         outcome=outcome,
         troubles=[*([trouble] if trouble else []), *(seen.troubles if seen is not None else ())],

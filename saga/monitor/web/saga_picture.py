@@ -33,6 +33,10 @@ AWAITED_MAX: Final = 20
 """Maximum number of waits in a picture."""
 NAME_MAX: Final = 28
 """Maximum length of a name in a picture, in characters. Longer ones are cut; the table below has them in full."""
+NAME_LINE_MAX: Final = NAME_MAX // 2
+"""Maximum length of a line of a lane's name, in characters. Longer names are on two lines, so that on a narrow screen
+they leave room for the picture.
+"""
 WIDTH_LEAST: Final = 1140
 SCALE_LEAST: Final = 320
 """Minimum width of the picture's time scale without the cuts."""
@@ -195,6 +199,11 @@ class SwimLane:
     top: float
     height: float
 
+    @property
+    def line_y(self) -> float:
+        """Height of the line on which the lane's first bars are."""
+        return self.top + (15 if self.is_outside else 16)
+
 
 class SagaArrow(NamedTuple):
     """A message from the run that emitted it to the run that handled it."""
@@ -233,7 +242,8 @@ def place_saga(
     awaited = list(waits)[:AWAITED_MAX]
     names = list(dict.fromkeys([*(run.service for run in shown), *(wait.service for wait in awaited)]))
     outside = [name for name in dict.fromkeys(run.source for run in shown) if name and name not in names][:3]
-    left = 28 + max((measure_name(cut_name(name)) for name in (*outside, *names)), default=0.0)
+    lines = [line for name in (*outside, *names) for line in wrap_name(name)]
+    left = 20 + max(map(measure_name, lines), default=0.0)
     moments = [ms for run in shown for ms in (run.received_ms, run.start_ms, run.end_ms)]
     now_ms = max(now_ms, *moments, *(wait.since_ms for wait in awaited)) if moments else now_ms
     moments += [ms for wait in awaited for ms in (wait.since_ms, now_ms)]
@@ -275,6 +285,21 @@ def cut_name(text: str) -> str:
     shown = printable(text[:NAME_MAX])
     is_long = len(text) > NAME_MAX or len(shown) > NAME_MAX
     return f"{shown[: NAME_MAX - 1]}\N{HORIZONTAL ELLIPSIS}" if is_long else shown
+
+
+def wrap_name(text: str) -> tuple[str, ...]:
+    """Split the name of a lane into the lines on which it is written, after a separator if possible.
+
+    >>> wrap_name("payment"), wrap_name("notification-gateway"), wrap_name("a-servicewithoutaseparator")
+    (('payment',), ('notification-', 'gateway'), ('a-servicewitho', 'utaseparator'))
+    """
+    shown = cut_name(text)
+    if len(shown) <= NAME_LINE_MAX:
+        return (shown,)
+    at = 1 + max(shown.rfind(separator, 0, NAME_LINE_MAX) for separator in "-_. ")
+    if not at or len(shown) - at > NAME_LINE_MAX:
+        at = NAME_LINE_MAX
+    return shown[:at], shown[at:]
 
 
 def format_offset(ms: int) -> str:
@@ -320,9 +345,9 @@ def _find_room(
 def _describe_run(run: PictureRun, outcome: PictureOutcome) -> tuple[str, ...]:
     """Return the lines of text below a bar: what ran, for which message, and the outcome if the run emitted it."""
     attempt = f", attempt {run.attempt}" if run.attempt > 1 else ""
-    what = "" if run.outcome == "handled" else f": {cut_name(run.outcome)}"
+    what = ": ".join(cut_name(word) for word in (run.handler, run.outcome) if word and word != "handled")
     took = "" if run.run_ms is None else f" {format_duration(run.run_ms)}"
-    lines = [f"{cut_name(run.handler)}{what}{attempt}{took}", f"on {cut_name(run.type)}"]
+    lines = [f"{what}{attempt}{took}", f"on {cut_name(run.type)}"]
     if outcome.event and outcome.event in run.emitted:
         lines.append(f"outcome: {cut_name(outcome.event)}, {outcome.result}")
     return tuple(lines)
@@ -360,7 +385,7 @@ def _find_arrows(runs: Sequence[PlacedRun], lanes: dict[str, SwimLane], outcome:
         if cause is not None:
             begin = cause.right, cause.y
         elif lane is not None and lane.is_outside:
-            begin = each.left - STUB, lane.top + 15
+            begin = each.left - STUB, lane.line_y
         else:
             begin = each.left - STUB, each.y
         arrows.append(SagaArrow(*begin, each.left, each.y, form, mark))
@@ -371,15 +396,15 @@ def _find_arrows(runs: Sequence[PlacedRun], lanes: dict[str, SwimLane], outcome:
 
 
 def draw_saga(picture: SagaPicture) -> Markup:
-    """Return a picture as SVG, for a page with the style sheet of `sequence_drawing`."""
-    width, height = round(picture.width), round(picture.height)
+    """Return a picture without the names of its lanes as SVG, for a page with the style sheet of `sequence_drawing`."""
+    left, width, height = round(picture.left), round(picture.width - picture.left), round(picture.height)
     label = escape(printable(picture.title))
     return Markup(
         "".join([
-            f'<svg class="sequence swim" width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" '
-            f'aria-label="{label}">',
-            f'<rect class="paper" width="{width}" height="{height}"/>',
-            *_draw_lanes(picture),
+            f'<svg class="sequence swim" width="{width}" height="{height}" viewBox="{left} 0 {width} {height}" '
+            f'role="img" aria-label="{label}">',
+            *_draw_paper(picture),
+            *_draw_lines(picture),
             *_draw_axis(picture),
             *(part for arrow in picture.arrows for part in _draw_arrow(arrow)),
             *(part for each in picture.waits for part in _draw_wait(each, picture.scale.right)),
@@ -390,13 +415,40 @@ def draw_saga(picture: SagaPicture) -> Markup:
     )  # fmt: skip
 
 
-def _draw_lanes(picture: SagaPicture) -> Iterator[str]:
-    for number, lane in enumerate(picture.lanes):
-        if number % 2 == 0:
-            yield f'<rect class="band" y="{lane.top:g}" width="{picture.width:g}" height="{lane.height:g}"/>'
-        y, outside = lane.top + (15 if lane.is_outside else 16), " outside" if lane.is_outside else ""
-        yield f'<path class="lane{outside}" d="M{picture.left:g} {y:g}H{picture.scale.right + 8:g}"/>'
-        yield draw_text(10, y + 5, "who", cut_name(lane.name))
+def draw_names(picture: SagaPicture) -> Markup:
+    """Return the names of a picture's lanes as SVG, for a page that keeps them in sight while the picture is scrolled
+    beside them.
+    """
+    width, height = round(picture.left), round(picture.height)
+    label = escape(printable(f"Lanes: {', '.join(cut_name(lane.name) for lane in picture.lanes)}"))
+    return Markup(
+        "".join([
+            f'<svg class="sequence swim names" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+            f'role="img" aria-label="{label}">',
+            *_draw_paper(picture),
+            *(part for lane in picture.lanes for part in _draw_name(lane)),
+            "</svg>",
+        ])
+    )  # fmt: skip
+
+
+def _draw_paper(picture: SagaPicture) -> Iterator[str]:
+    """Yield the background, with a band behind every other lane."""
+    yield f'<rect class="paper" width="{picture.width:g}" height="{picture.height:g}"/>'
+    for lane in picture.lanes[::2]:
+        yield f'<rect class="band" y="{lane.top:g}" width="{picture.width:g}" height="{lane.height:g}"/>'
+
+
+def _draw_lines(picture: SagaPicture) -> Iterator[str]:
+    for lane in picture.lanes:
+        outside = " outside" if lane.is_outside else ""
+        yield f'<path class="lane{outside}" d="M{picture.left:g} {lane.line_y:g}H{picture.scale.right + 8:g}"/>'
+
+
+def _draw_name(lane: SwimLane) -> Iterator[str]:
+    lines = wrap_name(lane.name)
+    for number, line in enumerate(lines):
+        yield draw_text(10, lane.line_y + 5 + 14 * (number - (len(lines) - 1) / 2), "who", line)
 
 
 def _draw_axis(picture: SagaPicture) -> Iterator[str]:
