@@ -45,10 +45,12 @@ from saga.ops.attention import (
     find_too_old,
     list_parked_runs,
 )
+from saga.ops.bulk_commands import RATE_MAX, RATE_MIN, BulkCommand, BulkRequest, LetterKey, parse_rate
 from saga.ops.dead_letters import DeadLetter, read_originals
 from saga.ops.operator_commands import (
     OUTCOMES,
     REPLAYS_MAX,
+    CommandAnswer,
     CommandRequest,
     SentCommand,
     describe_answer,
@@ -183,10 +185,17 @@ class ReplayOptions:
     """True to include messages that were older than the service's retention."""
     modules: Sequence[str] = ()
     """Modules whose code is used for a rehearsal."""
+    rate_per_s: float | None = None
+    """Number of commands in a second; `None` to send all at once."""
 
 
-def _make_replay_options(**given: Any) -> ReplayOptions:
-    options = ReplayOptions(**given)
+def _make_replay_options(*, rate: str | None, **given: Any) -> ReplayOptions:
+    try:
+        options = ReplayOptions(**given, rate_per_s=None if rate is None else parse_rate(rate))
+    except BadInput as why:
+        raise click.UsageError(f"--rate {rate}: {why}") from None
+    if options.rate_per_s is not None and options.older:
+        raise click.UsageError("--rate is for dead letters that block a saga: leave out --older")
     if options.modules and not options.dry_run:
         raise click.UsageError("--code needs --dry-run: otherwise the service runs its own code")
     return options
@@ -212,6 +221,9 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Only print what is sele
 _older = click.option(
     "--older", is_flag=True, help="Include messages older than the retention; they are handled as new."
 )
+_rate = click.option(
+    "--rate", metavar="N", help=f"Send N commands in a second, not all at once; {RATE_MIN:g} to {RATE_MAX:g}."
+)
 _code = click.option(
     "--code",
     "modules",
@@ -223,7 +235,7 @@ _code = click.option(
 
 def _command(wanted: Wanted, help_text: str) -> click.Command:
     """Return the command `replay` or `discard`."""
-    details = (_again, _dry_run, _older, _code) if wanted == "replay" else (_again, _dry_run)
+    details = (_again, _dry_run, _rate, _older, _code) if wanted == "replay" else (_again, _dry_run, _rate)
 
     @click.command(wanted, help=help_text)
     @_SELECTS
@@ -273,6 +285,9 @@ async def _replay(
     letters += [letter for letter in late if letter.id in originals]
     if code is not None:
         return await _rehearse_all(code, letters, originals, request, deployment, as_json=as_json) and is_whole
+    if options.rate_per_s is not None:
+        bulk = BulkRequest(command=request, rate_per_s=options.rate_per_s, again=options.again)
+        return await _send_at_rate(letters, bulk, deployment, as_json) and is_whole
     sent = await send_commands(letters, request, deployment, originals) if letters else []
     is_whole = is_whole and len(originals) == len(late)
     return await _print_answers(sent, request, deployment, as_json) and is_whole
@@ -287,6 +302,25 @@ async def _print_answers(
         is_whole = is_whole and answer.outcome == OUTCOMES[request.wanted] and answer.after not in bad
         _print_state(answer.sent.dead_letter, describe_answer(answer), answer.reason, as_json)
     return is_whole
+
+
+async def _send_at_rate(
+    letters: Sequence[DeadLetter], request: BulkRequest, deployment: Deployment, as_json: bool
+) -> bool:
+    """Send the commands at a rate, and print each result and then how many there are. Return whether all were carried
+    out and no repeated run has failed again.
+    """
+
+    def report(answer: CommandAnswer) -> None:
+        _print_state(answer.sent.dead_letter, describe_answer(answer), answer.reason, as_json)
+
+    keys = [LetterKey(letter.service, letter.id, letter.saga or "") for letter in letters]
+    bulk = BulkCommand(keys, request, deployment, report)
+    try:
+        await bulk.run()
+    finally:
+        print_error(bulk.progress.describe())
+    return bulk.progress.done == bulk.progress.total
 
 
 def _declared_in(modules: Sequence[str], service: str) -> Declared:
@@ -346,6 +380,9 @@ replay = _command(
     A handler continues where it was: recorded results of steps and updates are reused, and other calls get the same
     idempotency keys as before. Then the queued messages of its saga follow, in order. A run that fails again becomes
     another dead letter.
+
+    With --rate only so many commands are sent in a second, so that what has just recovered is not overrun. It stops
+    after ten in a row without success. --limit says how many dead letters are selected at most.
 
     A message older than the service's retention blocks nothing, and the service keeps nothing of it. With --older it is
     handled as if it came now, as the first of a new saga if the service has no progress. Check first that it was not

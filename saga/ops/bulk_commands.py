@@ -5,11 +5,12 @@ commands are those of `saga.ops.operator_commands`, so each is recorded with the
 history of its saga. If the process that sends the commands dies, those already sent are still carried out.
 """
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from saga.errors import SagaError
+from saga.errors import BadInput, SagaError
 from saga.ops.attention import find_blocking
 from saga.ops.dead_letters import DeadLetter
 from saga.ops.operator_commands import (
@@ -25,8 +26,8 @@ from saga.ops.selection import Deployment, Selection
 
 BATCH_MAX = 100
 """Maximum number of commands that are sent at once."""
-RATE_MAX = 200.0
-"""Maximum number of commands in a second."""
+RATE_MIN, RATE_MAX = 0.01, 200.0
+"""Limits of the number of commands in a second."""
 HALT_AFTER = 10
 """Number of failed commands in a row after which no more are sent."""
 PROBLEMS_MAX = 50
@@ -97,6 +98,25 @@ class BulkProgress:
         """Number of letters that are dealt with: done, failed, unanswered or left out."""
         return self.done + self.failed + self.unanswered + self.left_out
 
+    def describe(self) -> str:
+        """Describe how many letters were handled, in one line."""
+        counts = {"done": self.done, "refused or failed again": self.failed, "not answered": self.unanswered}
+        parts = [f"{count} {what}" for what, count in (counts | {"left out": self.left_out}).items() if count]
+        rest = self.total - self.settled_count
+        text = f"{self.settled_count} of {self.total}: {', '.join(parts) or 'nothing was sent'}"
+        return f"{text}; nothing more is sent{f', because {self.reason}' if self.reason else ''}" if rest else text
+
+
+def parse_rate(text: str) -> float:
+    """Parse a number of commands in a second. Raises `BadInput`."""
+    try:
+        rate_per_s = float(text)
+    except ValueError:
+        rate_per_s = 0.0
+    if not RATE_MIN <= rate_per_s <= RATE_MAX:  # not a number compares as false
+        raise BadInput(f"the rate must be a number from {RATE_MIN:g} to {RATE_MAX:g} a second")
+    return rate_per_s
+
 
 def plan_pace(rate_per_s: float) -> CommandPace:
     """Return the size and interval of batches that keep to this rate. There is about one batch a second.
@@ -111,10 +131,17 @@ def plan_pace(rate_per_s: float) -> CommandPace:
 class BulkCommand:
     """A command about many dead letters that is being sent, and its progress."""
 
-    def __init__(self, keys: Sequence[LetterKey], request: BulkRequest, deployment: Deployment) -> None:
+    def __init__(
+        self,
+        keys: Sequence[LetterKey],
+        request: BulkRequest,
+        deployment: Deployment,
+        report: Callable[[CommandAnswer], None] = lambda _: None,
+    ) -> None:
+        """`report`: called with the answer to each command, as it comes."""
         self.request = request
         self.progress = BulkProgress(len(keys), began_ms=deployment.clock.now_ms())
-        self._keys, self._deployment = tuple(keys), deployment
+        self._keys, self._deployment, self._report = tuple(keys), deployment, report
         self._failed_in_a_row = 0
         self._is_stopped = False
 
@@ -137,6 +164,9 @@ class BulkCommand:
                     self.stop(f"the last {HALT_AFTER} had no success: fix the cause first")
         except SagaError as why:
             progress.state, progress.reason = "failed", str(why)
+        except asyncio.CancelledError:
+            progress.state, progress.reason = "stopped", "it was interrupted"
+            raise
         except BaseException:
             progress.state, progress.reason = "failed", "it could not be continued; the log of this process says why"
             raise
@@ -162,6 +192,7 @@ class BulkCommand:
             self.progress.sent += len(sent)
             async for answer in wait_for_answers(sent, self._deployment, self.request.command.operator.wait_s):
                 self._count(answer)
+                self._report(answer)
         while self.progress.settled_count < self.progress.total and not self._is_stopped:
             left_s = next_s - clock.monotonic_s()
             if left_s <= 0:

@@ -1,14 +1,24 @@
 """One command about many dead letters: how fast it is sent, what is left out, and when it ends early."""
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
-from saga.errors import BrokerUnavailable
+from saga.errors import BadInput, BrokerUnavailable
 from saga.ops import bulk_commands
 from saga.ops.attention import BlockingDeadLetter
-from saga.ops.bulk_commands import BATCH_MAX, HALT_AFTER, PROBLEMS_MAX, BulkCommand, BulkRequest, LetterKey, plan_pace
+from saga.ops.bulk_commands import (
+    BATCH_MAX,
+    HALT_AFTER,
+    PROBLEMS_MAX,
+    BulkCommand,
+    BulkRequest,
+    LetterKey,
+    parse_rate,
+    plan_pace,
+)
 from saga.ops.dead_letters import DeadLetter
 from saga.ops.operator_commands import REPLAYS_MAX, CommandAnswer, CommandRequest, SentCommand
 from saga.ops.selection import Deployment, Operator, Selection
@@ -67,11 +77,18 @@ def shop(monkeypatch: pytest.MonkeyPatch) -> Shop:
     return made
 
 
-def make_bulk(shop: Shop, count: int, rate_per_s: float = 5.0, *, again: bool = False) -> BulkCommand:
+def make_bulk(
+    shop: Shop,
+    count: int,
+    rate_per_s: float = 5.0,
+    *,
+    again: bool = False,
+    report: Callable[[CommandAnswer], None] = lambda _: None,
+) -> BulkCommand:
     keys = [LetterKey("payment", f"dead-s-{n}", f"s-{n}") for n in range(count)]
     command = CommandRequest(wanted="replay", operator=Operator("ada", "fixed", 1.0))
     request = BulkRequest(command=command, rate_per_s=rate_per_s, again=again)
-    shop.bulk = BulkCommand(keys, request, Deployment(warn=print, clock=shop.clock))
+    shop.bulk = BulkCommand(keys, request, Deployment(warn=print, clock=shop.clock), report)
     return shop.bulk
 
 
@@ -175,3 +192,38 @@ async def test_an_unavailable_broker_ends_it_with_the_reason(shop: Shop, monkeyp
     await bulk.run()
     assert (bulk.progress.state, bulk.progress.reason) == ("failed", "no broker at localhost")
     assert bulk.progress.is_over
+
+
+async def test_each_answer_is_reported_and_the_end_says_how_many_there_are(shop: Shop) -> None:
+    shop.gone = {"s-1"}
+    answers = list[str]()
+    bulk = make_bulk(shop, 3, report=lambda answer: answers.append(answer.sent.dead_letter.saga or ""))
+    assert bulk.progress.describe() == "0 of 3: nothing was sent; nothing more is sent"
+    await bulk.run()
+    assert answers == ["s-0", "s-2"]
+    assert bulk.progress.describe() == "3 of 3: 2 done, 1 left out"
+    shop.after = "dead"
+    failing = make_bulk(shop, 500)
+    await failing.run()
+    assert failing.progress.describe() == (
+        "15 of 500: 14 refused or failed again, 1 left out; nothing more is sent, because the last 10 had no success: "
+        "fix the cause first"
+    )
+
+
+async def test_a_bulk_command_that_is_interrupted_says_so(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def interrupt(*_: object) -> list[SentCommand]:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(bulk_commands, "send_commands", interrupt)
+    bulk = make_bulk(shop, 10)
+    with pytest.raises(asyncio.CancelledError):
+        await bulk.run()
+    assert bulk.progress.describe() == "0 of 10: nothing was sent; nothing more is sent, because it was interrupted"
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "201", "five", ""])
+def test_a_rate_is_a_number_within_limits(text: str) -> None:
+    with pytest.raises(BadInput, match=r"the rate must be a number from 0\.01 to 200 a second"):
+        parse_rate(text)
+    assert (parse_rate("0.01"), parse_rate("200")) == (0.01, 200)

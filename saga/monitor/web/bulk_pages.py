@@ -7,13 +7,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from saga.errors import BadInput
-from saga.monitor.web.guards import FormFields
 from saga.monitor.web.letter_filters import LetterFilter, parse_letter_filter
 from saga.monitor.web.letter_pages import WANTED
 from saga.monitor.web.operator_console import ACTING_S, RunningBulk
 from saga.monitor.web.renewal import read_renewal
 from saga.monitor.web.site import PageNotFound, Site, get_site, link, parse_number, redirect_with_notice
-from saga.ops.bulk_commands import HALT_AFTER, RATE_MAX, BulkRequest
+from saga.ops.bulk_commands import HALT_AFTER, RATE_MAX, BulkRequest, parse_rate
 from saga.ops.letter_groups import LetterRow, group_letters
 from saga.ops.operator_commands import REPLAYS_MAX, CommandRequest
 from saga.ops.selection import Operator
@@ -86,21 +85,11 @@ async def start(request: Request) -> Response:
     operator = Operator(session.user, form.one("reason_given"), ACTING_S)
     request_ = BulkRequest(
         command=CommandRequest(wanted=wanted, operator=operator),
-        rate_per_s=_parse_rate(form),
+        rate_per_s=parse_rate(form.one("rate")),
         again=form.one("again") == "yes",
     )
     number = site.desk.start_bulk(describe_selection(which, blocking), [row.item for row in blocking], request_)
     return redirect_with_notice(session, "", link("/dead/bulk", number=number))
-
-
-def _parse_rate(form: FormFields) -> float:
-    try:
-        rate = float(form.one("rate"))
-    except ValueError:
-        rate = 0.0
-    if not 0.01 <= rate <= RATE_MAX:  # not a number compares as false
-        raise BadInput(f"the rate must be a number from 0.01 to {RATE_MAX:g} a second")
-    return rate
 
 
 async def progress(request: Request) -> Response:
