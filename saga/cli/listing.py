@@ -8,7 +8,8 @@ from saga.ops.attention import AttentionItem, find_attention
 from saga.ops.sagas import OPEN, ListedSaga
 from saga.ops.selection import Deployment, Selection
 
-SAGA_HEADING, SAGA_WIDTHS = ("SAGA", "OUTCOME", "STARTED", "CHANGED", "OPEN", "SERVICES"), (24, 16, 24, 24, 20)
+SAGA_HEADING = ("SAGA", "KIND", "STATE", "OUTCOME", "STARTED", "CHANGED", "OPEN", "SERVICES")
+SAGA_WIDTHS = (20, 16, 8, 24, 24, 24, 12)
 DEAD_HEADING = ("TIME", "SERVICE", "WHAT", "SAGA", "MESSAGE", "HANDLER", "CLASS", "NOW", "WHY")
 DEAD_WIDTHS = (24, 14, 12, 24, 20, 16, 8, 14)
 """Minimum widths of the columns. They are fixed because each row is printed before the next ones are known."""
@@ -48,7 +49,9 @@ def format_saga_cells(each: ListedSaga) -> Sequence[str]:
     waits = [
         f"({r.error})" for s in each.statuses for r in s.retries if r.error and not r.attempts
     ]  # it waits without having failed
-    cells = each.saga, each.outcome, each.started, each.changed, still_open, " ".join((*sorted(states), *waits))
+    outcome = f"{each.outcome} (failure)" if each.outcome and each.is_failure else each.outcome
+    services = " ".join((*sorted(states), *waits))
+    cells = each.saga, each.kind, each.state, outcome, each.started, each.changed, still_open, services
     return [cell or "-" for cell in cells]
 
 
@@ -68,7 +71,10 @@ def listed_saga_to_json(each: ListedSaga) -> dict[str, object]:
     """Return a listed saga as JSON values."""
     return {
         "saga": each.saga,
+        "kind": each.kind,
+        "state": each.state,
         "outcome": each.outcome,
+        "is_failure": each.is_failure,
         "started": each.started,
         "principals": each.principals,
         "changed": each.changed,

@@ -101,8 +101,19 @@ def sagas() -> None:
 def list_command(deployment: Deployment, selection: Selection, only_open: bool, only_dead: bool, as_json: bool) -> None:
     """List sagas, newest first.
 
-    For each saga: the event with which it ended, if it has; when it started and last changed; how much is open in all
-    services; and its state in each service that knows it, in one word:
+    For each saga: KIND, the type of the message that started it; its STATE; the event with which it ended, if it has;
+    when it started and last changed; how much is open in all services; and its state in each service that knows it.
+
+    \b
+    dead          a dead letter blocks it: `saga dead show ID`
+    damaged       the progress of a service cannot be read
+    failing       a run waits for its next attempt, and fails because of the service's own code
+    retrying      a run has failed, and waits for its next attempt
+    open          something is unfinished; with an outcome: something is still to be done after it
+    ended         it has an outcome, and nothing is unfinished
+    idle          it has no outcome, and nothing is unfinished: `saga explain ID` says why it does not go on
+
+    In SERVICES one word says what the service did with the last message:
 
     \b
     handled, ignored, waiting, queued, compensated  what was done with the last message

@@ -147,6 +147,7 @@ class Queries:
             result="" if ended is None else "success" if ended[1] == "success" else "failure",
             outcome="" if ended is None else ended[2],
             transitions=known.count,
+            kind=known.kind,
             services=tuple(sorted(names[number] for number in known.last_numbers)),
             open=tuple(sorted(names[each.service] for each in known.service_states if each.open)),
             dead=any(find_dead(known, self.folds.intern_table)),

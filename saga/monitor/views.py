@@ -68,6 +68,8 @@ class SagaRow(Struct, frozen=True, kw_only=True):
     outcome: str
     """Event with which the saga ended; empty if it has no outcome yet."""
     transitions: int
+    kind: str = ""
+    """Type of the message that started the saga."""
     services: tuple[str, ...]
     """Services that have reported a transition of the saga."""
     open: tuple[str, ...]

@@ -89,6 +89,7 @@ class SummaryTransition(Struct, frozen=True, gc=False):
 
     time: str
     outcome: Outcome
+    type: str = ""
 
 
 class SummaryFailedRun(Struct, frozen=True, gc=False):
@@ -152,7 +153,7 @@ def decode_summary(content: bytes) -> ProgressSummary:
     try:
         seen = _decoders.decode(content)
         if seen.transitions:
-            decode_last_transition(seen.transitions[-1])
+            decode_transition_summary(seen.transitions[-1])
     except (*UNREADABLE, TypeError) as why:
         raise SagaError(f"it cannot be read: {why}") from why
     if seen.format > FORMAT:
@@ -160,7 +161,7 @@ def decode_summary(content: bytes) -> ProgressSummary:
     return seen
 
 
-def decode_last_transition(raw: Raw) -> SummaryTransition:
+def decode_transition_summary(raw: Raw) -> SummaryTransition:
     """Decode the time and outcome of one transition."""
     return _decode_entries.decode(raw)
 
@@ -292,6 +293,14 @@ class ParkedRunStatus:
     """
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class FirstMessage:
+    """First message of a saga that a service handled."""
+
+    time: str
+    type: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceStatus:
     """Status of a saga in one service."""
@@ -310,6 +319,8 @@ class ServiceStatus:
     started: str | None
     principal: str | None
     """Principal that started the saga, as far as this service knows; `None` if no message named it."""
+    first: FirstMessage | None
+    """First message that this service handled; `None` if its transition is archived, or there is none."""
     changed: str
     """Time of the last transition or open intent, whichever is later. Empty if there is neither."""
     queue: int
@@ -363,9 +374,19 @@ def can_never_run(p: SagaProgress | ProgressSummary, pending: PendingMessage | S
     return pending.decides and p.outcome is not None
 
 
+def _find_first(p: SagaProgress | ProgressSummary) -> FirstMessage | None:
+    if p.first or not p.transitions:
+        return None
+    try:
+        first = decode_transition_summary(p.transitions[0])
+    except UNREADABLE:  # the state of a saga can be told without it
+        return None
+    return FirstMessage(first.time, first.type)
+
+
 def compute_status(p: SagaProgress | ProgressSummary) -> ServiceStatus:
     """Compute the status of the saga from the progress of one service."""
-    last = decode_last_transition(p.transitions[-1]) if p.transitions else None
+    last = decode_transition_summary(p.transitions[-1]) if p.transitions else None
     left = sum(1 for pending in p.waiting if can_never_run(p, pending))
     dead = sum(1 for pending in (*p.queue, *p.compensating) if pending.dead)
     retries = tuple(_list_parked_runs(p))
@@ -388,6 +409,7 @@ def compute_status(p: SagaProgress | ProgressSummary) -> ServiceStatus:
         has_failed=bool(p.failed),
         started=p.started,
         principal=p.principal,
+        first=_find_first(p),
         changed=max([last.time if last else "", *(intent.time for intent in p.intents)]),
         queue=sum(1 for pending in p.queue if not (pending.dead or pending.due_ms)) + _list_overflow(p, "queue"),
         waiting=waiting if p.started else 0,

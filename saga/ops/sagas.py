@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -41,6 +41,10 @@ After this time no service can still send the other messages of the fan-in.
 LOOKED_AT_MAX = 20_000
 """Maximum number of documents per service that are read to find the newest sagas in a store that cannot list by time.
 """
+
+
+SagaState: TypeAlias = Literal["dead", "damaged", "failing", "retrying", "open", "ended", "idle"]
+"""State of a saga in all services, in one word; `idle`: nothing is unfinished, and there is no outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,41 @@ class ListedSaga:
         return max((s.changed for s in self.statuses), default="")
 
     @property
+    def kind(self) -> str | None:
+        """Type of the first message that any service handled; `None` if its transition is archived."""
+        first = min((s.first for s in self.statuses if s.first is not None), default=None)
+        return None if first is None else first.type
+
+    @property
+    def is_over(self) -> bool:
+        """True if the saga has an outcome. The progress of the service that ended the saga may have expired, or be in
+        another store. So a failure that any service knows counts, too.
+        """
+        return self.outcome is not None or self.is_failure
+
+    @property
+    def is_failure(self) -> bool:
+        """True if a service has received a failure outcome."""
+        return any(s.has_failed for s in self.statuses)
+
+    @property
+    def state(self) -> SagaState:
+        """State of the saga in one word: what needs a person first, then what is unfinished."""
+        retries = [run for s in self.statuses for run in s.retries]
+        unfinished = set(self.open) - ({"waiting"} if self.is_over else set())
+        if any(s.dead for s in self.statuses):
+            return "dead"
+        if self.damaged:
+            return "damaged"
+        if any(run.is_code for run in retries):
+            return "failing"
+        if retries:
+            return "retrying"
+        if unfinished:
+            return "open"
+        return "ended" if self.is_over else "idle"
+
+    @property
     def open(self) -> dict[str, int]:
         """Number of open items of each kind in all services."""
         counts = {sort: sum(getattr(s, sort) for s in self.statuses) for sort in OPEN}
@@ -102,13 +141,8 @@ class ListedSaga:
         return sum(s.left + s.waiting for s in self.statuses) - self.open.get("waiting", 0)
 
     def _left_over(self, others: bool) -> int:
-        """Count the pending fan-in messages that are left over because the saga has ended.
-
-        The progress of the service that ended the saga may have expired, or be in another store. So if any service
-        knows of a failure outcome, the saga counts as ended too.
-        """
-        is_over = self.outcome is not None or any(s.has_failed for s in self.statuses)
-        if not is_over or others or self.changed > iso(self.now_ms - QUIET_MS):
+        """Count the pending fan-in messages that are left over because the saga has ended."""
+        if not self.is_over or others or self.changed > iso(self.now_ms - QUIET_MS):
             return 0
         return sum(s.waiting for s in self.statuses)
 

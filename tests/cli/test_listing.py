@@ -5,6 +5,7 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from msgspec import Raw
@@ -16,9 +17,11 @@ from saga.engine.persistence import dead_letters
 from saga.messages import Message, Outgoing, Position, Record, Topic
 from saga.ops import histories, sagas
 from saga.ops.dead_letters import decode_dead_letter
-from saga.ops.histories import compute_status, decode_summary
-from saga.ops.sagas import UNSTARTED, describe_open_work
+from saga.ops.histories import ServiceStatus, compute_status, decode_summary
+from saga.ops.sagas import UNSTARTED, ListedSaga, SagaSummary, describe_open_work
+from saga.ops.sources import ServiceStore
 from saga.progress.document import DeadLetterRecord, SagaProgress, decode_progress, decode_transition, encode
+from saga.store.port import Store
 from saga.store.sqlite.documents import checksum
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock, iso
@@ -245,6 +248,41 @@ def test_a_part_is_open_until_its_handler_can_never_run(p: SagaProgress, waiting
     for each in (compute_status(p), compute_status(decode_summary(encode(p)))):
         assert (each.waiting, each.left) == (waiting, left)
         assert each.is_open == bool(waiting)
+
+
+DUE = replace(kept("both", a_message("A")), due_ms=1)
+
+
+@pytest.mark.parametrize(
+    ("p", "state"),
+    [
+        (blank(), "idle"),
+        (replace(blank(), outcome="Confirmed"), "ended"),
+        (replace(blank(), failed=("Cancelled",)), "ended"),
+        (parts(), "open"),
+        (parts(outcome="Confirmed"), "ended"),
+        (replace(blank(), outcome="Confirmed", deadlines=(DUE,)), "open"),
+        (replace(blank(), queue=(DUE,)), "retrying"),
+        (replace(blank(), queue=(DUE, replace(DUE, dead="dead-1"))), "dead"),
+    ],
+)
+def test_the_state_of_a_saga_is_one_word(p: SagaProgress, state: str) -> None:
+    other = replace(blank(), service="other")
+    assert ListedSaga("s", (compute_status(other), compute_status(p))).state == state
+    damaged = SagaSummary(ServiceStore("other", cast(Store, None)), "s", None)
+    assert ListedSaga("s", (compute_status(p),), (damaged,)).state == ("dead" if state == "dead" else "damaged")
+
+
+def test_the_kind_of_a_saga_is_the_type_of_the_first_message_that_any_service_handled() -> None:
+    def heard(service: str, second: int, type_: str, **fields: object) -> ServiceStatus:
+        entry = {"time": f"2026-01-01T00:00:{second:02}.000Z", "outcome": "handled", "type": type_}
+        return compute_status(replace(blank(), service=service, transitions=(Raw(encode(entry)),), **fields))
+
+    later, first = heard("order", 2, "PaymentReserved"), heard("payment", 1, "OrderPlaced")
+    assert ListedSaga("s", (later, first)).kind == "OrderPlaced"
+    assert ListedSaga("s", (later, heard("payment", 1, "OrderPlaced", first=7))).kind == "PaymentReserved"
+    unreadable = compute_status(replace(blank(), transitions=(Raw(b"{}"), Raw(b'{"time": "", "outcome": "handled"}'))))
+    assert ListedSaga("s", (unreadable,)).kind is None
 
 
 def test_parts_of_a_saga_that_is_over_are_open_nowhere_after_an_hour(shop: Path, saga: Call) -> None:

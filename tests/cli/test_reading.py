@@ -83,11 +83,15 @@ def test_only_what_is_open_or_dead_is_listed_when_asked_for(shop: Path, saga: Ca
 
 def test_the_table_for_people_has_the_same_content(shop: Path, saga: Call) -> None:
     heading, *rows = saga("sagas", "list").stdout.splitlines()
-    assert heading.split() == ["SAGA", "OUTCOME", "STARTED", "CHANGED", "OPEN", "SERVICES"]
+    assert heading.split() == ["SAGA", "KIND", "STATE", "OUTCOME", "STARTED", "CHANGED", "OPEN", "SERVICES"]
     assert len(rows) == 4
     [dead] = [row for row in rows if row.startswith("order-3 ")]
     assert "waiting:2 intents:1 deadlines:1 dead:1" in dead
     assert "payment:quarantined" in dead
+    told = [" ".join(row.split()) for row in sorted(rows)]
+    assert told[0].startswith("order-1 OrderPlaced ended OrderConfirmed 20")
+    assert told[1].startswith("order-2 OrderPlaced ended OrderCancelled (failure) 20")
+    assert told[2].startswith("order-3 OrderPlaced dead - 20")
 
 
 def test_a_progress_that_cannot_be_read_is_listed_as_damaged_and_the_others_are_listed(shop: Path, saga: Call) -> None:

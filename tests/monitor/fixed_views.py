@@ -47,6 +47,7 @@ class FixedViews:
             result=("", "success", "failure")[number % 3],
             outcome=self.text if number % 3 else "",
             transitions=number,
+            kind=self.text,
             services=self.services[:4],
             open=self.services[:1] if number % 3 == 0 else (),
             dead=number % 7 == 0,

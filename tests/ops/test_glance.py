@@ -5,7 +5,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.errors import SagaError
-from saga.ops.histories import decode_last_transition, decode_summary
+from saga.ops.histories import decode_summary, decode_transition_summary
 from saga.progress import journal
 from saga.progress.document import FORMAT, encode
 from saga.progress.journal import TransitionDetails
@@ -29,7 +29,7 @@ def test_a_summary_shows_the_content_of_a_progress() -> None:
     assert (seen.service, seen.saga, seen.started, seen.outcome) == ("svc", "s", START, "Ended")
     assert [(k.handler, k.dead) for k in seen.queue] == [("take", "letter")]
     assert [(intent.handler, intent.kind) for intent in seen.intents] == [("take", "do")]
-    assert [decode_last_transition(raw).outcome for raw in seen.transitions] == ["queued"]
+    assert [decode_transition_summary(raw).outcome for raw in seen.transitions] == ["queued"]
 
 
 def test_a_progress_without_transitions_is_one() -> None:

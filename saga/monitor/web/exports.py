@@ -65,6 +65,7 @@ async def _list_sagas(site: Site, request: Request) -> Rows:
 def _describe_saga(row: SagaRow) -> Row:
     return {
         "saga": row.saga,
+        "kind": row.kind,
         "started": _format(row.began_ms),
         "changed": _format(row.changed_ms),
         "result": row.result,
