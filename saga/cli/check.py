@@ -13,9 +13,10 @@ from saga.choreography.check.verdicts import (
     check_manifests,
 )
 from saga.choreography.releases import read_manifests
-from saga.cli.options import pack_options
+from saga.cli.options import find_docs, pack_options
 from saga.cli.printing import print_json, print_lines
 from saga.cli.sources import ManifestSources, load_manifests
+from saga.support.documentation import WHERE_TO_FIND
 
 
 @click.command()
@@ -87,11 +88,14 @@ def check(
     if as_json:
         print_json([verdict_to_json(each) for each in result.verdicts])
     elif as_sarif:
-        print_json(verdicts_to_sarif(result.verdicts, loaded.files))
+        print_json(verdicts_to_sarif(result.verdicts, loaded.files, find_docs()))
     else:
+        docs = find_docs()
         folder = None if during or loaded.folder is None else loaded.folder.as_posix()
         for number, verdict in enumerate(result.verdicts):
-            print_lines(*([""] if number else []), *format_verdict(verdict, folder))
+            print_lines(*([""] if number else []), *format_verdict(verdict, folder, docs))
+        if not docs and any(verdict.findings for verdict in result.verdicts):
+            print_lines(WHERE_TO_FIND, err=True)
         for finding, entry in result.used:
             print_lines(f"accepted: {finding.code} ({finding.subject}): {entry.reason}")
         for entry in result.unused:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from saga.choreography.releases import FOLDER, AffectedConsumer, find_affected, read_manifests
+from saga.cli.options import find_docs
 from saga.cli.printing import print_json, print_lines
 from saga.configuration.settings import Settings
 from saga.configuration.wiring import ImportFailure, import_modules
@@ -58,6 +59,7 @@ from saga.contracts.schema_parser import KINDS, format_schema
 from saga.errors import ContractError, DeclarationError
 from saga.ops.schema_registration import Registration, find_registrable, register
 from saga.support.clock import SystemClock
+from saga.support.documentation import link_page
 from saga.support.printable import count_noun
 
 PROMISES = (
@@ -159,7 +161,8 @@ def write_contracts(modules: tuple[Path, ...]) -> None:
     without = [str(module) for module in modules if not find_event_lines(module)]
     if without or not found:
         where = f"in {', '.join(without)}" if without else "below the current folder"
-        raise click.UsageError(f"there is no event class below @event {where}; docs/guides/contracts.md has one")
+        page = link_page("guides/contracts", template=find_docs())
+        raise click.UsageError(f"there is no event class below @event {where}; {page} has one")
     drifts, problems, count = _compare_classes(found)
     problems += [problem for problem, drift in drifts.items() if drift.refusal]
     _exit_with([str(problem) for problem in problems])

@@ -129,7 +129,8 @@ def main() -> None:
     """Choreographed sagas: independent services, no coordinator, every effect recorded once.
 
     Services and these commands take broker and stores from the environment: SAGA_BROKER (embedded:///.saga/broker.db),
-    SAGA_STORE (sqlite:///.saga/{service}.db), SAGA_CONTRACTS (the nearest contracts/).
+    SAGA_STORE (sqlite:///.saga/{service}.db), SAGA_CONTRACTS (the nearest contracts/). Pages that are named as docs/...
+    are in the source of saga; with SAGA_DOCS=https://HOST/{page}.html commands print their addresses.
 
     \b
     Exit code 0: yes, or done.

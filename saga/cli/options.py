@@ -47,6 +47,14 @@ def require_audit_fields(who: str, why: str) -> None:
             raise click.UsageError(f"{name} is needed for the audit: give it")
 
 
+def find_docs() -> str:
+    """Return the setting SAGA_DOCS: the address of the documentation, with `{page}`; empty if it is not given."""
+    try:
+        return Settings.from_environment().docs
+    except SagaError:  # a link is not worth the failure of a command that needs no setting
+        return ""
+
+
 age_option = click.option("--age", metavar="TIME", help="At least this old: 90s, 30m, 2h, 3d.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text, one document per line.")
 LIMIT_MAX = 100_000

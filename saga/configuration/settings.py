@@ -23,10 +23,10 @@ from saga.registry.port import RegistryOptions
 from saga.support import settings as readers
 from saga.support.addresses import (
     check_connect,
+    check_docs,
     check_hook,
     check_hosts,
     check_http,
-    check_runbooks,
     is_plain,
     scheme_of,
 )
@@ -124,9 +124,11 @@ class Settings:
     monitor_hosts: str = ""
     """Host names under which the monitor's page is reached, separated by commas; its address and `localhost` always
     work. Others are refused."""
-    monitor_runbooks: str = ""
-    """Address of the runbooks to which the monitor's overview links. `{name}` stands for the name of the page:
-    `https://docs.example/runbooks/{name}/`. Without it the overview names the file in the documentation."""
+    docs: str = ""
+    """Address under which the pages of this documentation are published, to which findings, errors and the monitor's
+    page link. `{page}` stands for the path of a page, such as `runbooks/nobody-works`:
+    `https://docs.example/{page}.html`, or `https://git.example/saga/blob/main/docs/{page}.md`. Without it the name of
+    the file in the source of saga is shown."""
     transitions: Literal["on", "off"] = "on"
     """Whether each transition is published, without its payload, on the topic `saga.transitions`, for monitors and
     `saga sagas verify`."""
@@ -321,7 +323,7 @@ READERS: Mapping[str, SettingReader] = {
     "SAGA_MONITOR_HOSTS": readers.checked(
         check_hosts, "names of hosts with commas between them, as in monitor.example", lambda _: True
     ),
-    "SAGA_MONITOR_RUNBOOKS": readers.checked(check_runbooks, "https://HOST/PATH/{name}", lambda _: True),
+    "SAGA_DOCS": readers.checked(check_docs, "https://HOST/{page}.html", lambda _: True),
     "SAGA_MONITOR_READ": readers.word("all", "login"),
     "SAGA_TRANSITIONS": readers.word("on", "off"),
     "SAGA_TRANSITIONS_DAYS": readers.number(float, 1, 36_500, "days"),

@@ -62,13 +62,13 @@ def check_hosts(text: str) -> None:
         raise ValueError(f"{wrong[0]!r} is no name of a host: give names alone, without scheme and port")
 
 
-def check_runbooks(text: str) -> None:
-    """Check the address of pages: a web address in which `{name}` stands for the name of the page.
+def check_docs(text: str) -> None:
+    """Check the address of the documentation: a web address in which `{page}` stands for the path of the page.
 
-    >>> check_runbooks("https://docs.example/runbooks/{name}/")
+    >>> check_docs("https://docs.example/{page}.html")
     """
-    if not text.startswith(("https://", "http://")) or "{name}" not in text:
-        raise ValueError("it is a web address with {name} for the name of the page")
+    if not text.startswith(("https://", "http://")) or "{page}" not in text:
+        raise ValueError("it is a web address with {page} for the path of the page")
 
 
 COMMAND = "command:"

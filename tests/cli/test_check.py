@@ -9,6 +9,7 @@ from saga.choreography.check.accepted import FILE, check_folder
 from saga.choreography.check.verdicts import ADVICE
 from saga.choreography.manifest import Manifest, format_manifest
 from saga.errors import ConfigurationError
+from saga.support.documentation import WHERE_TO_FIND
 from tests.choreography.check.building import compensation, handler, usual
 from tests.choreography.check.defects import DEFECTS, shop
 from tests.cli.conftest import ROOT, Call
@@ -222,6 +223,24 @@ def test_the_page_shows_what_the_command_prints(saga: Call, broken: Path) -> Non
     printed = saga("check", str(broken)).stdout
     begin, end = printed.index("finding 1:"), printed.index("  as a sequence diagram:")
     assert printed[begin:end] in page
+
+
+def test_findings_refer_to_the_published_documentation_or_say_where_the_files_are(
+    saga: Call, broken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = saga("check", str(broken))
+    assert "; see docs/guides/check.md#" in named.stdout
+    assert named.stderr == f"{WHERE_TO_FIND}\n"
+    assert saga("check").stderr == "", "nothing is named"
+    monkeypatch.setenv("SAGA_DOCS", "https://docs.example/{page}.html")
+    linked = saga("check", str(broken))
+    assert "; see https://docs.example/guides/check.html#" in linked.stdout
+    assert linked.stderr == ""
+    [run] = json.loads(saga("check", str(broken), "--sarif").stdout)["runs"]
+    rules = {rule["id"]: rule["helpUri"] for rule in run["tool"]["driver"]["rules"]}
+    assert rules["not-undone"] == "https://docs.example/guides/check.html#not-undone"
+    monkeypatch.setenv("SAGA_HOOK", "nonsense")
+    assert saga("check").exit_code == 0, "a setting that it does not need is wrong"
 
 
 def test_old_processes_leave_sagas_with_an_open_deadline_of_the_new_release(saga: Call, tmp_path: Path) -> None:

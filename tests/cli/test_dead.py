@@ -135,13 +135,13 @@ def test_dead_letters_are_replayed_at_a_rate_and_counted_at_the_end(
     dead: Running, saga: Call, pottery_on: Pottery
 ) -> None:
     mend(pottery_on, "cup-1", "cup-2")
-    done = saga("dead", "replay", pottery_on.service, "--all", "--rate", "50", *SAID, "--json")
+    done = saga("dead", "replay", pottery_on.service, "--all", "--rate", "50", *BY, "--json")
     told = {line["saga"]: line["state"] for line in map(json.loads, done.stdout.splitlines())}
     assert told == dict.fromkeys(("cup-1", "cup-2"), "replayed, then handled") | {"cup-3": "replayed, then dead"}
     assert done.exit_code == 1
     assert done.stderr.splitlines()[-1] == "saga: 3 of 3: 2 done, 1 refused or failed again"
     mend(pottery_on, "cup-3")
-    rest = saga("dead", "replay", pottery_on.service, "--all", "--rate", "0.5", *SAID)
+    rest = saga("dead", "replay", pottery_on.service, "--all", "--rate", "0.5", *BY)
     assert (rest.exit_code, rest.stderr) == (0, "saga: 1 of 1: 1 done\n")
     assert outcomes(saga, "cup-3")[-1] == "handled"
 
@@ -151,7 +151,7 @@ def test_a_rate_is_for_commands_to_what_blocks_a_saga(saga: Call, shop: Path) ->
         (("--rate", "nan"), "--rate nan: the rate must be a number from 0.01 to 200 a second"),
         (("--rate", "5", "--older"), "--rate is for dead letters that block a saga: leave out --older"),
     ):
-        refused = saga("dead", "replay", "payment", "--all", *SAID, *args)
+        refused = saga("dead", "replay", "payment", "--all", *BY, *args)
         assert (refused.exit_code, told in refused.stderr) == (2, True)
 
 

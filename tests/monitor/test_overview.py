@@ -207,12 +207,12 @@ async def test_the_page_shows_which_services_run_and_how_far_they_are(
         plots = [attrs["aria-label"] or "" for _, attrs in page.elements if attrs.get("class") == "plot"]
         assert "lag in messages, the last 60 minutes: at most 1,234, now 1,234" in plots
         assert len(plots) == 2 * 5 + 2, "three of each service that is known in both ways"
-    linked = Settings(monitor_runbooks="https://docs.example/{name}/")
+    linked = Settings(docs="https://docs.example/{page}/")
     async with browsing(linked, FixedViews("order-", services=3)) as browser:
-        assert (await browser.get("/overview")).links("https://docs.example/nobody-works/")
-    for wrong in ("javascript:{name}", "https://docs.example/"):
-        with pytest.raises(ConfigurationError, match="monitor_runbooks"):
-            Settings.from_environment(monitor_runbooks=wrong)
+        assert (await browser.get("/overview")).links("https://docs.example/runbooks/nobody-works/")
+    for wrong in ("javascript:{page}", "https://docs.example/"):
+        with pytest.raises(ConfigurationError, match="docs"):
+            Settings.from_environment(docs=wrong)
 
 
 @pytest.mark.parametrize("pottery_on", ["embedded"], indirect=True)  # the Kafka of all tests has hundreds of services

@@ -6,18 +6,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from saga.choreography.check.model import ChoreographyModel, Move, ReactionRun
 from saga.choreography.check.search import EventTrace
 from saga.choreography.check.verdicts import ADVICE, CheckFinding, ChoreographyVerdict
+from saga.support.documentation import link_page
 from saga.support.printable import count_noun
 
-DOCUMENT = "docs/guides/check.md"
-"""Page of the documentation that explains each code of a finding."""
+PAGE = "guides/check"
+"""Page of the documentation that explains each code."""
 OUTSIDE = "outside"
 """Participant of a diagram that represents Clients and other systems."""
 
 
-def format_verdict(verdict: ChoreographyVerdict, manifests: str | None) -> list[str]:
-    """Return the verdict on one kind of saga as lines of text: each property, then each finding with its trace.
+def format_verdict(verdict: ChoreographyVerdict, manifests: str | None, docs: str = "") -> list[str]:
+    """Return the verdict on one kind of saga as lines: each property, then each finding with its trace.
 
-    `manifests`: folder of the manifests; if it is given, the text contains a test that replays the trace.
+    Args:
+        manifests: Folder of the manifests, for a test that replays the trace; `None` if they are in no folder.
+        docs: Address of the documentation, with `{page}`.
     """
     choreography = verdict.choreography
     services = count_noun(len(choreography.services), "service")
@@ -30,7 +33,7 @@ def format_verdict(verdict: ChoreographyVerdict, manifests: str | None) -> list[
         lines += ["", f"finding {number}: {finding.code} ({finding.subject}): {finding.text}"]
         if finding.trace is not None:
             lines += [f"  {line}" for line in format_trace(choreography, finding.trace)]
-        lines += [f"  what to do: {finding.advice}; see {DOCUMENT}#{finding.code}"]
+        lines += [f"  what to do: {finding.advice}; see {link_page(PAGE, finding.code, docs)}"]
         if finding.trace is not None:
             lines += ["  as a sequence diagram:", ""]
             lines += [f"    {line}" for line in format_sequence_diagram(choreography, finding.trace).splitlines()]
@@ -163,14 +166,23 @@ def _finding_to_json(choreography: ChoreographyModel, finding: CheckFinding) -> 
     }
 
 
-def verdicts_to_sarif(verdicts: Iterable[ChoreographyVerdict], files: Mapping[str, str]) -> dict[str, object]:
-    """Return the findings as SARIF 2.1.0, the Static Analysis Results Interchange Format.
+def verdicts_to_sarif(
+    verdicts: Iterable[ChoreographyVerdict], files: Mapping[str, str], docs: str = ""
+) -> dict[str, object]:
+    """Return the findings in the Static Analysis Results Interchange Format 2.1.0 (OASIS).
 
-    `files`: path of each service's manifest, if it was read from a file.
+    Args:
+        files: Path of each service's manifest, if it was read from a file.
+        docs: Address of the documentation, with `{page}`.
     """
     results = [_to_sarif_result(each, finding, files) for each in verdicts for finding in each.findings]
     rules = [
-        {"id": code, "shortDescription": {"text": code.replace("-", " ")}, "help": {"text": f"{advice}: {DOCUMENT}"}}
+        {
+            "id": code,
+            "shortDescription": {"text": code.replace("-", " ")},
+            "help": {"text": f"{advice}: {link_page(PAGE, code, docs)}"},
+            **({"helpUri": link_page(PAGE, code, docs)} if docs else {}),
+        }
         for code, advice in ADVICE.items()
     ]
     return {

@@ -74,7 +74,7 @@ def create_app(views: Views | None, settings: Settings, clock: Clock, *, address
     @asynccontextmanager
     async def lifespan(made: Starlette) -> AsyncIterator[None]:
         async with open_console(settings, clock, addresses) as desk, open_watch(settings, clock) as watch:
-            made.state.site = Site(views, desk, sessions, clock, build_environment(), watch, settings.monitor_runbooks)
+            made.state.site = Site(views, desk, sessions, clock, build_environment(), watch, settings.docs)
             yield
 
     return Starlette(

@@ -14,6 +14,7 @@ from saga.monitor.web.letter_filters import is_open_escalation
 from saga.monitor.web.overview import ServiceCard, ServiceFacts, build_overview
 from saga.monitor.web.renewal import read_renewal
 from saga.monitor.web.site import Site, get_site, get_views
+from saga.support.documentation import link_page
 
 SHOWN_FIRST = 3
 """Number of kinds of problems that the overview shows at once. The others are folded."""
@@ -43,7 +44,8 @@ async def overview(request: Request) -> Response:
         plot_transitions=lambda card: _plot_transitions(card, newest_ms),
         plot_durations=lambda card: _plot_durations(card, newest_ms),
         plot_lag=lambda card: _plot_lag(card, newest_ms),
-        runbook=site.find_runbook,
+        docs=site.docs,
+        link_page=link_page,
         renewal=read_renewal(request),
     )
 

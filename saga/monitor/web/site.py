@@ -53,12 +53,8 @@ class Site:
     environment: Environment
     watch: ServiceWatch
     """Which services run."""
-    runbooks: str = ""
-    """Address of the runbooks, with `{name}`; empty if none is configured."""
-
-    def find_runbook(self, name: str) -> str:
-        """Return the address of a runbook; empty if none is configured."""
-        return self.runbooks.replace("{name}", name)
+    docs: str = ""
+    """Address of the documentation, with `{page}`; empty if none is configured."""
 
     def get_session(self, request: Request) -> Session | None:
         """Return the session of the request; `None` if no user is signed in."""
