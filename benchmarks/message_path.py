@@ -24,6 +24,8 @@ from services.payment.bank import Bank
 from services.payment.events import OrderPlaced
 
 ROOT = str(Path(saga.__file__).parent)
+EMBEDDED = (f"{ROOT}/broker/embedded", f"{ROOT}/store/sqlite")
+"""Folders that are not on the path of a message on Kafka and Couchbase."""
 WARM_UP, FOLLOWED, IDLE_S, AFTER_S = 3, 4, 3.0, 1.0
 """Number of messages before the followed ones, and of followed messages; seconds for which an idle worker is watched;
 and seconds after each message, in which the worker commits its position twenty times."""
@@ -37,6 +39,7 @@ def message_path() -> list[Figure]:
     """(p) Count the path of a message whose handler takes one step, from publish to commit, without idle work"""
     calls = list(chain.from_iterable(asyncio.run(_callbacks_of_a_message())))
     files = [code.co_filename for code in calls]
+    engine = [file for file in files if not file.startswith(EMBEDDED)]
     moves = [after for before, after in pairwise(files) if before != after]
     first_visits = len({*files} - {files[0]})
     counts = {
@@ -45,6 +48,8 @@ def message_path() -> list[Figure]:
         "files": len({*files}),
         "changes of file": len(moves),
         "returns to a file already left": len(moves) - first_visits,
+        "calls outside the embedded broker and store": len(engine),
+        "files outside the embedded broker and store": len({*engine}),
     }
     return [Figure(f"p {name}", count, "/message") for name, count in counts.items()]
 

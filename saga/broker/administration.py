@@ -121,7 +121,7 @@ class InactiveGroup(NamedTuple):
 
 
 class Administration(Broker, Protocol):
-    """The broker, with the operations of tools. Every method may raise `BrokerError`."""
+    """The broker, with the additional operations that operators' tools need. Every method may raise `BrokerError`."""
 
     can_add_partitions: bool
     """True if the broker can add partitions to a topic."""

@@ -101,8 +101,11 @@ def make_picture(
 
 
 def list_participants(graph: ChoreographyGraph, events: Sequence[str]) -> list[str]:
-    """Return the names of all participants, ordered so that arrows are short, and those outside of the services first.
-    External consumers have no lane, because arrows to them would cross all others."""
+    """Return the participants that get a lane in the drawing, from left to right: first those that are not services,
+    then the others in an order that keeps arrows short.
+
+    External consumers get no lane, because arrows to them would cross all others.
+    """
     rows: dict[str, list[str]] = {name: [] for name in events}
     for link in sorted(graph.links, key=lambda each: each.role != "emits"):
         if link.participant != OTHERS:

@@ -201,7 +201,7 @@ class OneEvent(ReturnShape):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaterReturned(ReturnShape):
-    """Shape of `Later`, or of `Later[E]`."""
+    """Return annotation `Later` or `Later[E]`: the handler may suspend its run."""
 
     until: tuple[type[Event], ...]
     """Events for which the handler may wait; empty if it waits for a time."""

@@ -137,9 +137,11 @@ async def serve(
 
 
 async def check_log(declared: Declared, store: Store, broker: Broker) -> None:
-    """Check that the log of a file broker is the one that the store knows.
+    """Check that the log of a file broker is the one to which the service has published, according to its store. Other
+    brokers are not checked.
 
-    Raises `ConfigurationError` if it is another one, and `SagaError`.
+    Raises `ConfigurationError` if the whole log was replaced, and another `SagaError` if the store or the broker cannot
+    be read.
     """
     if not broker.creates_topics:  # in a real broker topics are deleted one by one: the others continue
         return

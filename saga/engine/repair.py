@@ -212,7 +212,11 @@ class _Rebuilding:
             self.known = state.progress, state.cas
 
     async def _step(self, state: ProcessingState) -> ProcessingState:
-        """Carry out the next decision, like `MessageProcessor.advance`. Only runs are treated differently."""
+        """Carry out the next decision, like `MessageProcessor.advance`, but on a progress that is being rebuilt.
+
+        Runs are recorded as the log shows them: see `_run`. No timer is forwarded: the message is complete instead.
+        Raises `Unknowable` for an abort or an operator command.
+        """
         now = Now(self._decision_time_ms(state.progress), self.service.retention_s)
         action = choose_next_action(
             self.processor.read_progress(state, now.ms), self.service.roles, state, now, state.is_current

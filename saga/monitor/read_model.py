@@ -230,7 +230,7 @@ class ReadModel:
             self.waits.setdefault((name, what.handler), TimeHistogram()).add(wait_ms)
 
     def _count_durations(self, service: str, handler: str, outcome: str, time_ms: int, event: TransitionEvent) -> None:
-        """Count how long a run took, and how long its message was queued."""
+        """Add to the histograms how long a run took, and how long its message was queued."""
         if outcome not in RUNS:
             return
         minute = self.counts.get_minute(service, handler, time_ms)
@@ -267,8 +267,10 @@ class ReadModel:
             self.forget_one()
 
     def forget_one(self) -> TrackedSaga:
-        """Drop one saga to make room. Among the sagas that have been silent for the longest time, this is one that has
-        ended, if there is any.
+        """Drop one saga to make room, and return it.
+
+        Of the sagas that have been silent for the longest time, this is the first that has ended and cannot be stuck.
+        If there is none, it is the one that has been silent longest.
         """
         oldest = [known for _, known in islice(self.by_change_time.iterate_oldest(), EVICT_LOOK)]
         ended = (known for known in oldest if known.ended is not None and not known.stuck_candidates)

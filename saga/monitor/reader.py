@@ -79,7 +79,7 @@ class TransitionReader:
             await self._clock.sleep(POLL_S)
 
     async def _read_partitions(self, broker: Administration, since_ms: int | None) -> None:
-        """Read all partitions for ever. When the topic gets more partitions, continue with them included."""
+        """Read all partitions forever, including those that are added to the topic meanwhile."""
         log_ids = await broker.fetch_log_ids([TRANSITIONS])
         bounds = {partition: each.begin for partition, each in (await broker.fetch_bounds([TRANSITIONS])).items()}
         positions = bounds if since_ms is None else await broker.find_offsets(TRANSITIONS, since_ms)

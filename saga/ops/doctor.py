@@ -503,7 +503,8 @@ class TopicSample:
 
 
 def find_unknown_type(record: Record, libraries: Iterable[Library]) -> tuple[str, str] | None:
-    """Return the type of a record if no contract has it, with the contract that the record's bytes or schema match.
+    """Return the type that a record states, if it is unknown, and the name of the contract that the record's bytes or
+    schema match instead; the name is empty if none does.
 
     Returns `None` if a contract has the type, or if the record has no type, like dead letters and tombstones.
     """

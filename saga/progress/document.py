@@ -201,9 +201,11 @@ class Intent(
 
     @property
     def open_call(self) -> StepRecord | None:
-        """Return the call that has begun and has no answer yet.
+        """Return the call that had begun when the intent was last written, if its answer is not recorded; `None`
+        otherwise.
 
-        If the run failed after the call, the call is not open, because the intent has its answer.
+        A run that fails after it got the answer leaves no open call, because the failure is recorded together with the
+        answers.
         """
         begins = self.begins
         if begins is None or any((c.name, c.number) == (begins.name, begins.number) for c in self.calls):

@@ -1,8 +1,9 @@
-"""Take over work from other versions of the service: find events in the journal that only this version consumes. Pure.
+"""Find what other versions of the service left in a progress for this version to take over.
 
-A version stores only those of its own events that one of its handlers consumes, and does not read the events from the
-log. So the events for a new handler may be only in the transitions. Handlers with open or undoable work that this
-version does not declare are found here, too.
+A service does not read its own events from the log: the progress stores the ones that its handlers consume. If this
+version consumes a type of own event that the version before did not, earlier events of that type are only in the
+journal: `take_over` adds them to the progress. `find_undeclared` finds the opposite: handlers and compensations that
+the progress still needs, and that this version does not declare. All functions are pure.
 """
 
 from collections.abc import Sequence

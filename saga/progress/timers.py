@@ -118,9 +118,11 @@ def check_unknown_saga(p: SagaProgress, message: Message, now_ms: int, retention
 
 
 def find_earliest_ms(p: SagaProgress) -> int | None:
-    """Return the earliest time, past or future, for which work waits; `None` if there is none.
+    """Return the earliest time for which work of the saga waits, even if it has passed; `None` if no work waits for a
+    time.
 
-    The current timer may be for an earlier time, and may have been forwarded since.
+    This may be later than `p.timer.due_ms`. The timer keeps its entry in the progress when its work is done, and when
+    it is forwarded to a later time.
     """
     return min((due_ms for _, _, due_ms in find_timed_work(p)), default=None)
 

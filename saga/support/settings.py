@@ -92,7 +92,7 @@ class Adapter(Protocol):
 
     @property
     def takes(self) -> str:
-        """Return the form of the adapter's addresses, for the page of settings."""
+        """Return the pattern of the adapter's addresses for the description of the settings, as `embedded:///FILE`."""
 
     @property
     def example(self) -> str:

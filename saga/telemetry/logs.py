@@ -143,7 +143,8 @@ class EventLog:
         }
 
     def report(self, moment: TelemetryEvent) -> None:
-        """Write the line of an event. This is a `saga.telemetry.events.Report`."""
+        """Write the log line of a telemetry event, unless its type has none or its quota is used up. This method can be
+        used as a `saga.telemetry.events.Report`."""
         if (line := self._known.get(type(moment))) is not None:
             write, name, read, is_bounded = line
             fields = read(moment)

@@ -223,8 +223,8 @@ class EmbeddedBroker:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """Return the connection for all statements, for tests and inspection. It must not be used inside a
-        transaction."""
+        """Return the SQLite connection on which this broker runs all its statements. It is public for tests and
+        inspection, and must not be used inside a transaction."""
         return self._open.file.connection()
 
     async def trim(self) -> None:
@@ -261,7 +261,7 @@ class EmbeddedBroker:
             reader.update_heads(heads)
 
     def _announce_others(self) -> None:
-        """Notify members after another process has written and `log` was reloaded."""
+        """Tell members and readers about changes that another process wrote, after `log` was reloaded."""
         if self._shared is None:  # still opening: there are no members yet, and the log is read again
             return
         log = self._shared.log

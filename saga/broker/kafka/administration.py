@@ -92,9 +92,10 @@ PROBE = Topic(PROBED, partitions=1, retention_days=1)
 
 
 class KafkaAdministration(KafkaBroker):
-    """A broker on Kafka with the operations of tools. It connects in the same way as services.
+    """The Kafka broker, with the additional operations that operators' tools need. It connects in the same way as
+    services.
 
-    See `saga.broker.administration.Administration` for the promises.
+    See `saga.broker.administration.Administration` for the guarantees.
     """
 
     can_add_partitions = True

@@ -195,7 +195,8 @@ class KafkaMember:
         return sorted({(each.topic, each.partition): each for each in found}.values(), key=str)
 
     def _read_to(self, partition: Partition) -> int:
-        """Return the offset after the last polled record and after the ends of transactions that follow the record."""
+        """Return the offset up to which the partition has been read: after the last polled record, and after the
+        transaction markers that follow it."""
         owned = self._owned[partition]
         if self._consumer is None or partition in self._prefetch:
             return owned.next

@@ -42,8 +42,10 @@ _LEAST = ("dead_id", "dead_what", "dead_service", "dead_reason", "dead_time", "d
 
 
 def to_outgoing(service: str, dead: DeadLetterRecord, time: str, whole: str, contract: Contract | None) -> Outgoing:
-    """Make the record of a handler's dead letter. `whole`: place of the whole original, if the log does not accept
-    it."""
+    """Make the record on `<service>.dead` for a handler's dead letter.
+
+    `whole`: the place of the complete original, for a record that must be cut because it is too large for the log.
+    """
     message = dead.message
     headers = (
         *envelope.headers_of(message, contract),

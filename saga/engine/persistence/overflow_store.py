@@ -51,8 +51,11 @@ class OverflowStore:
     async def _find_entries(
         self, state: ProcessingState, p: SagaProgress, messages: Sequence[Message]
     ) -> tuple[dict[str, int], set[str]]:
-        """Return the messages' entries in inbox segments, and the handlers for which segments store the messages as
-        pending."""
+        """Look for these messages in the overflow segments.
+
+        Return their inbox entries that are only in segments, each with the time of the newest entry in its segment, and
+        the names of the handlers for which one of the messages is pending in a segment.
+        """
         missing = {
             ids.inbox_entry(m.id, name): name for m in messages for name in self.service.roles.names.get(m.type, ())
         }

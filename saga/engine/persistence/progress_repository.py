@@ -80,7 +80,7 @@ class ProgressRepository:
             if cas != remembered:
                 unpublished = tuple(history.find_unpublished(p, ports.assignment.is_committed, message.id))
             self._check_declared(p, unpublished)
-            if not all(self._is_brought_elsewhere(state, entry) for entry in unpublished):
+            if not all(self._will_be_redelivered(state, entry) for entry in unpublished):
                 await self._publish_all(state, p, unpublished)
                 unpublished = ()
             if ports.transition_listener is not None:
@@ -97,12 +97,12 @@ class ProgressRepository:
         # Entries found in segments of the previous progress are no longer valid.
         return replace(state, progress=p, cas=cas, is_current=True, unpublished=unpublished, recalled=None, paged=None)
 
-    def _is_brought_elsewhere(self, state: ProcessingState, entry: Transition) -> bool:
-        """Return True if another message will be redelivered, and its processing will then publish the events of a
-        transition.
+    def _will_be_redelivered(self, state: ProcessingState, entry: Transition) -> bool:
+        """Return whether the events of this unpublished transition need not be published now, because the message that
+        caused it will be redelivered, and they are published then.
 
-        That is so if the message's offset is not committed, its log is still read, and a handler of this version
-        consumes it.
+        The offset of that message is known not to be committed. It will be redelivered unless it is the message being
+        processed, its log was replaced, or no handler of this version consumes it.
         """
         if state.position == NOWHERE or entry.position is None or entry.position == state.position[:3]:
             return False

@@ -419,7 +419,8 @@ class AnswerLoop:
         return SdkFuture(loop=self._loop)
 
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: object) -> None:
-        """Accept an answer from the SDK's thread."""
+        """Queue a callback with an answer of the SDK, which calls this from its own thread. The real loop runs all
+        queued callbacks in one turn."""
         self._arrived.append((callback, args))
         if not self._called:
             self._called = True

@@ -148,7 +148,11 @@ def _resolve(turn: asyncio.Future[None], failure: OSError | None) -> None:
 
 
 class StateFile:
-    """State file of one owner. Its methods raise the owner's error classes, unless their docstring says otherwise."""
+    """A SQLite file that holds the state of its owner: a store or the embedded broker.
+
+    Its methods raise the error classes in `purpose.errors`, which the owner chose, unless their docstring says
+    otherwise.
+    """
 
     guard: FileGuard
     lock: WriteLock
