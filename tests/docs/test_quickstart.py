@@ -1,13 +1,14 @@
 """The first pages are followed as a reader would: their commands, in their order, print what the pages show."""
 
+import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from saga.testing.servers.kafka import KafkaServer
 from saga.testing.servers.server import free_ports
 from tests.docs.markdown import ROOT, blocks
 from tests.docs.test_smallest_service import ENDS_WITHIN_S, call, commands, environment
@@ -35,7 +36,7 @@ class Terminal:
     def _follow(self, command: str, output: str) -> None:
         command, _, entered = command.partition(" && cd ")
         if command.endswith(" &"):
-            program = command.removesuffix(" &").split()
+            program = command.removesuffix(" &").partition(" 2> ")[0].split()
             quiet = subprocess.DEVNULL
             self.started.append(
                 subprocess.Popen(program, cwd=self.folder, env=self.environment, stdout=quiet, stderr=quiet)
@@ -76,22 +77,32 @@ def test_an_application_and_a_webhook_publish_and_get_an_outcome(tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_the_same_service_finishes_a_saga_on_kafka(
+def test_the_same_service_finishes_a_saga_on_the_servers_that_the_page_starts(
     tmp_path: Path, environment: dict[str, str], server_jars: Path
 ) -> None:
-    kafka = KafkaServer.start(tmp_path / "kafka")
-    try:
-        call("saga new project shop", tmp_path, environment)
-        page = (ROOT / "docs/start/kafka.md").read_text("utf-8")
-        [exported] = [block.body for block in blocks(page) if "SAGA_BROKER" in block.body]
-        settings = dict(part.split("=", 1) for part in exported.split() if "=" in part)
-        assert settings["SAGA_BROKER"] == "kafka://localhost:9092"
-        on_kafka = environment | settings | {"SAGA_BROKER": f"kafka://{kafka.address}"}
-        with terminal(tmp_path / "shop", on_kafka) as started:
+    call("saga new project shop", tmp_path, environment)
+    page = (ROOT / "docs/start/kafka.md").read_text("utf-8")
+    shown, own = [exports(block.body) for block in blocks(page) if "SAGA_BROKER" in block.body]
+    assert own.keys() <= shown.keys()
+    assert "\npython -m saga.testing.servers\n" in page
+    program = [sys.executable, "-m", "saga.testing.servers"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path) as servers:
+        assert servers.stdout is not None
+        settings: dict[str, str] = {}
+        while settings.keys() != shown.keys():
+            line = servers.stdout.readline()
+            assert line, "the servers ended, or print other settings than the page"
+            settings |= exports(line)
+        with terminal(tmp_path / "shop", environment | settings) as started:
             started.follow("docs/start/kafka.md")
             assert started.started
-    finally:
-        kafka.stop()
+        servers.terminate()
+    assert servers.returncode == 0
+
+
+def exports(lines: str) -> dict[str, str]:
+    """Settings that lines of a shell export."""
+    return dict(re.findall(r"(SAGA_\w+)=(\S+)", lines))
 
 
 def test_the_first_pages_name_five_commands_at_most_until_a_saga_has_finished() -> None:

@@ -4,6 +4,7 @@ are none the summary says what to install."""
 import asyncio
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -303,6 +304,14 @@ def test_without_servers_tests_are_skipped_and_the_summary_says_what_to_install(
             "With SAGA_SERVERS=required in the environment they fail instead.",
         ]
     )
+
+
+def test_without_servers_the_command_says_what_to_install(tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "saga.testing.servers"]
+    environment = {"PATH": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(program, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "\nsaga: no java on this machine: apt-get install -y openjdk-17-jre-headless maven; or " in done.stderr
 
 
 def test_without_servers_tests_fail_where_servers_are_required(
