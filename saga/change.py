@@ -225,7 +225,7 @@ def _is_json(content: bytes) -> bool:
 def _read(value: bytes | None) -> _ChangeRecord:
     if not value:
         raise BadInput(
-            "the change is empty: nothing tells its version: have the connector use "
+            "the change is empty: its version is unknown: have the connector use "
             "RawJsonWithMetadataSourceHandler, or its default handler with the JSON converter"
         )
     try:

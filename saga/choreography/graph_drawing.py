@@ -180,7 +180,7 @@ def _describe_end(reaction: GraphReaction, link: EventLink, order: Mapping[str, 
         case "takes":
             name = f"{reaction.name}{describe_fan_in(reaction, link.event, order)}"
             undoes = [] if reaction.undoes is None else [f"undoes {reaction.undoes}"]
-            later = ["may go on later"] if reaction.later else []
+            later = ["may continue later"] if reaction.later else []
             return [name, *after, *undoes, *later, *(["cannot be undone"] if reaction.irreversible else [])]
 
 

@@ -88,8 +88,8 @@ def check_new_service(made: Manifest, others: Sequence[Manifest]) -> list[Releas
         ReleaseDifference(
             service,
             service,
-            f"is new, and reacts as {twin.service} does: if it is that one, renamed, it does everything again, with "
-            "idempotency keys that the outside has never seen",
+            f"is new, and reacts as {twin.service} does: if it is that one, renamed, all work is done again, with "
+            "idempotency keys that are new to the external systems",
             f'if it is: {name} = Service("{service}", was="{twin.stored}"); if it is another service, say where it '
             f'begins: Service("{service}", start="now"), or start="beginning"',
         )

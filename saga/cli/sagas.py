@@ -126,7 +126,7 @@ def list_command(deployment: Deployment, selection: Selection, only_open: bool, 
     In OPEN, `parked` are runs that wait for their next attempt, `deadlines` are handlers that run at a set time,
     `later` are runs that continue later, and `queue` are messages behind a parked run or a dead letter. --json says for
     each handler how often it failed, why, since when, and when it is retried. `unstarted` are messages, failures of the
-    saga among them, that wait for a message that tells when the saga began. If the service has forgotten the saga, they
+    saga among them, that wait for a message with the start of the saga. If the service has forgotten the saga, they
     wait for ever.
 
     A message of a fan-in counts as open, except in two cases. One: its handler can never run, because it is closed, has

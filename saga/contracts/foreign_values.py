@@ -46,7 +46,7 @@ FRAME = b"\x00"
 FRAME_SIZE = 5
 LONG_FRAME_SIZE = 9
 """Size in bytes of the header that some serializers write, with a schema id of 8 bytes."""
-TRIED_AGAIN = "have it tried again: saga dead replay"
+TRIED_AGAIN = "retry it: saga dead replay"
 _ELSEWHERE = {
     "__value_schema_id": "have its sender write it before the value (Confluent: PrefixSchemaIdSerializer)",
     **dict.fromkeys(

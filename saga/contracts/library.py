@@ -247,8 +247,8 @@ def _schema_uri_prefix() -> str:
         return URN
     if "@" in given:
         raise DeclarationError(
-            "SAGA_SCHEMA_BASE has a user or a password before an `@`, and is not shown here: leave them out, for every "
-            "event would tell them"
+            "SAGA_SCHEMA_BASE has a user or a password before an `@`, and is not shown here: leave them out, because "
+            "every event would contain them"
         )
     if not _ABSOLUTE(given):
         raise DeclarationError(

@@ -178,8 +178,8 @@ def _parse_version(schema: Any, place: str, name: str, number: int, topic: str) 
         return None, [f"its key {schema['key']!r} is none of its fields"]
     if key.sensitive:
         return None, [
-            f"field {key.name}: the key cannot be sensitive: it is the saga id, which stands in logs, in lists and in "
-            "names of documents; take a number that says nothing of anybody"
+            f"field {key.name}: the key cannot be sensitive: it is the saga id, which appears in logs, in lists and in "
+            "names of documents; take a number that reveals nothing about a person"
         ]
     if key.type not in (ScalarType("string"), ScalarType("uuid")):
         return None, [f"field {key.name}: the key must be a string (or a uuid), because it is the saga id"]
@@ -483,8 +483,8 @@ def check_upcast_steps(versions: Sequence[Version]) -> Iterator[tuple[int, str]]
         if first.fingerprint == third.fingerprint and (one in second.upcasts or two in third.upcasts):
             yield (
                 third.number,
-                f"has the fingerprint of version {one}, and version {two} between them is another step: nothing would "
-                "tell which of the two wrote a message; give a field another name",
+                f"has the fingerprint of version {one}, and version {two} between them is another step: a reader could "
+                "not know which of the two wrote a message; give a field another name",
             )
     for (number, older), why in wanting.items():
         yield number, f'"upcasts" has to name version {older}, too: {why}'
@@ -492,8 +492,8 @@ def check_upcast_steps(versions: Sequence[Version]) -> Iterator[tuple[int, str]]
         if first.number in second.upcasts and first.fingerprint == second.fingerprint:
             yield (
                 second.number,
-                f"upcasts version {first.number} and has its fingerprint: nothing would tell which of the two wrote a "
-                "message, and no upcaster be asked; give a field another name",
+                f"upcasts version {first.number} and has its fingerprint: a reader could not know which of the two "
+                "wrote a message, and would not call the upcaster; give a field another name",
             )
 
 

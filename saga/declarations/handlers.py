@@ -318,7 +318,7 @@ def _check_waits(handler: Reaction, where: str) -> None:
     if handler.kind != "handler" and (handler.may_wait or optional):
         what = f"takes {_either(optional)} | None" if optional else "returns Later"
         raise DeclarationError(
-            f"{where} {what}: only a handler of events may go on later; a {handler.kind} comes to its end in one run"
+            f"{where} {what}: only a handler of events may continue later; a {handler.kind} has to finish in one run"
         )
     if absent - awaited:
         name = min(absent - awaited)
@@ -333,8 +333,8 @@ def _check_waits(handler: Reaction, where: str) -> None:
         )
     if optional and handler.repeats:
         raise DeclarationError(
-            f"{where} has repeats= and takes {_either(optional)} | None: nothing would tell for which of its runs that "
-            "event is. Leave out repeats=, or let another handler keep what the event says in the state"
+            f"{where} has repeats= and takes {_either(optional)} | None: it would be unknown for which of its runs "
+            "that event is. Leave out repeats=, or let another handler keep what the event says in the state"
         )
 
 
@@ -436,10 +436,10 @@ def make_compensation(declared: Declared, original: Reaction, compensation: Reac
     if not failures:
         raise DeclarationError(
             f"{where}: neither {_list_outcomes(events[0].events)} nor {_list_outcomes(events[1].events)} is an outcome "
-            f'"failure" by its contract: {rule}; a neighbour\'s failure is not for it, the outcome is'
+            f'"failure" by its contract: {rule}; it reacts to the outcome, not to the failure of another service'
         )
     if len(failures) == 2:
-        raise DeclarationError(f'{where}: both events are outcomes "failure", and an outcome stands: {rule}')
+        raise DeclarationError(f'{where}: both events are outcomes "failure", and a saga has only one outcome: {rule}')
     if len(results) != 1:
         raise DeclarationError(no_other)
     (result,), failure = results, failures[0]
@@ -485,7 +485,7 @@ def _check_compensation_can_run(
             raise DeclarationError(
                 f"{where} wants what {original.name} did, but {original.name} reacts to {_list_outcomes(taken)} "
                 "itself, on "
-                "which it is undone: what is done because a saga failed stands; leave the compensation out"
+                "which it is undone: what is done because a saga failed is not undone; leave the compensation out"
             )
 
 

@@ -179,7 +179,7 @@ def migrate_fields(service: PreparedService, fields: dict[str, Any], version: in
             words = redact_text(f"{type(why).__name__}: {why}", _secrets(migration, fields))
             raise SagaError(
                 f"the state of saga {saga!r} cannot be migrated from version {migration.version}, by "
-                f"{service.name}.{migration.name}: {words}; mend it and deploy, or roll back: nothing of it is written"
+                f"{service.name}.{migration.name}: {words}; fix it and deploy, or roll back: nothing of it is written"
             ) from why
     return fields
 

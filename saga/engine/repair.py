@@ -151,7 +151,7 @@ ORDERS: tuple[Order, ...] = ("emitted", "appended", "silent last")
 
 
 class Unknowable(SagaError):
-    """Raised when the log does not show what the progress was."""
+    """Error for a progress that cannot be rebuilt, because the log does not contain all that it depends on."""
 
 
 @dataclass(frozen=True, slots=True)

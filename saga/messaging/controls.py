@@ -44,8 +44,8 @@ Target = tuple[str, str, str]
 class Switch(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The setting of one control: a flag for a share of all sagas or for one saga, or a pause, a limit or a route.
 
-    A setting of a kind other than `flag` has an empty flag name, so that a version that knows only flags takes it for a
-    flag that no code reads. A kind that a version does not know has no effect there.
+    Only a setting of kind `flag` has a flag name. An old release, which knows only flags, takes the other kinds for a
+    flag with an empty name, which no code reads. In general, a kind that a release does not know has no effect there.
     """
 
     flag: str = msgspec.field(default_factory=str)  # written even if it is empty: earlier versions require it

@@ -98,8 +98,10 @@ def _list_relay_rights(services: Sequence[Declared]) -> Sequence[AclRight]:
 def list_couchbase_access(
     services: Sequence[Declared], who: Literal["service", "operator"], address: str, user: str | None, form: Form
 ) -> list[GrantedAccess]:
-    """List the roles needed on Couchbase; an operator only reads. Raises `ConfigurationError` for a store without
-    users."""
+    """List the roles that each user needs on Couchbase. An operator needs only to read.
+
+    Raises `ConfigurationError` for a store without users.
+    """
     adapter = adapters.store_adapter(address)
     if not isinstance(adapter, StoreAsksWho):
         raise ConfigurationError(

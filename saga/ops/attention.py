@@ -65,7 +65,7 @@ class AttentionItem:
     def has_no_end(self) -> bool:
         """True for a rejected message that blocks no saga.
 
-        Such an item never ends, because nothing tells the service whether the sender has fixed the cause.
+        Such an item never ends, because the service does not learn whether the sender has fixed the cause.
         """
         return self.letter.what == "dead letter" and self.state == "-"
 

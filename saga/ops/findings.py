@@ -63,7 +63,7 @@ def check_topic(wanted: TopicNeeds, found: TopicDescription | None, asked: Topic
             "error",
             name,
             "the topic does not exist, or this user may not see it",
-            "no service that reads or writes it starts; in a running service, whatever needs it waits",
+            "no service that reads or writes it starts; in a running service, all work that needs it waits",
             f"{APPLY} MODULES; if it exists, let this user see it: "
             + grant_command(AclRight("Describe", "topic", name)),
         )
@@ -119,7 +119,7 @@ def _check_retention(wanted: TopicNeeds, found: TopicDescription) -> Iterator[Fi
                 f"{describe_retention(found.retention_ms)}, but {reader.name} remembers a saga for "
                 f"{describe_duration(remembered_ms)} only",
                 "a message that comes again after that time is not recognized as handled: it becomes a dead letter, or "
-                "waits for a message that tells when its saga began",
+                "waits for a message with the start of its saga",
                 f"shorten retention_days in its topic.json and run {APPLY} MODULES, or lengthen retention= of "
                 f"{reader.name}",
             )
@@ -365,7 +365,7 @@ def check_first_start(service: Declared, group: GroupDescription, records: int, 
             f"it has never run here, it does not declare where it starts, and its topics hold "
             f"{count_noun(records, 'record')}",
             "it handles all of them (those of sagas older than its retention become dead letters); if it ran under "
-            "another name it does everything again, with idempotency keys that external systems have never seen",
+            "another name all work is done again, with idempotency keys that external systems have never seen",
             f'declare Service("{service.title}", start="now"), or start="beginning"; if it was renamed, was="<its '
             'former name>"',
         )

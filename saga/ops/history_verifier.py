@@ -29,7 +29,7 @@ CLOCKS_MS = 60_000
 have expired within this time.
 """
 AGAIN = "restore it from a backup that has it, or rebuild it from the messages: saga sagas rebuild"
-BY_HAND = "look at both with the topic's records, and put right what only one of them knows of"
+BY_HAND = "compare both with the records of the topic, and correct what only one of them contains"
 
 
 class HistoryId(NamedTuple):

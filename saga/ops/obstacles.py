@@ -40,12 +40,12 @@ KINDS: Final[Mapping[Kind, str]] = {
     "deadline_behind_log": "a deadline is due, and the log is not handled up to its time",
     "lagging": "the service has not handled an event yet",
     "working": "a run has begun, or is ready",
-    "no_start": "no message tells when the saga began",
+    "no_start": "no message with the start of the saga has arrived",
     "overdue": "the time of a run has passed and nothing has happened",
     "suspended": "a run continues at a time or with an event",
     "missing_event": "an event has to come from outside of the services",
     "deadline": "a deadline is open and not due",
-    "not_known": "the store of the service is not read here, and nothing else tells what it did",
+    "not_known": "the store of the service is not read here, so it is unknown what the service did",
     "no_event": "everything has run, and no event came of it",
 }
 """The kinds of obstacles with their descriptions. Kinds that explain others come first."""
@@ -333,7 +333,7 @@ def _describe_intent(here: _Service, i: Intent) -> Obstacle:
     call = "" if i.open_call is None else f", and {i.open_call.description} has no answer"
     ends = _describe_repair(here)
     if error is not None:
-        ends = f"It is tried without end: repair what {name} calls."
+        ends = f"It is retried without limit: repair what {name} calls."
     return Obstacle(
         kind="working" if error is None else "compensation_failing",
         service=here.name,

@@ -338,7 +338,7 @@ async def skip_unreadable(
         state = states[wish.partition]
         unreadable = await broker.find_unreadable(wish.partition, state.next)
         if unreadable is None:
-            readable = f"offset {state.next}, where {wish.service} stands, can be read: start it to go on"
+            readable = f"offset {state.next}, where {wish.service} is, can be read: start it to continue"
             return OffsetResult((), {wish.partition: readable}), None
         moving = [OffsetMove(wish.partition, state.offset, unreadable.end)]
         why = f"{wish.operator.why} (could not be read: {unreadable})"

@@ -447,7 +447,7 @@ def _check_begun(place: _RebuildTarget, rebuilt: RebuiltProgress, found: _FoundM
     """Check that the log still contains everything since the saga began. Raises `Unknowable` if a part may be lost."""
     started = rebuilt.snapshot.started
     if started is None:
-        raise Unknowable("no message of it tells when it began, so some of it may be gone from the log")
+        raise Unknowable("none of its messages has the start of the saga, so some may be missing from the log")
     for at in found.places:
         time_ms = place.oldest.get(at, 0)
         since = "now" if time_ms is None else iso(time_ms)

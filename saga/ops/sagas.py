@@ -396,7 +396,7 @@ async def add_reasons(saga: str, seen: SagaDetails, deployment: Deployment) -> S
 # -------------------------------------------------------------------- open work
 
 
-UNSTARTED = "for a message that tells when the saga began; without one for ever, for its service may have forgotten it"
+UNSTARTED = "for a message with the start of the saga; if none comes, for ever: its service may have forgotten the saga"
 """Description of what a message waits for if the start of its saga is not known."""
 
 

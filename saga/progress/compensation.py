@@ -204,17 +204,17 @@ def complete_abort(  # the run, the outcome that ends it, and what became of the
     p = replace(p, intents=tuple(i for i in p.intents if i is not intent))
     is_dead = any(k.dead and k.handler == role.name for k in p.queue)
     p, letters = _close_handler(p, hand, role, outcome)
-    reason = f"{role.name} can never finish: {'it is a dead letter' if is_dead else 'it goes on no more'}"
+    reason = f"{role.name} can never finish: {'it is a dead letter' if is_dead else 'it never continues'}"
     if calls:
         reason += "; the calls given to on_abort were made instead"
     if remains:
-        reason += "; what it did stands and has to be put right by hand"
+        reason += "; its effects remain and have to be corrected by hand"
         escalation = DeadLetterRecord(
             id=ids.dead_letter_id(p.service, p.saga, f"{role.name}|escalation", outcome.id, p.replays),
             kind="escalation",
             handler=role.name,
             reason=reason,
-            remedy="put right each of these calls by hand",
+            remedy="correct the effect of each of these calls by hand",
             message=intent.message,
             calls=tuple(remains),
         )

@@ -37,7 +37,7 @@ from saga.support.clock import from_iso, iso
 INBOX_MAX = 64
 """With more inbox entries than this, the next write drops those older than the retention."""
 
-REPLAY = "mend the cause, then have it tried again: saga dead replay"
+REPLAY = "fix the cause, then retry it: saga dead replay"
 
 
 class WriteContext(Struct, frozen=True, kw_only=True, gc=False):

@@ -117,7 +117,9 @@ def _decide_admission(
         and decisions.find_pending_compensation(p, role.name, message) is None
     )
     if not takers and not p.n and message.type in roles.undone_by:
-        return RejectCommand(command, f"what {message.type} would undo is forgotten here: undo by hand what stands")
+        return RejectCommand(
+            command, f"what {message.type} would undo is forgotten here: undo its remaining effects by hand"
+        )
     if not takers and not undone:
         return RejectCommand(command, f"no handler here has anything left to do with {message.type}")
     return AdmitAsNew(command, message, takers, undone, undecodable)
@@ -167,7 +169,7 @@ def _why_not_answerable(
     which = f"step {given.step!r} (number {given.number})"
     wrong = f"{intent.name or pending.handler} has not asked for {which}"
     if known is not None:
-        wrong = f"{which} of {intent.name or pending.handler} has an answer, which stands"
+        wrong = f"{which} of {intent.name or pending.handler} is answered already"
     there = ", ".join(f"{name!r} (number {number})" for name, number in may_be)
     return f"{wrong}; it waits for an answer to {there}" if there else f"{wrong}, and no call of it is open: replay it"
 
@@ -188,7 +190,7 @@ def _find_intent_of(p: SagaProgress, pending: PendingMessage) -> Intent | None:
 
 
 def _find_call(intent: Intent, given: StepAnswer) -> StepRecord | None:
-    """Return the recorded or begun call that is to be answered; `None` if the run has not made it."""
+    """Return the recorded or begun call that the operator answers; `None` if the run has not made it."""
     begun = (*intent.calls, intent.begins) if intent.begins is not None else intent.calls
     return next((c for c in begun if (c.name, c.number) == (given.step, given.number)), None)
 
@@ -219,9 +221,9 @@ def _why_not_discardable(
 ) -> str | None:
     """Return why the message cannot be discarded; `None` if it can."""
     if any(k is pending for k in p.compensating):
-        return f"what {role.name} did would stand for ever: replay it, once what undoes it can succeed"
+        return f"what {role.name} did would never be undone: replay it, once its compensation can succeed"
     if role.after_outcome:
-        return f"an outcome sets {role.name} off, and others count on it: replay it, once it can succeed"
+        return f"an outcome sets {role.name} off, and other services rely on it: replay it, once it can succeed"
     if roles.outcomes and not timers.is_end_certain(p, roles):
         return (
             f"{roles.service} decides how sagas end, and without {role.name} this one might not, for no deadline is "
@@ -392,7 +394,7 @@ def _apply_resolution(
         id=f"{command.dead}-resolved",
         kind="resolved",
         handler=handler,
-        reason=f"what it tells of is put right: {describe_request(command)}",
+        reason=f"its problem is corrected: {describe_request(command)}",
         remedy="nothing to do",
         message=command if escalation is None else escalation.message,
     )
@@ -425,8 +427,8 @@ def discard_message(  # the message, the command that discards it, and what beca
                 id=ids.dead_letter_id(p.service, p.saga, f"{pending.handler}|escalation", command.id, p.replays),
                 kind="escalation",
                 handler=pending.handler,
-                reason=f"{pending.handler} had begun, and is discarded; what it did has to be put right by hand",
-                remedy="put right each of these calls by hand",
+                reason=f"{pending.handler} had begun, and is discarded; its effects have to be corrected by hand",
+                remedy="correct the effect of each of these calls by hand",
                 message=pending.message,
                 calls=tuple(remains),
             )

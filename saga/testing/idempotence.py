@@ -461,7 +461,7 @@ def _explain_no_run(script: Script, seen: Sequence[Transition]) -> str:
     """
     dead = [entry for entry in seen if entry.outcome == "dead"]
     entries = dead or [entry for entry in seen if entry.handler == script.handler.name]
-    what = f"{entries[-1].handler} {entries[-1].outcome}: {entries[-1].reason}" if entries else "nothing came to it"
+    what = f"{entries[-1].handler} {entries[-1].outcome}: {entries[-1].reason}" if entries else "no event reached it"
     emitted = [event.type for entry in seen for event in entry.events]
     return f"{what} (events: {_list_names(script)}; emitted: {', '.join(emitted) or 'none'})"
 

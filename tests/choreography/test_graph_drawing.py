@@ -271,7 +271,7 @@ def test_irreversible_and_suspendable_handlers_are_labelled() -> None:
     manifest = parse_choreography("event Asked starts\na.send: Asked -> Sent")["a"]
     sent = replace(manifest, reactions=(replace(manifest.reactions[0], later=True, irreversible=True),))
     svg = draw_sequence(make_picture(make_graph([sent]), "pivot"))
-    assert find_labels(svg, "Asked") == ["starts a saga", "send", "may go on later", "cannot be undone"]
+    assert find_labels(svg, "Asked") == ["starts a saga", "send", "may continue later", "cannot be undone"]
 
 
 def test_live_numbers_are_beside_the_arrows_and_names_are_links() -> None:

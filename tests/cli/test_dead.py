@@ -121,7 +121,7 @@ def test_dead_letters_are_replayed_by_what_they_have_in_common(dead: Running, sa
 
     until(lambda: kinds() == ["dead letter", "replayed", "dead letter"], last=kinds)  # all of it is reported
     lines = shown()
-    assert "  remedy   look why 1 attempts failed; mend the cause, then have it tried again: saga dead replay" in lines
+    assert "  remedy   look why 1 attempts failed; fix the cause, then retry it: saga dead replay" in lines
     assert any(line.startswith("  through  ") and line.endswith(" in make") for line in lines)
     assert {"  class    our code", "  owner    shop"} < set(lines)
     [first, *_] = json.loads(saga("dead", "show", "cup-3", "--json").stdout)["letters"]

@@ -12,7 +12,7 @@ from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.engine.real_worker import SAGA, an_order, at_work, workplace
 
-REPLAY = "mend the cause, then have it tried again: saga dead replay"
+REPLAY = "fix the cause, then retry it: saga dead replay"
 
 
 def failing(why: Callable[[int], Exception | None], retry: Retry) -> tuple[Service, list[int]]:

@@ -159,7 +159,7 @@ def test_a_body_that_is_none_of_the_class_is_bad_input() -> None:
 @pytest.mark.parametrize(
     ("value", "pattern"),
     [
-        (None, "the change is empty: nothing tells its version: have the connector use RawJsonWithMetadataSource"),
+        (None, "the change is empty: its version is unknown: have the connector use RawJsonWithMetadataSource"),
         (b"\x00\x01", "the record is no change of a document"),
         (DOCUMENT, "the record is no change of a document: .*event"),
         ({**MUTATION, "cas": "new"}, r"the record is no change of a document: .*cas"),

@@ -411,7 +411,10 @@ async def test_a_run_whose_code_has_changed_resumes_with_the_answer_that_an_oper
         (StepAnswer(step="secnod", value='"two"'), "reserve has not asked for step 'secnod' (number 1)"),
         (StepAnswer(step="bank.second", value='"two"'), "reserve has not asked for step 'bank.second' (number 1)"),
         (StepAnswer(step="second", number=2, value='"two"'), "reserve has not asked for step 'second' (number 2)"),
-        (StepAnswer(step="first", value='"two"'), "step 'first' (number 1) of reserve has an answer, which stands"),
+        (
+            StepAnswer(step="first", value='"two"'),
+            "step 'first' (number 1) of reserve is answered already",
+        ),
         (
             StepAnswer(step="second", value="[]", raised="Declined"),
             "reserve has no declared exception 'Declined'; its resources declare none",

@@ -308,7 +308,7 @@ async def test_the_abort_of_a_handler_escalates_each_call_in_effect(tmp_path: Pa
             "escalation",
             "dropped",
         ]
-        assert "what it did stands and has to be put right by hand" in escalation[1]["dead_reason"]
+        assert "its effects remain and have to be corrected by hand" in escalation[1]["dead_reason"]
         assert [list(e.steps) for e in place.reported(Escalated)] == [calls]
         p = await place.progress(inventory)
         assert p is not None

@@ -237,7 +237,7 @@ async def test_a_job_of_many_turns_that_is_closed_names_its_last_calls_and_how_m
         [letter] = (await worker.history())[-1].letters
         assert list(letter.calls) == [
             *["step post ran"] * 3,
-            "and 28 before these, which `saga sagas show --steps` tells, ran",
+            "and 28 before these, listed by `saga sagas show --steps`, ran",
         ]
 
 

@@ -101,7 +101,7 @@ async def test_a_record_whose_saga_is_unknown_is_a_dead_letter_and_quarantines_n
         assert (record.key, record.value) == (bad.key, bad.value)
         assert record.headers[: len(bad.headers)] == bad.headers
         assert headers["dead_reason"].startswith(reason)
-        assert headers["dead_remedy"] == "mend its sender; this dead letter has the original, or says where it is"
+        assert headers["dead_remedy"] == "fix its sender; this dead letter has the original, or says where it is"
         assert headers["dead_position"].startswith("orders/")
         assert [entry.outcome for entry in await place.history(payment)] == ["handled"]
         (moment,) = place.reported(DeadLettered)

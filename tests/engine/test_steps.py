@@ -310,7 +310,7 @@ async def test_a_rerun_that_asks_for_something_else_is_a_dead_letter(
         ((_, headers),) = await place.dead(payment)
         assert headers["dead_remedy"] == (
             "let the handler make the same steps, in the same order, with the same arguments in every rerun, as the "
-            "version that began it does, and replay it; or look what the external system did, and say it: "
+            "version that began it does, and replay it; or find out what the external system did, and enter it: "
             "saga dead resolve"
         )
 

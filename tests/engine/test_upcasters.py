@@ -229,7 +229,7 @@ async def test_a_message_whose_upcaster_fails_is_a_dead_letter_that_a_replay_cur
             "UpcasterFailed: the upcaster tests.testing.baskets.upcasters.filled_from_v1 failed on a "
             "baskets/BasketFilled.v1: ValueError: no such basket"
         )
-        assert dead["dead_remedy"] == "mend the upcaster and deploy it, then have it tried again: saga dead replay"
+        assert dead["dead_remedy"] == "fix the upcaster and deploy it, then retry it: saga dead replay"
         assert dead["dead_attempts"] == "1"
         assert dead["dead_class"] == "code"
         failing(mended)

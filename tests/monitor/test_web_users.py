@@ -198,7 +198,7 @@ async def test_so_many_names_are_tried_at_once_at_most(file: Path, monkeypatch: 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666, 0o777])
 def test_a_file_that_others_may_write_is_refused(mode: int, file: Path) -> None:
     file.chmod(mode)
-    with pytest.raises(ConfigurationError, match="other users may write to it, and so sign in as anybody; chmod go-w"):
+    with pytest.raises(ConfigurationError, match="other users may write to it, and so sign in as any user; chmod go-w"):
         Sessions(str(file), TrialClock())
 
 

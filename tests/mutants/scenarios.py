@@ -283,7 +283,7 @@ def cured_parties(world: SimulatedWorld) -> Callable[[], None]:
 
 
 OPENS_S_MAX, TAKES_BACK_S_MAX = 90, 400
-"""The rooms open before any handler has made its twelve attempts; a compensation is tried without end."""
+"""The rooms open before any handler has made its twelve attempts; a compensation is retried without limit."""
 
 
 def parties_at_closed_doors(world: SimulatedWorld) -> Callable[[], None]:

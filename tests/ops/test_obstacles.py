@@ -181,7 +181,7 @@ def test_a_compensation_that_has_begun_and_fails_is_shown_with_its_reason() -> N
     found = explained((p, (DONE,)), offsets=RUNS, failing={RESERVED.id: "OSError: shut"})
     assert (found.obstacles[0].kind, found.obstacles[0].handler) == ("compensation_failing", "release")
     assert "release has begun, and fails: OSError: shut" in found.held_up_by
-    assert found.ends_with == "It is tried without end: repair what release calls."
+    assert found.ends_with == "It is retried without limit: repair what release calls."
 
 
 def test_a_message_that_is_ready_is_work() -> None:

@@ -365,7 +365,7 @@ def test_a_suspended_run_is_closed_and_what_its_turns_did_is_undone() -> None:
     assert Abort(BOTH, F, sealed).parts == (A, B)
     written = compensation.complete_abort(p, hand(p, F, BOTH), BOTH, F, remains=["step post ran"])
     assert written.entry is not None
-    assert str(written.entry.reason).startswith("both can never finish: it goes on no more;")
+    assert str(written.entry.reason).startswith("both can never finish: it never continues;")
     begun = replace(did, intents=(an_intent("both", A, B),), queue=(kept("both", A, dead="d"),))
     assert compensation.make_abort_intent(begun, BOTH).not_undone == (STEP,)
 

@@ -131,7 +131,7 @@ def test_a_compensation_is_replayed_under_its_own_name_and_never_discarded() -> 
     )
     roles = roles_of(role)
     p = replace(blank(), n=3, compensating=(kept("on_a", a_message("X"), dead=DEAD),))
-    assert "what on_a did would stand for ever" in reason(p, a_command("discard"), roles)
+    assert "what on_a did would never be undone" in reason(p, a_command("discard"), roles)
     written = executed(p, a_command(), roles)
     assert written.entry is not None
     assert written.entry.handler == written.entry.letters[0].handler == "undo_a"
@@ -302,12 +302,12 @@ def test_a_step_that_is_not_recorded_can_be_resolved() -> None:
         (
             begun((CHARGE,), begins=PACK),
             answering("charge"),
-            "step 'charge' (number 1) of on_a has an answer, which stands; it waits for an answer to 'pack' (number 1)",
+            "step 'charge' (number 1) of on_a is answered already; it waits for an answer to 'pack' (number 1)",
         ),
         (
             begun((CHARGE, PACK), begins=PACK),
             answering("pack"),
-            "step 'pack' (number 1) of on_a has an answer, which stands, and no call of it is open: replay it",
+            "step 'pack' (number 1) of on_a is answered already, and no call of it is open: replay it",
         ),
         (
             begun((CHARGE,), begins=StepRecord(kind="update", name="take", number=1, input="", document="stock/tea")),
@@ -458,7 +458,9 @@ def test_an_outcome_of_a_forgotten_saga_reports_that_nothing_was_compensated() -
     undo = CompensationRole(name="undo_b", outcomes=frozenset({"A"}), results=frozenset({"R"}))
     roles = roles_of(a_role("on_b", "B", undo=undo))
     nothing = SagaProgress(service="svc", saga="s")
-    assert "what A would undo is forgotten here: undo by hand what stands" in reason(nothing, renewing(), roles)
+    assert "what A would undo is forgotten here: undo its remaining effects by hand" in reason(
+        nothing, renewing(), roles
+    )
 
 
 def refused(why: str) -> SagaProgress:

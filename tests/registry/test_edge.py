@@ -86,7 +86,7 @@ async def test_a_record_with_an_unknown_schema_id_becomes_a_dead_letter_with_its
         assert record.value == value
         assert headers["dead_reason"] == (
             "BadInput: the value says schema id 99, and the registry at http://registry:8081 has none of that id: have "
-            "its sender register the schema there, then have it tried again: saga dead replay"
+            "its sender register the schema there, then retry it: saga dead replay"
         )
         assert headers["dead_class"] == "data"
         (paid,) = await as_they_lie(place, "money")

@@ -189,7 +189,7 @@ def test_a_timeline_names_the_running_compensation_and_the_dead_run() -> None:
         lines = [line.split("  p: ")[-1] for line in timeline(world)]
     assert lines.count("fold begins step rent") == 3
     assert lines.count("unfold begins step announce") == 2
-    assert lines.count("fold is dead: what it did is put right, or shown to a person") == 1
+    assert lines.count("fold is dead: its effects are corrected, or reported to a person") == 1
 
 
 def test_a_timeline_shows_a_saga_that_starts_again_after_its_retention() -> None:

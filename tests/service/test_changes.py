@@ -169,7 +169,9 @@ async def test_a_number_is_a_saga_id_and_a_list_is_none() -> None:
     assert (await trial(service, Insert(key="a", document=Numbered(17)))).progress.transitions
     with pytest.raises(SagaError, match="document 'a' of 'numbered': its number is no saga id"):
         await trial(service, Insert(key="a", document=Numbered((1, 2))))
-    with pytest.raises(SagaError, match="document 'a' of 'numbered' is gone, and its source does not tell what number"):
+    with pytest.raises(
+        SagaError, match="document 'a' of 'numbered' is gone, and its source does not say what it was number"
+    ):
         await trial(service, Delete[Numbered](key="a"))
 
 

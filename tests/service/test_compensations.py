@@ -179,5 +179,5 @@ def test_a_handler_of_a_failure_outcome_is_not_compensated_by_it() -> None:
         payment.compensation(give_back)(again)
     assert str(refused.value) == (
         "payment.again wants what give_back did, but give_back reacts to OrderCancelled itself, on which it is undone: "
-        "what is done because a saga failed stands; leave the compensation out"
+        "what is done because a saga failed is not undone; leave the compensation out"
     )

@@ -123,7 +123,7 @@ def test_deadlines_and_compensations_come_to_their_end_in_one_run() -> None:
         raise NotImplementedError
 
     deadline: Callable[[Service[Any]], Any] = lambda s: s.deadline(within=DAY)  # noqa: E731
-    assert "payment.remind returns Later: only a handler of events may go on later" in refusal(remind, deadline)
+    assert "payment.remind returns Later: only a handler of events may continue later" in refusal(remind, deadline)
     assert "payment.look takes OrderConfirmed | None: only a handler" in refusal(look, deadline)
 
     payment = Service("payment")
@@ -135,7 +135,7 @@ def test_deadlines_and_compensations_come_to_their_end_in_one_run() -> None:
     async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> PaymentReleased | Later:
         raise NotImplementedError
 
-    with pytest.raises(DeclarationError, match="a compensation comes to its end in one run"):
+    with pytest.raises(DeclarationError, match="a compensation has to finish in one run"):
         payment.compensation(reserve)(release)  # type: ignore[type-var]
 
 
@@ -395,7 +395,7 @@ async def test_calls_without_a_result_are_escalated_when_a_suspended_run_is_clos
     assert (last.handler, last.outcome) == ("release", "compensated")
     assert (
         last.reason
-        == "reserve can never finish: it goes on no more; what it did stands and has to be put right by hand"
+        == "reserve can never finish: it never continues; its effects remain and have to be corrected by hand"
     )
 
 

@@ -152,7 +152,7 @@ async def test_a_migration_that_fails_is_reported_with_the_remedy_and_nothing_is
         migrated(service, NotesV1(total="9.80"))
     assert message in str(why.value)
     assert "from version 1, by payment.move" in str(why.value)
-    assert "mend it and deploy, or roll back: nothing of it is written" in str(why.value)
+    assert "fix it and deploy, or roll back: nothing of it is written" in str(why.value)
     with pytest.raises(SagaError, match="cannot be migrated"):
         await trial(service, an_order(), state=NotesV1(total="9.80"))
 

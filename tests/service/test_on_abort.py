@@ -142,7 +142,7 @@ async def test_an_abort_action_is_retried_until_it_succeeds() -> None:
 async def test_a_refusal_is_shown_to_a_person() -> None:
     there = Hotel(refuses=True)
     done = await trial(service_of(reserve), PLACED, CANCELLED, use=[there])
-    assert "has to be put right by hand" in last(done)[2]
+    assert "have to be corrected by hand" in last(done)[2]
     assert there.calls == ["hold 12", "deposit 9.00"]
 
 
@@ -171,7 +171,7 @@ async def test_turns_that_are_over_are_undone_too() -> None:
     there = Hotel()
     done = await trial(service_of(slowly), PLACED, timedelta(days=1), CANCELLED, timedelta(days=9), use=[there])
     assert [call[:6] for call in there.calls] == ["hold 0", "hold 1", "free 1", "free 0"]
-    assert last(done)[2] == "slowly can never finish: it goes on no more; the calls given to on_abort were made instead"
+    assert last(done)[2] == "slowly can never finish: it never continues; the calls given to on_abort were made instead"
 
 
 async def test_an_abort_action_that_could_not_be_found_again_is_refused_on_registration() -> None:

@@ -54,7 +54,7 @@ RETRYING = Retrying(
     error="BankClosed: come back later",
 )
 PARKED = Parked(**asdict(RETRYING))
-DEAD = DeadLettered(service="payment", reason="no key", remedy="mend its sender")
+DEAD = DeadLettered(service="payment", reason="no key", remedy="fix its sender")
 STEP = StepDone(service="payment", saga="order-1", handler="reserve", step="reserve", ms=4.0)
 
 

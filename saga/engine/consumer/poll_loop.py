@@ -205,7 +205,7 @@ class UnreadableRecords:
             DeadLettered(
                 service=self.service.name,
                 reason=shorten(printable(reason), dead_letters.REASON_BYTES_MAX),
-                remedy="mend its sender; its dead letter has it, or says where it lies",
+                remedy="fix its sender; its dead letter has it, or says where it is",
                 blame="data",
                 owner=None if contract is None else contract.owner,
             )

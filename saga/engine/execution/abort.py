@@ -117,6 +117,6 @@ async def _was_applied(service: ServiceRuntime, state: ProcessingState, intent: 
 
 def _describe(call: StepRecord, what: str) -> str:
     if not call.name:
-        return f"and {call.number} before these, which `saga sagas show --steps` tells, {what}"
+        return f"and {call.number} before these, listed by `saga sagas show --steps`, {what}"
     where = f" on {call.document}" if call.document else ""
     return f"{call.description}{where} {what}"

@@ -50,17 +50,19 @@ PAUSE_S_MAX = 30.0
 rules."""
 NOT_DETERMINISTIC = (
     "let the handler make the same steps, in the same order, with the same arguments in every rerun, as the version"
-    " that began it does, and replay it; or look what the external system did, and say it: saga dead resolve"
+    " that began it does, and replay it; or find out what the external system did, and enter it: saga dead resolve"
 )
 NEWER_HANDLER = (
-    "deploy the release that began it, then have it tried again: saga dead replay; or look what the external system"
-    " did, and say it, which has this release go on: saga dead resolve"
+    "deploy the release that began it, then retry it: saga dead replay; or find out what the external system"
+    " did, and enter it, so that this release can continue: saga dead resolve"
 )
 OVERSIZED_REMEDY = (
     "let the service keep less of a saga (its state, results of steps, events that can be undone), or split the saga; "
     "this one stays quarantined"
 )
-ESCALATION_REMEDY = "put right what it calls, or mend it: it is tried without end, and goes on as soon as it can"
+ESCALATION_REMEDY = (
+    "repair the system that it calls, or fix its code: it is retried without limit, and continues once it succeeds"
+)
 REASON_MAX = 200
 """Maximum number of characters that are recorded of the reason of each failed attempt."""
 WAYS_OUT = (
@@ -132,7 +134,7 @@ class FailureHandler:
         if state.position == NOWHERE and verdict.attempt >= verdict.attempts_max:  # a repair continues with other sagas
             raise SagaError(
                 f"{request.handler.name} failed {verdict.attempt} times, the last with {failed.reason}; "
-                "put right what it calls, or mend it, and repair it again"
+                "repair the system that it calls, or fix its code, then run the repair again"
             )
         is_awaited = state.unsent_escalation is not None or isinstance(request.action.message, OperatorCommand)
         await ports.assignment.pause(min(verdict.wait_s, PAUSE_S_MAX) if is_awaited else verdict.wait_s, state.position)
@@ -485,11 +487,11 @@ def _remedy(why: Exception, attempts_max: int) -> str:
     if isinstance(why, NewerHandler):
         return NEWER_HANDLER
     if isinstance(why, UpcasterFailed):
-        return "mend the upcaster and deploy it, then have it tried again: saga dead replay"
+        return "fix the upcaster and deploy it, then retry it: saga dead replay"
     if isinstance(why, KeyMissing):
-        return "restore the key, then have it tried again: saga dead replay; or discard it: its sender has forged it"
+        return "restore the key, then retry it: saga dead replay; or discard it: its sender has forged it"
     if isinstance(why, BadInput):
-        return "mend its sender; this dead letter has the original, or says where it is"
+        return "fix its sender; this dead letter has the original, or says where it is"
     if isinstance(why, TooLarge):
         return OVERSIZED_REMEDY
     if isinstance(why, Permanent):

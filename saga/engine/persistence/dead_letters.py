@@ -26,7 +26,7 @@ TOO_LARGE = "the progress cannot be written"
 """Beginning of a dead letter's reason: the dead letter is in no progress, because the progress would be too large for
 the store."""
 
-DEADLY = "mend what ends the process, which the system's log may tell; then have it tried again: saga dead replay"
+DEADLY = "fix what ends the process: the log of the machine may name it; then retry the message: saga dead replay"
 """Remedy for a poison message."""
 
 REASON_BYTES_MAX, REMEDY_BYTES_MAX, WHERE_BYTES_MAX, CALL_BYTES_MAX = 2000, 500, 500, 300
@@ -100,7 +100,7 @@ def from_unreadable(service: str, record: Record, reason: str, now_ms: int, cont
     """Make the dead letter of a record whose saga is unknown, with its bytes and headers. `contract`: the contract of
     the type that the record declares."""
     where = f"{record.topic}/{record.partition}/{record.offset}"
-    remedy = "mend its sender; this dead letter has the original, or says where it is"
+    remedy = "fix its sender; this dead letter has the original, or says where it is"
     id_ = ids.dead_letter_id(service, where, "-", f"{where}@{record.log_id}" if record.log_id else where, 0)
     headers = (
         *((rename_foreign(name), value) for name, value in record.headers),

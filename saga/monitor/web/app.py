@@ -68,7 +68,7 @@ def create_app(views: Views | None, settings: Settings, clock: Clock, *, address
     if settings.monitor_read == "login":
         if not sessions.may_begin:
             problem = "SAGA_MONITOR_READ is login, but SAGA_MONITOR_USERS names no file of users"
-            raise ConfigurationError("the monitor cannot be read by anybody:", [problem])
+            raise ConfigurationError("the monitor cannot be opened by any user:", [problem])
         middleware.append(Middleware(LoginMiddleware, sessions=sessions))
 
     @asynccontextmanager

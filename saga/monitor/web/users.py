@@ -109,7 +109,7 @@ def load_users(file: str) -> Mapping[str, HashedPassword]:
         ) from why
     if mode & WRITABLE:
         problem = (
-            f"SAGA_MONITOR_USERS is {file}: other users may write to it, and so sign in as anybody; chmod go-w {file}"
+            f"SAGA_MONITOR_USERS is {file}: other users may write to it, and so sign in as any user; chmod go-w {file}"
         )
         raise ConfigurationError("the monitor's users cannot be used:", [problem])
     found: dict[str, HashedPassword] = {}

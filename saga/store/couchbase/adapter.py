@@ -207,7 +207,7 @@ class CouchbaseAdapter:
             "warning",
             about,
             "it writes, reads and removes; durability none, as SAGA_STORE_DURABILITY asks for",
-            "a failover may lose what was acknowledged: effects come twice, or sagas stand still",
+            "a failover may lose what was acknowledged: effects happen twice, or sagas stop",
             "SAGA_STORE_DURABILITY=majority; majorityAndPersistActive for a bucket without replicas",
         )
 

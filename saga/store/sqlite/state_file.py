@@ -275,7 +275,7 @@ class StateFile:
         """Create the error for a failure of the lock itself."""
         return self.purpose.errors.unavailable(
             f"the {self.purpose.name} {self.path}: its lock {self.path}.lock cannot be taken ({why}); nothing was "
-            "written: it has to lie on a local disk, and `ulimit -a` and the system's log may tell more"
+            "written: it has to be on a local disk; look at `ulimit -a` and the log of the machine"
         )
 
     def make_unreadable_error(self, why: OSError) -> SagaError:

@@ -197,7 +197,7 @@ def _describe_write(
     if after.n == before.n:
         for intent in after.intents:
             if intent not in before.intents and intent.kind == ABORT:
-                yield f"{saga}: {intent.handler} is dead: what it did is put right, or shown to a person"
+                yield f"{saga}: {intent.handler} is dead: its effects are corrected, or reported to a person"
             elif intent not in before.intents and intent.begins is not None:
                 yield f"{saga}: {_name_of_run(world, service, intent)} begins {intent.begins.kind} {intent.begins.name}"
 
