@@ -389,7 +389,7 @@ class _SchemaBuilder:
         if (why := why_no_field(field.name)) is not None:
             raise _UnsupportedAnnotation(why)
         if not field.init:
-            raise _UnsupportedAnnotation("an event is made of all its fields: leave init=False out")
+            raise _UnsupportedAnnotation("an event is created from all its fields: leave init=False out")
         if given.sensitive and field.repr:
             raise _UnsupportedAnnotation("is sensitive, and repr shows it: declare its class with @record")
         made, type_ = self.type_(hint, given.avro.type, namespace, at)

@@ -217,12 +217,12 @@ def _check_saga(declared: Declared, annotation: object, where: str) -> None:
         raise DeclarationError(f"{where}: it is {spell(annotation)}, but a saga is always there: write Saga")
     states = get_args(option) or (NoneType,)
     if states[0] not in (NoneType, declared.state):
-        mend = (
+        remedy = (
             f"Saga[{declared.state.__name__}]" if declared.state else f"Saga, or Service({declared.name!r}, state=...)"
         )
         raise DeclarationError(
             f"{where}: it is {spell(annotation)}, but the state of {declared.name!r} is "
-            f"{declared.state.__name__ if declared.state else 'none'}: write {mend}"
+            f"{declared.state.__name__ if declared.state else 'none'}: write {remedy}"
         )
 
 

@@ -131,7 +131,7 @@ class Reaction:
         if found is None:
             raise ReturnNotAllowed(
                 f"{self.service}.{self.name} returned {describe_returned(returned)}, which its return annotation does "
-                f"not allow: return {_names(self.emits)} as it says, or mend the annotation"
+                f"not allow: return {_names(self.emits)} as it says, or correct the annotation"
             )
         if self.may_wait:
             return tuple([each for each in found if isinstance(each, Event)])

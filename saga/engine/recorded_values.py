@@ -121,7 +121,7 @@ def _rebuild_answer(answer: type[Exception], call: StepRecord) -> Exception:
     except Exception as why:  # an `__init__` of the service may raise anything
         by = "" if call.by is None else f", as {call.by} says,"
         raise Permanent(
-            f"the recorded answer {call.answer} of {call.name!r}{by} cannot be made of its arguments: "
+            f"the recorded answer {call.answer} of {call.name!r}{by} cannot be created from its arguments: "
             f"{type(why).__name__}: {why}; give those that it takes: saga dead resolve"
         ) from why
 

@@ -167,7 +167,7 @@ async def _check_connector(
             about,
             f"the connector {wanted.name} does not run: {', '.join(stopped)}",
             "documents start no sagas until it does; none is lost while Couchbase has it",
-            f"look at its trace ({settings.connect}/connectors/{wanted.name}/status), mend that, and restart it",
+            f"look at its trace ({settings.connect}/connectors/{wanted.name}/status), fix that, and restart it",
         )
     elif not other:
         yield Finding("ok", about, f"the connector {wanted.name} runs, and is as it should be")

@@ -414,7 +414,7 @@ async def _find_refusals(
     if wish.retention_ms is not None:
         floors = await broker.find_offsets(wish.topic, clock.now_ms() - wish.retention_ms)
     elif any(is_backward(state, targets[partition]) for partition, state in states.items()):
-        raise _refuse_request("this goes back: say --module, so that it is known how far the service remembers")
+        raise _refuse_request("this goes back: give --module, which declares the retention of the service")
     group = await broker.describe_group(wish.service)
     unread = is_unread(list_partition_states(group, await broker.fetch_bounds([wish.topic])))
     reasons = {p: refuse_move(state, targets[p], floors.get(p, 0), unread=unread) for p, state in states.items()}

@@ -435,7 +435,7 @@ def write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:
     there = [name for name in sorted(files) if (folder / name).exists() or (folder / name).is_symlink()]
     if there:
         raise ConfigurationError(
-            "nothing was written: nothing is overwritten, so take away what is there, or choose another name:",
+            "nothing was written, because files are never overwritten: remove these, or choose another name:",
             [f"{folder / name} exists already" for name in there],
         )
     written: list[Path] = []

@@ -427,8 +427,8 @@ async def check_idempotent(
     missed = [f"{name}: {reason}" for name, reason in unreached.items() if name not in reached]
     if missed:
         raise Problems(
-            f"nothing is known of these handlers of {declared.name!r}, for they have not run; give the events on which "
-            "they do, or documents= and fakes with use=:",
+            f"these handlers of {declared.name!r} were not tested, because they did not run; give the events on which "
+            "they run, or documents= and fakes with use=:",
             missed,
         )
 

@@ -56,7 +56,7 @@ def make_command(wanted: Wanted, p: SagaProgress | None, now_ms: int, answered: 
         p.service,
         p.saga,
         wanted,
-        CommandValue(dead=about, who="a test", why="its cause is mended", answered=answered),
+        CommandValue(dead=about, who="a test", why="its cause is fixed", answered=answered),
         now_ms,
     )
 

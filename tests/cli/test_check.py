@@ -49,7 +49,7 @@ def test_a_finding_comes_with_its_events_and_a_test(saga: Call, broken: Path) ->
     assert "finding 1: not-undone (payment.reserve): " in done.stdout
     assert "  1. Placed comes from outside\n" in done.stdout
     assert "  3. payment.reserve takes Placed, and emits Reserved\n" in done.stdout
-    lines = done.stdout.split("a test that fails until it is mended:\n\n")[1].splitlines()
+    lines = done.stdout.split("a test that fails until it is fixed:\n\n")[1].splitlines()
     code = "\n".join(line.removeprefix("    ") for line in lines)
     names: dict[str, object] = {}
     exec(compile(code, "printed", "exec"), names)

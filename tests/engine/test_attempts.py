@@ -250,7 +250,7 @@ async def test_an_event_that_breaks_the_declaration_is_a_dead_letter_at_once(tmp
         assert headers["dead_reason"].startswith(
             "ReturnNotAllowed: payment.reserve returned None, which its return annotation"
         )
-        assert (headers["dead_remedy"], headers["dead_attempts"]) == ("mend the handler", "1")
+        assert (headers["dead_remedy"], headers["dead_attempts"]) == ("fix the handler", "1")
 
 
 async def test_an_event_of_another_saga_is_not_emitted(tmp_path: Path) -> None:

@@ -448,7 +448,7 @@ async def test_an_answer_to_anything_but_the_open_call_is_refused_and_nothing_is
         (StepAnswer(step="second", value="17"), "what 'second' gave, as ada says, is no str: "),
         (
             StepAnswer(step="second", value='["no", "money"]', raised="Refused"),
-            "the recorded answer Refused of 'second', as ada says, cannot be made of its arguments: TypeError: ",
+            "the recorded answer Refused of 'second', as ada says, cannot be created from its arguments: TypeError: ",
         ),
     ],
 )

@@ -327,7 +327,7 @@ async def test_a_message_older_than_memory_is_a_dead_letter_and_begins_no_progre
         ((record, headers),) = await place.dead(payment)
         assert (record.key, record.value) == (SAGA.encode(), VALUE)
         assert headers["dead_reason"] == (
-            "older than the retention: its saga began 2001-01-01T00:00:00.000Z, and nothing is known of it here "
+            "older than the retention: its saga began 2001-01-01T00:00:00.000Z, and this service has no record of it "
             "any more"
         )
         (moment,) = place.reported(DeadLettered)

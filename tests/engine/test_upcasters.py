@@ -246,7 +246,7 @@ async def test_a_part_whose_upcaster_fails_is_dead_at_once_and_waits_for_nothing
     async with worker_of(tmp_path, shop(3)) as (at, worker):
         await worker.takes(FILLED)
         (dead,) = worker.dead
-        assert (dead["dead_handler"], dead["dead_remedy"][:18]) == ("finish", "mend the upcaster ")
+        assert (dead["dead_handler"], dead["dead_remedy"][:17]) == ("finish", "fix the upcaster ")
         await worker.takes(PAID)
         failing(mended)
         await replayed(at, worker, dead["dead_id"])

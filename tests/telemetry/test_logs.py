@@ -191,7 +191,7 @@ def test_text_is_readable_and_leaves_out_what_is_not_there() -> None:
     (line,) = stream.getvalue().splitlines()
     assert line.split() == [
         *("2026-11-21T14:06:40.123Z", "[error", "]", "dead_lettered", "service=payment"),
-        *("reason='no", "key'", "remedy='mend", "its", "sender'"),
+        *("reason='no", "key'", "remedy='fix", "its", "sender'"),
     ]
 
 

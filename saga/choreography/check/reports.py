@@ -38,7 +38,7 @@ def format_verdict(verdict: ChoreographyVerdict, manifests: str | None, docs: st
             lines += ["  as a sequence diagram:", ""]
             lines += [f"    {line}" for line in format_sequence_diagram(choreography, finding.trace).splitlines()]
         if manifests is not None and finding.trace is not None:
-            lines += ["", "  a test that fails until it is mended:", ""]
+            lines += ["", "  a test that fails until it is fixed:", ""]
             lines += [f"    {line}".rstrip() for line in format_test(finding, manifests)]
     return lines
 

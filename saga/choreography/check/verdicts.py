@@ -38,7 +38,7 @@ ADVICE: Mapping[str, str] = {
     "no-producer": "add the manifest of the service that emits it, or mark its contract produced_by external",
     "no-consumer": "remove it, or mark its contract consumed_by external",
     "contradiction": "write the manifests again with the same contracts",
-    "never-runs": "remove the handler, or mend what it waits for",
+    "never-runs": "remove the handler, or repair what it waits for",
     "endless-loop": "leave out repeats= in one of them, or end the chain with a condition and accept this finding",
     "two-deciders": "let the other service report a plain event, and the deciding service emit the outcome",
     "neighbours-failure": "replace the handler by a compensation on the failure outcome",

@@ -249,7 +249,7 @@ def _decode_body(declared: DocumentKind, key: str, document: Document | None, he
     except UNREADABLE as why:
         raise Permanent(
             f"document {key!r} of {declared.collection!r} is no {declared.kind.__name__}: {why}; "
-            "give new fields a default, or mend the document"
+            "give new fields a default, or repair the document"
         ) from why
 
 

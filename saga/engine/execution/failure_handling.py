@@ -495,5 +495,5 @@ def _remedy(why: Exception, attempts_max: int) -> str:
     if isinstance(why, TooLarge):
         return OVERSIZED_REMEDY
     if isinstance(why, Permanent):
-        return "mend the handler"
+        return "fix the handler"
     return f"look why {attempts_max} attempts failed; " + journal.REPLAY

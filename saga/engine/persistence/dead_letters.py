@@ -113,7 +113,7 @@ def from_unreadable(service: str, record: Record, reason: str, now_ms: int, cont
 
 def from_forgotten(service: str, message: Message, position: Position, contract: Contract | None) -> Outgoing:
     """Make the dead letter of a message whose saga is forgotten here. If it were handled, it would start a new saga."""
-    reason = f"{TOO_OLD}: its saga began {message.started}, and nothing is known of it here any more"
+    reason = f"{TOO_OLD}: its saga began {message.started}, and this service has no record of it any more"
     remedy = (
         "look why it comes so late, or whether this worker's clock is ahead; "
         f"a longer retention= of the service would know its saga; {HANDLED_AS_NEW}"

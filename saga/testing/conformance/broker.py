@@ -309,7 +309,7 @@ class UnreadableConformance(BrokerSuite):
             stored = [record async for record in broker.scan(topic)]
             hurt = self._pick_middle_record(stored)
             place, count = Partition(topic, hurt.partition), [r.partition for r in stored].count(hurt.partition)
-            mend = damage(hurt)
+            repair = damage(hurt)
             try:
                 async with self.member(broker, group, topic) as (membership, listener):
                     before = DamagedPartitionReader(membership, listener, place, self.within_s)
@@ -329,10 +329,10 @@ class UnreadableConformance(BrokerSuite):
                     after = DamagedPartitionReader(membership, listener, place, self.within_s)
                     await after.until(membership.stalled_partitions)
                     assert after.ours == []
-                    mend()
+                    repair()
                     await after.until(lambda: at + len(after.ours) == 2 * count and not membership.stalled_partitions())
             finally:
-                mend()
+                repair()
             stored = [record async for record in broker.scan(topic)]
         assert [r.offset for r in before.ours + after.ours] == list(range(2 * count))
         assert sorted(before.records + after.records) == stored

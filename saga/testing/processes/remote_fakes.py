@@ -290,7 +290,7 @@ def _decode_reply(content: bytes, where: str) -> CallReply:
         reply: CallReply = pickle.loads(content)
     except PICKLING as why:
         raise SagaError(
-            f"what the fake of {where} answered cannot be read here ({type(why).__name__}: {why}): an exception needs "
-            "to be made of its `args`, and a class to be at the top level of a module"
+            f"the answer of the fake of {where} cannot be read here ({type(why).__name__}: {why}): an exception must "
+            "be creatable from its `args`, and a class be defined at the top level of a module"
         ) from why
     return reply

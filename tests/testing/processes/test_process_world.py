@@ -172,7 +172,7 @@ def test_a_handler_that_returns_what_its_annotation_does_not_allow_fails_the_wor
             check()
         assert str(failed.value).splitlines() == [
             "as annotated: saga 'order-17': payment.reserve returned None, which its return annotation does not allow: "
-            "return PaymentDeclined as it says, or mend the annotation",
+            "return PaymentDeclined as it says, or correct the annotation",
             "what went wrong before: no fault",
         ]
 
