@@ -157,7 +157,7 @@ async def test_a_claim_that_is_gone_or_was_changed_holds_up_the_run_until_it_is_
         [key] = [key for key, content in (await claims_in(workers.store)).items() if content[1:2] == b"0"]
         there = await workers.store.get(ARCHIVES, key)
         assert there is not None
-        for content, why in ((None, "the result of fetch is stored in .* put it back"), (b'"1"', "was changed since")):
+        for content, why in ((None, "the result of fetch is stored in .* restore it"), (b'"1"', "was changed since")):
             await workers.archive(key, content)
             with pytest.raises(StoreError, match=why):
                 await worker.takes(an_order(), id="order")

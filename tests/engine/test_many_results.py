@@ -185,7 +185,7 @@ async def test_a_missing_or_changed_segment_of_results_blocks_the_compensation_u
         key = overflow.segment_key("payment", SAGA, page)
         there = await workers.store.get(ARCHIVES, key)
         assert there is not None
-        for content, why in ((None, "lists the page .* put it back"), (b"{}", "was changed since it was written")):
+        for content, why in ((None, "lists the page .* restore it"), (b"{}", "was changed since it was written")):
             await workers.archive(key, content)
             with pytest.raises(StoreError, match=why):
                 await worker.takes(CANCELLED, id="cancelled")

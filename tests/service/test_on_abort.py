@@ -122,7 +122,7 @@ async def test_a_dead_original_is_undone_and_what_is_unknown_is_left_to_an_opera
     handler, outcome, reason = last(done)
     assert (handler, outcome) == ("release", "compensated")
     assert reason.startswith(
-        "reserve can never finish: it is a dead letter; the calls given to on_abort were made instead; what it"
+        "reserve can never finish: it is a dead letter; the calls given to on_abort were made instead; its"
     )
 
 
