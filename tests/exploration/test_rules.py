@@ -51,12 +51,12 @@ def a_progress_with_unpublished_events_is_cached(patch: pytest.MonkeyPatch) -> N
 
 
 def unpublished_events_are_left_to_a_message_that_never_comes(patch: pytest.MonkeyPatch) -> None:
-    elsewhere = ProgressRepository._is_brought_elsewhere
+    elsewhere = ProgressRepository._will_be_redelivered
 
     def left(repository: ProgressRepository, turn: ProcessingState, entry: Transition) -> bool:
         return entry.position is None or elsewhere(repository, turn, entry)
 
-    patch.setattr(ProgressRepository, "_is_brought_elsewhere", left)
+    patch.setattr(ProgressRepository, "_will_be_redelivered", left)
 
 
 def no_intent(patch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ def a_message_of_another_log_is_waited_for(patch: pytest.MonkeyPatch) -> None:
     def waited_for(repository: ProgressRepository, turn: ProcessingState, entry: Transition) -> bool:
         return entry.position not in (None, turn.position[:3])
 
-    patch.setattr(ProgressRepository, "_is_brought_elsewhere", waited_for)
+    patch.setattr(ProgressRepository, "_will_be_redelivered", waited_for)
 
 
 def a_position_counts_in_every_log(patch: pytest.MonkeyPatch) -> None:

@@ -153,7 +153,7 @@ async def test_a_deadline_that_is_closed_when_its_event_comes_has_not_run() -> N
     async def expire(placed: OrderPlaced) -> OrderCancelled:
         return OrderCancelled(order_id=placed.order_id, reason="nobody answered")
 
-    with pytest.raises(Problems, match="have not run"):
+    with pytest.raises(Problems, match="did not run"):
         await check_idempotent(service)
 
 

@@ -76,7 +76,7 @@ class GuardMiddleware:
 
 
 def is_known_host(host: str, hosts: Collection[str]) -> bool:
-    """Return whether a request with this `Host` header may be answered.
+    """Return whether a request with this Host header may be answered.
 
     `localhost`, IP addresses and the names in `hosts` are allowed. IP addresses are safe, because a site needs a name
     of its own to redirect a browser to this server (DNS rebinding).
