@@ -8,10 +8,12 @@ same module are followed. `find_calls` finds steps, updates and idempotency keys
 
 import ast
 import builtins
+import inspect
 import linecache
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import PurePath
 from types import CodeType, FunctionType, NoneType
 
 from saga.contracts.library import binding_of
@@ -94,6 +96,88 @@ def find_calls(function: Callable[..., object], sagas: frozenset[str]) -> CodeCa
                     pass
     names = tuple(sorted(steps)), tuple(sorted(updates))
     return CodeCalls(tuple(sorted(keys)), *(names if is_followed else (None, None)))
+
+
+def find_direct_calls(function: Callable[..., object], resources: Mapping[str, type]) -> tuple[str, ...]:
+    """Return the calls of resources in the code of a handler that are not made through `saga.step`, each with its
+    place: `bank.charge (shop/payment.py:31)`.
+
+    Calls in the functions of the same module that get the resource count as well. Calls in lambdas and inner functions
+    do not, because these may be given to `saga.step`. Calls of which nothing shows that they are async do not count.
+
+    `resources`: names of the parameters that receive resources, each with the type of the resource.
+    """
+    finding = _DirectCalls()
+    finding.follow(function, resources)
+    return tuple(finding.calls)
+
+
+@dataclass(slots=True)
+class _DirectCalls:
+    """Calls of resources found so far that are not made through `saga.step`."""
+
+    calls: dict[str, None] = field(default_factory=dict)
+    seen: set[tuple[CodeType, tuple[str, ...]]] = field(default_factory=set)
+
+    def follow(self, function: object, resources: Mapping[str, type]) -> None:
+        """Find the calls in a function, and add them."""
+        source = find_source(function)
+        if source is None or not resources or (source.code, tuple(resources)) in self.seen:
+            return
+        self.seen.add((source.code, tuple(resources)))
+        named = {**resources}
+        for name, type_ in resources.items():
+            named |= dict.fromkeys(_aliases(source.node, {name}), type_)
+        for node in _own_nodes(source.node):
+            match node:
+                case ast.Await(value=ast.Call(func=ast.Attribute() as called)) if _root(called) in named:
+                    self.add(source, called)
+                case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method) as called) if name in named:
+                    if is_async_method(named[name], method):
+                        self.add(source, called)
+                case ast.Call(func=ast.Name(id=name)) if (helper := find_helper(source, name)) is not None:
+                    pairs = _pair_arguments(node, helper) or []
+                    given = {to: arg.id for to, arg in pairs if to is not None and isinstance(arg, ast.Name)}
+                    self.follow(helper.function, {to: named[name] for to, name in given.items() if name in named})
+                case _:
+                    pass
+
+    def add(self, source: "FunctionSource", called: ast.Attribute) -> None:
+        self.calls[f"{ast.unparse(called)} ({source.file}:{called.lineno})"] = None
+
+
+def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes below a function in the order of the source, without those of lambdas and of inner functions and
+    classes."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            yield child
+            yield from _own_nodes(child)
+
+
+def _root(node: ast.expr) -> str:
+    """Return the variable at which a chain of attributes begins; empty if it begins at something else."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def is_async_method(type_: type, name: str) -> bool:
+    """Return whether a class has an async method of this name."""
+    return inspect.iscoroutinefunction(inspect.unwrap(getattr(type_, name, None)))  # type: ignore[arg-type] # may be None
+
+
+def _pair_arguments(node: ast.Call, helper: "FunctionSource") -> list[tuple[str | None, ast.expr]] | None:
+    """Return each argument of a call with the parameter that receives it; `None` for one that goes into `*args` or
+    `**kwargs`. Return `None` if the call itself unpacks arguments."""
+    taking = helper.node.args
+    by_place = [arg.arg for arg in (*taking.posonlyargs, *taking.args)]
+    by_name = {arg.arg for arg in (*taking.args, *taking.kwonlyargs)}
+    if any(isinstance(arg, ast.Starred) for arg in node.args) or any(word.arg is None for word in node.keywords):
+        return None
+    called: list[tuple[str | None, ast.expr]]
+    called = [(by_place[i] if i < len(by_place) else None, arg) for i, arg in enumerate(node.args)]
+    return called + [(word.arg if word.arg in by_name else None, word.value) for word in node.keywords]
 
 
 def _arguments(call: ast.Call) -> list[ast.expr]:
@@ -214,13 +298,9 @@ class _Walk:
 
     def hand_on(self, node: ast.Call, helper: "FunctionSource") -> None:
         """Follow the event into a function of the same module, through the parameter that receives it."""
-        taking = helper.node.args
-        by_place = [arg.arg for arg in (*taking.posonlyargs, *taking.args)]
-        by_name = {arg.arg for arg in (*taking.args, *taking.kwonlyargs)}
-        if any(isinstance(arg, ast.Starred) for arg in node.args) or any(word.arg is None for word in node.keywords):
+        called = _pair_arguments(node, helper)
+        if called is None:
             return self.finding.give_up(f"{self.source.node.name} hands it on whole")
-        called = [(by_place[i] if i < len(by_place) else None, arg) for i, arg in enumerate(node.args)]
-        called += [(word.arg if word.arg in by_name else None, word.value) for word in node.keywords]
         for name, arg in called:
             if not self.is_event(arg):
                 continue
@@ -376,6 +456,13 @@ class FunctionSource:
     """Current variables of the function's module."""
     node: ast.FunctionDef | ast.AsyncFunctionDef
     module: ast.Module
+
+    @property
+    def file(self) -> str:
+        """The path of the module, from the folder of its top package: the same on each machine."""
+        path = PurePath(self.code.co_filename)
+        parts = str(self.variables.get("__name__", "")).count(".") + 1 + (path.name == "__init__.py")
+        return "/".join(path.parts[-parts:])
 
 
 def find_source(function: object) -> "FunctionSource | None":

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias, get_type_hints
 import msgspec
 from msgspec import Struct, structs
 
-from saga.choreography.fields_read import FieldsRead, find_calls, find_fields_read
+from saga.choreography.fields_read import FieldsRead, find_calls, find_direct_calls, find_fields_read
 from saga.contracts.library import Binding, binding_of, contract_of
 from saga.contracts.upcasters import upcaster_of
 from saga.declarations.annotations import (
@@ -116,6 +116,8 @@ class DeclaredReaction(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Calls of external systems in the code, as passed to `saga.step`; `None` if they cannot be determined."""
     updates: tuple[str, ...] | None = ()
     """Business documents that the code changes, as passed to `saga.update`; `None` if they cannot be determined."""
+    direct: tuple[str, ...] = ()
+    """Async calls of resources in the code that are not made through `saga.step`, each with its place."""
     irreversible: bool = False
     """True if what the handler does cannot be undone."""
     repeats: tuple[str, ...] = ()
@@ -342,6 +344,9 @@ def _describe_reaction(declared: Declared, reaction: Reaction) -> DeclaredReacti
         returns=list_alternatives(reaction.shape),
         steps=None if calls is None else calls.steps,
         updates=None if calls is None else calls.updates,
+        direct=find_direct_calls(
+            reaction.function, {each.name: each.gives for each in reaction.parameters if each.gives is not None}
+        ),
         irreversible=reaction.irreversible,
         repeats=_names(reaction.repeats),
         version=reaction.version,

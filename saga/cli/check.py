@@ -67,7 +67,7 @@ def check(
         old and new processes side by side, in any order
 
     \b
-    Exit code 0: every property is proved, or its findings are accepted.
+    Exit code 0: every property is proved, or its findings are accepted; calls beside saga.step are only noted.
     Exit code 1: something was found or is not decided.
     Exit code 2: wrong usage: no manifests, or an unusable manifest, module or file.
     """

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from saga.choreography.check.model import ChoreographyModel, Move, ReactionRun
 from saga.choreography.check.search import EventTrace
-from saga.choreography.check.verdicts import ADVICE, CheckFinding, ChoreographyVerdict
+from saga.choreography.check.verdicts import ADVICE, NOTED, CheckFinding, ChoreographyVerdict
 from saga.support.documentation import link_page
 from saga.support.printable import count_noun
 
@@ -203,7 +203,7 @@ def _to_sarif_result(
         location["physicalLocation"] = {"artifactLocation": {"uri": files[service]}}
     result: dict[str, object] = {
         "ruleId": finding.code,
-        "level": "error",
+        "level": "warning" if any(finding.code in codes for codes in NOTED.values()) else "error",
         "message": {"text": f"{finding.text}; {finding.advice}"},
         "locations": [location],
     }

@@ -402,6 +402,18 @@ def find_contradictions(manifests: Iterable[Manifest]) -> Iterator[Defect]:
                 yield Defect("contradiction", each.contract, text)
 
 
+def find_direct_calls(manifests: Iterable[Manifest]) -> Iterator[Defect]:
+    """Yield the reactions that call resources, but not through `saga.step`."""
+    for manifest in manifests:
+        for reaction in manifest.reactions:
+            if reaction.direct:
+                text = (
+                    f"it calls {', '.join(reaction.direct)} beside saga.step: the answer is not recorded, and each "
+                    "rerun calls again"
+                )
+                yield Defect("direct-call", f"{manifest.service}.{reaction.name}", text)
+
+
 def _find_loose_ends(choreography: ChoreographyModel) -> Iterator[Defect]:
     if not choreography.starts:
         yield Defect("no-start", choreography.kind, "no event comes from outside, so no saga ever begins")

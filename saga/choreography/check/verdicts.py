@@ -10,7 +10,7 @@ from saga.choreography.check.search import EventTrace, Exploration, PropertyViol
 from saga.choreography.manifest import Manifest
 from saga.support.printable import count_noun
 
-Status: TypeAlias = Literal["proved", "accepted", "found", "not decided"]
+Status: TypeAlias = Literal["proved", "accepted", "noted", "found", "not decided"]
 
 PROPERTIES: Mapping[str, tuple[str, ...]] = {
     "every saga ends in exactly one outcome": ("two-outcomes", "no-outcome", "no-start"),
@@ -25,6 +25,8 @@ PROPERTIES: Mapping[str, tuple[str, ...]] = {
     "services react to outcomes, not to failures of neighbours": ("neighbours-failure",),
 }
 """The properties that are checked, each with the codes of the findings that violate it."""
+NOTED: Mapping[str, tuple[str, ...]] = {"handlers call resources through saga.step only": ("direct-call",)}
+"""Properties that may be broken on purpose: what breaks them is noted, and does not fail the check."""
 
 ADVICE: Mapping[str, str] = {
     "two-outcomes": "let one service emit all outcomes: the runtime lets it decide once",
@@ -42,6 +44,7 @@ ADVICE: Mapping[str, str] = {
     "endless-loop": "leave out repeats= in one of them, or end the chain with a condition and accept this finding",
     "two-deciders": "let the other service report a plain event, and the deciding service emit the outcome",
     "neighbours-failure": "replace the handler by a compensation on the failure outcome",
+    "direct-call": "call it by `await saga.step(...)`, or accept a call that only reads",
 }
 """What to do about each kind of finding."""
 
@@ -121,7 +124,7 @@ def check_manifests(manifests: Iterable[Manifest], limits: CheckLimits = LIMITS)
     """Check the choreography of each kind of saga in these manifests. The verdicts are in the order of the kinds'
     names."""
     return [
-        check_choreography(build_choreography(kind, services), limits, rules.find_contradictions(services))
+        check_choreography(build_choreography(kind, services), limits, _find_defects(services))
         for kind, services in group_by_kind(manifests).items()
     ]
 
@@ -136,16 +139,22 @@ def check_deployment(
     for kind, services in group_by_kind(new).items():
         released = build_choreography(kind, before.get(kind, services))
         together = merge_releases(released, build_choreography(kind, services))
-        verdicts.append(check_choreography(together, limits, rules.find_contradictions(services)))
+        verdicts.append(check_choreography(together, limits, _find_defects(services)))
     return verdicts
 
 
+def _find_defects(manifests: Sequence[Manifest]) -> Iterable[rules.Defect]:
+    """Yield what the manifests show to be wrong, beside what the choreography made of them shows."""
+    yield from rules.find_contradictions(manifests)
+    yield from rules.find_direct_calls(manifests)
+
+
 def check_choreography(
-    choreography: ChoreographyModel, limits: CheckLimits = LIMITS, contradictions: Iterable[rules.Defect] = ()
+    choreography: ChoreographyModel, limits: CheckLimits = LIMITS, of_manifests: Iterable[rules.Defect] = ()
 ) -> ChoreographyVerdict:
     """Check one choreography: find the problems that declarations show, prove what the rules can prove, and search for
     the rest."""
-    defects = [*contradictions, *rules.find_defects(choreography)]
+    defects = [*of_manifests, *rules.find_defects(choreography)]
     proofs = _prove(choreography)
     if choreography.releases:  # the rules assume one release of each service
         proofs.update(dict.fromkeys(SEARCHABLE))
@@ -166,9 +175,8 @@ def check_choreography(
             covered = f"{limits.walks:,} random runs"
         elif joint:
             covered += f", which do not include everything: {joint}"
-    return ChoreographyVerdict(
-        choreography, tuple(_judge(choreography, name, proofs[name], findings, covered) for name in PROPERTIES)
-    )
+    judged = [_judge(choreography, name, proofs[name], findings, covered) for name in PROPERTIES]
+    return ChoreographyVerdict(choreography, (*judged, *_note(choreography.kind, findings)))
 
 
 def _prove(choreography: ChoreographyModel) -> dict[str, str | None]:
@@ -255,3 +263,10 @@ def _judge(
     if proof is not None:
         return PropertyVerdict(choreography.kind, name, "proved", proof)
     return PropertyVerdict(choreography.kind, name, "not decided", f"nothing found in {covered}")
+
+
+def _note(kind: str, findings: Sequence[CheckFinding]) -> Iterable[PropertyVerdict]:
+    """Yield the properties of `NOTED` that are broken."""
+    for name, codes in NOTED.items():
+        if mine := tuple(each for each in findings if each.code in codes):
+            yield PropertyVerdict(kind, name, "noted", count_noun(len(mine), "finding"), mine)

@@ -3,7 +3,7 @@
 import pytest
 
 from saga.choreography.check.reports import format_trace
-from saga.choreography.check.verdicts import ADVICE, PROPERTIES, check_manifests
+from saga.choreography.check.verdicts import ADVICE, NOTED, PROPERTIES, check_manifests
 from saga.choreography.manifest import make_manifest
 from saga.errors import ContractError
 from saga.testing.trace_replay import replay_trace
@@ -48,7 +48,7 @@ def test_a_planted_defect_is_found_with_a_short_sequence_of_events(name: str) ->
 
 def test_every_kind_of_finding_is_planted() -> None:
     codes = {code for codes in PROPERTIES.values() for code in codes}
-    assert codes == set(ADVICE)
+    assert codes | {code for noted in NOTED.values() for code in noted} == set(ADVICE)
     assert codes - {make().code for make in DEFECTS.values()} == {"contradiction"}, "tests/cli plants that"
 
 
