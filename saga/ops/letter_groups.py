@@ -88,6 +88,8 @@ class LetterGroup:
     """Number of letters that need a person."""
     reasons: int = 0
     """Number of different reasons. Reasons that differ only in ids and numbers count as one."""
+    is_uniform: bool = True
+    """True if the reasons do not even differ in ids, numbers and quoted values."""
     first: str = ""
     last: str = ""
 
@@ -160,6 +162,7 @@ def group_letters(rows: Iterable[LetterRow], by: Grouping) -> list[LetterGroup]:
         group.open += item.is_open
         group.blocking += item.state == "blocks"
         group.first = item.letter.time or group.first
+        group.is_uniform = group.is_uniform and item.letter.reason == group.newest.letter.reason
         reasons[key].add(cause.reason)
     for key, group in groups.items():
         group.reasons = len(reasons[key])

@@ -148,6 +148,29 @@ def test_the_same_problem_of_several_services_is_one_thing() -> None:
     [group] = overview.groups
     assert [each.weight for each in group.problems] == list(range(25, 0, -1))
     assert overview.sentence == "25 problems in 25 services need a person"
+    assert group.everywhere == ("Dead letters", "/dead", {})
+    stopped = build_overview(ServiceFacts(activity=all_of(), offsets={name: offsets(name) for name in ("a", "b")}))
+    assert [each.everywhere for each in stopped.groups] == [None]
+
+
+async def test_of_a_problem_of_very_many_services_the_others_are_one_link_away(folder: Path) -> None:
+    services = [busy(f"s{n:02}", stuck={"dead": 1}, oldest=(a_stuck(f"s{n:02}"),)) for n in range(25)]
+
+    class Busy(FixedViews):
+        def activity(self, now_ms: int) -> MonitorActivity:
+            return all_of(*services)
+
+    async with browsing(Settings(), Busy("order-")) as browser:
+        page = await browser.get("/overview")
+        assert "and 20 more" in page.text
+        assert "/dead" in page.links("/dead")
+
+
+async def test_services_without_an_active_control_are_one_line(shop: Path) -> None:
+    async with browsing(Settings()) as browser:
+        page = await browser.get("/controls")
+        assert "No control is active In 5 services, with all their changes: inventory" in page.text
+        assert len(page.links("/audit?service=")) == 5
 
 
 RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"

@@ -109,7 +109,7 @@ async def test_dead_letters_are_replayed_resolved_and_discarded_and_controls_swi
         assert "there is no handler &#39;bake&#39;" in refused.text
         end = form_to(page, "/controls/switch", kind="pause", off="yes", handler="forget")
         await browser.send(end, ("why", "seen"))
-        page = await shown(browser, "/controls", "No control is active.")
+        page = await shown(browser, "/controls", "No control is active")
         flag = form_to(page, "/controls/switch", kind="flag")
         await browser.send(flag, ("service", service), ("flag", "blue"), ("percent", "12.5"), ("why", "a part"))
         book = await shown(browser, f"/audit?service={service}", "It has 4 entries")

@@ -49,7 +49,7 @@ async def test_ten_thousand_letters_are_counted_in_groups_and_each_is_reached(
     async with browsing(Settings()) as browser:
         page = await browser.get("/dead")
         assert "10,000 letters in 3 groups; 10,000 block their sagas." in page.text
-        assert "3,334 KeyError: #" in page.text
+        assert "3,334 KeyError: # the newest: KeyError: 9999" in page.text
         assert "Read 3.0 s ago" in page.text
         assert len(page.links("/dead/list?")) == 3 * 2 + 1
         path = next(href for href in page.links("/dead/list?") if "group=" in href)
@@ -67,6 +67,25 @@ async def test_ten_thousand_letters_are_counted_in_groups_and_each_is_reached(
         assert "in 1 group;" in by_handler.text
         assert "3 different reasons, the newest: KeyError: 9999" in by_handler.text
         assert "by=exception" in str((await browser.get("/dead?by=exception")).links("/dead/list?"))
+
+
+async def test_the_reason_of_a_group_has_its_values_if_all_letters_have_the_same(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show(monkeypatch, *(make_item(n, "KeyError: 'customer_reference' of 17") for n in (2, 1)))
+    async with browsing(Settings()) as browser:
+        page = await browser.get("/dead")
+        assert "KeyError: 'customer_reference' of 17" in page.text
+        assert "the newest:" not in page.text
+        assert not page.links("/sign-in")
+    (folder / "users").write_text(format_user_line("ada", "correct horse"))
+    (folder / "users").chmod(0o600)
+    async with browsing(Settings(monitor_users="users")) as browser:
+        page = await browser.get("/dead?service=payment")
+        assert "Sign in to replay or discard them" in page.text
+        assert page.links("/sign-in") == ["/sign-in?back=%2Fdead%3Fservice%3Dpayment"] * 2
+        await browser.sign_in("ada", "correct horse")
+        assert "Sign in to" not in (await browser.get("/dead")).text
 
 
 async def test_the_page_renews_itself_unless_it_is_paused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

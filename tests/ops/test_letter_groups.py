@@ -45,6 +45,7 @@ def test_letters_whose_reasons_differ_in_numbers_ids_and_quoted_values_are_one_g
     ]
     assert (found[0].first, found[0].last) == (iso(1_795_000_000_000), iso(1_795_000_000_009))
     assert found[0].newest.letter.id == "dead-9"
+    assert [each.is_uniform for each in found] == [False, False, True, True, True, True]
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,11 @@ class ServiceControls:
     """First contradiction in the control log, or the reason why it cannot be read."""
     digest: str = ""
 
+    @property
+    def is_quiet(self) -> bool:
+        """True if there is nothing to show but the name: no control is active, and the control log is in order."""
+        return not (self.switches or self.active or self.unknown or self.wrong)
+
 
 @dataclass(frozen=True, slots=True)
 class StoredSaga:

@@ -78,6 +78,15 @@ class ProblemGroup(NamedTuple):
     kind: ProblemKind
     problems: Sequence[ServiceProblem]
 
+    @property
+    def everywhere(self) -> ProblemLink | None:
+        """Link to the page on which these problems of all services can be examined; `None` if there is none."""
+        links = self.problems[0].links
+        if not links:
+            return None
+        text, path, query = links[-1]
+        return ProblemLink(text, path, {name: value for name, value in query.items() if name != "service"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceCard:
