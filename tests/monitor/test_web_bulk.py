@@ -1,6 +1,7 @@
 """Dead letters in groups on the page, and bulk actions: confirmed, followed, stopped, recorded like single ones."""
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -211,3 +212,25 @@ async def test_what_takes_long_to_read_is_read_less_often() -> None:
     cached.forget()
     assert (await cached.get(WITHIN_S)).value == 3, "after an action it is read at once"
     assert len(reads) == 3
+
+
+async def test_old_data_are_late_only_if_the_read_that_is_running_takes_long() -> None:
+    clock, may_end = TrialClock(), threading.Event()
+    may_end.set()
+
+    async def read(_: list[str]) -> int:
+        await asyncio.to_thread(may_end.wait)
+        return 1
+
+    cached = CachedRead(read, clock)
+    assert not (await cached.get(WITHIN_S)).is_old
+    may_end.clear()
+    await clock.sleep(100.0)
+    used = await cached.get(0.0)
+    assert (used.is_old, used.is_late) == (True, False), "nobody has looked for some time"
+    await clock.sleep(100.0)
+    used = await cached.get(0.0)
+    assert (used.is_old, used.is_late) == (True, True)
+    may_end.set()
+    await cached.end()
+    assert not (await cached.get(WITHIN_S)).is_old

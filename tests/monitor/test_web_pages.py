@@ -145,6 +145,10 @@ async def test_a_saga_is_one_timeline_with_what_is_open_and_sensitive_values_hid
         assert "update set_aside" in done.text
         missing = await browser.get("/saga?id=order-99", 404)
         assert "no service knows saga order-99" in missing.text
+        assert "Its first event may not be handled yet" in missing.text
+        assert not missing.links("/sagas"), "nothing is folded here"
+    async with browsing(Settings(), FixedViews("order-", count=0)) as browser:
+        assert (await browser.get("/saga?id=99", 404)).links("/sagas?text=") == ["/sagas?text=99"]
         assert (await browser.client.get("/saga")).status_code == 404
 
 
@@ -339,8 +343,8 @@ async def test_dead_letters_that_are_not_searched_and_old_readings_are_shown_as_
     await asyncio.to_thread(publish_two, shop)
     async with browsing(Settings()) as browser:
         await shown(browser, "/dead/list?now=all&text=zzz", "Nothing matches these filters")
-        monkeypatch.setattr(operator_console, "OLD_S", -1.0)
-        assert "This is 0 seconds old" in (await browser.get("/dead/list")).text
+        monkeypatch.setattr(operator_console, "OLD_S", -1e9)
+        assert "seconds old: reading it again takes long." in (await browser.get("/dead/list")).text
     monkeypatch.setattr(operator_console, "LETTERS_MAX", 1)
     monkeypatch.setattr(letter_pages, "LETTERS_MAX", 1)
     async with browsing(Settings()) as browser:

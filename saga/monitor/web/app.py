@@ -121,8 +121,8 @@ async def _redirect_to_first_page(request: Request) -> Response:
     return RedirectResponse("/overview" if get_site(request).views is not None else "/dead", 303)
 
 
-def _render_error(request: Request, status: int, what: str, *lines: str) -> Response:
-    return get_site(request).render(request, "error.html.j2", status, what=what, lines=lines)
+def _render_error(request: Request, status: int, what: str, *lines: str, saga: str = "") -> Response:
+    return get_site(request).render(request, "error.html.j2", status, what=what, lines=lines, saga=saga)
 
 
 async def _on_error(request: Request, why: Exception) -> Response:
@@ -130,7 +130,7 @@ async def _on_error(request: Request, why: Exception) -> Response:
     lines = str(why).split("\n")
     match why:
         case PageNotFound():
-            return _render_error(request, 404, "Not found", *lines)
+            return _render_error(request, 404, "Not found", *lines, saga=why.saga)
         case NotAllowed():
             return _render_error(request, 403, "Not allowed", *lines)
         case TooManySignIns():

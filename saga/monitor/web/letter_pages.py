@@ -160,14 +160,13 @@ def _link_alike(item: AttentionItem, found: Snapshot[LetterTable]) -> tuple[int,
 
 def _list_facts(letter: DeadLetter) -> Sequence[tuple[str, str]]:
     facts = {
-        "written": letter.time,
         "service": letter.service,
         "handler": letter.handler,
         "event": letter.type,
         "message": letter.message,
         "owner of the event": letter.owner,
         "attempts": None if letter.attempts is None else str(letter.attempts),
-        "class": next((words for blame, words in BLAMES.items() if blame == letter.blame), letter.blame),
+        "who can fix it": next((words for blame, words in BLAMES.items() if blame == letter.blame), letter.blame),
         "where": letter.where,
         "state before the run": letter.state,
         "the original lies at": letter.whole,

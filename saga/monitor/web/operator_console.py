@@ -69,6 +69,8 @@ class Snapshot(Generic[T]):
     age_s: float = 0.0
     rest_s: float = 0.0
     """Seconds, in addition to `FRESH_S`, for which the result is used because reading it took long."""
+    reading_s: float = 0.0
+    """Time in seconds since the read began that is running; 0 if none is."""
 
     @property
     def is_coming(self) -> bool:
@@ -80,6 +82,11 @@ class Snapshot(Generic[T]):
         """True if the data are so old that the page must tell their age."""
         return self.value is not None and self.age_s > OLD_S + 2 * self.rest_s
 
+    @property
+    def is_late(self) -> bool:
+        """True if the data are old because reading them takes long, not because nobody has looked for some time."""
+        return self.is_old and self.reading_s > OLD_S + 2 * self.rest_s
+
 
 class CachedRead(Generic[T]):
     """A read whose result is cached for a moment, and which never runs twice at the same time."""
@@ -87,7 +94,7 @@ class CachedRead(Generic[T]):
     def __init__(self, read: Callable[[list[str]], Awaitable[T]], clock: Clock) -> None:
         self._read, self._clock = read, clock
         self._last: Snapshot[T] | None = None
-        self._at_s = 0.0
+        self._at_s = self._began_s = 0.0
         self._fresh_s = FRESH_S
         self._task: asyncio.Task[None] | None = None
         self._is_stale = False
@@ -99,13 +106,14 @@ class CachedRead(Generic[T]):
     async def get(self, patience_s: float = PATIENCE_S) -> Snapshot[T]:
         """Return the result. If it is old, refresh it first, unless that takes longer than `patience_s`."""
         if self._task is None and (self._last is None or self._is_stale or self._age_s() > self._fresh_s):
-            self._is_stale = False
+            self._is_stale, self._began_s = False, self._clock.monotonic_s()
             self._task = asyncio.get_running_loop().create_task(self._refresh(), name="reading")
         if self._task is not None:
             await asyncio.wait([self._task], timeout=patience_s)
         last: Snapshot[T] = self._last if self._last is not None else Snapshot()
         age_s = self._age_s() if self._last is not None else 0.0
-        return Snapshot(last.value, last.troubles, age_s, self._fresh_s - FRESH_S)
+        reading_s = self._clock.monotonic_s() - self._began_s if self._task is not None else 0.0
+        return Snapshot(last.value, last.troubles, age_s, self._fresh_s - FRESH_S, reading_s)
 
     async def end(self) -> None:
         """Wait until no read is running. A read that has begun in a thread cannot be interrupted."""

@@ -32,11 +32,8 @@ async def saga(request: Request) -> Response:
     timeline = site.views.saga(id_, site.clock.now_ms()) if site.views is not None else None
     seen, trouble = await _load_saga(site, id_, timeline)
     if timeline is None and (seen is None or not seen.shown.histories):
-        raise PageNotFound(
-            "\n".join(
-                [f"no service knows saga {id_}", *([trouble] if trouble else []), *(seen.troubles if seen else ())]
-            )
-        )
+        reasons = [f"no service knows saga {id_}", *([trouble] if trouble else []), *(seen.troubles if seen else ())]
+        raise PageNotFound("\n".join(reasons), id_)
     found = await site.desk.letters()
     letters = [each for each in (found.value.items if found.value is not None else ()) if each.letter.saga == id_]
     runs, outcome = list_runs(seen, timeline), find_outcome(seen, timeline)

@@ -36,6 +36,11 @@ _SPACES = re.compile(r"[ \t\r\n]+")
 class PageNotFound(SagaError):
     """Raised if something does not exist; the response has status 404."""
 
+    def __init__(self, text: str, saga: str = "") -> None:
+        super().__init__(text)
+        self.saga = saga
+        """Id of the saga that was looked for; empty if it was something else."""
+
 
 class NotAllowed(SagaError):
     """Raised if an action needs a signed-in user; the response has status 403."""
