@@ -210,7 +210,6 @@ class Service(Generic[_S_co]):
         saga in a handler of several events; `E | None` without `Later[E]`, or the other way round; a version that is
         not a whole number from 1 on.
         """
-
         options = HandlerOptions(
             repeats=repeats,
             retry=retry,

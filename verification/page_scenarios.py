@@ -146,8 +146,7 @@ def inbox_pages() -> Iterator[Scenario]:
 
 
 def piles() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Messages in overflow segments: queued behind an intent or a dead letter, or pending until another event of a
-    fan-in comes."""
+    """Messages in overflow segments: queued behind an intent or a dead letter, or pending for a fan-in."""
     yield Scenario(
         name="queue pages: behind the intent of another owner",
         service=piled(of(reserve, each_note)),
