@@ -94,6 +94,14 @@ class LetterGroup:
     last: str = ""
 
     @property
+    def reason(self) -> str:
+        """The reason, with the values in it if all letters have the same ones. A long one is cut."""
+        whole = self.newest.letter.reason
+        if not self.is_uniform:
+            return self.cause.reason
+        return whole if len(whole) <= PATTERN_MAX else f"{whole[:PATTERN_MAX]}..."
+
+    @property
     def digest(self) -> str:
         """Short name of the group, for the addresses of pages."""
         return digest_group(self.key)

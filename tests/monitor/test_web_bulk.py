@@ -77,6 +77,8 @@ async def test_the_reason_of_a_group_has_its_values_if_all_letters_have_the_same
     async with browsing(Settings()) as browser:
         page = await browser.get("/dead")
         assert "KeyError: 'customer_reference' of 17" in page.text
+        confirmed = await browser.get("/dead/bulk/new")
+        assert "2 KeyError: 'customer_reference' of 17" in confirmed.text
         assert "the newest:" not in page.text
         assert not page.links("/sign-in")
     (folder / "users").write_text(format_user_line("ada", "correct horse"))

@@ -46,6 +46,11 @@ def test_letters_whose_reasons_differ_in_numbers_ids_and_quoted_values_are_one_g
     assert (found[0].first, found[0].last) == (iso(1_795_000_000_000), iso(1_795_000_000_009))
     assert found[0].newest.letter.id == "dead-9"
     assert [each.is_uniform for each in found] == [False, False, True, True, True, True]
+    assert [each.reason for each in found][:4] == [
+        "BankDown: no answer to request # of '...'", "BankDown: refused #", "ValueError: x", "BankDown: refused 1"
+    ]  # fmt: skip
+    [long] = group_letters(make_table(make_item(1, "7" * 1000)).rows, "reason")
+    assert long.reason == f"{'7' * letter_groups.PATTERN_MAX}..."
 
 
 @pytest.mark.parametrize(
