@@ -299,6 +299,11 @@ def lint_(form: str | None) -> None:
         problems += locate_problems(library.folder, lint(found))
     good = [f"{count_noun(len(found), 'contract')}: no problems"]
     bad = ['"lint": ["RULE"] in a field or a record exempts it from a rule']
+    if find_event_modules(Path.cwd()):
+        bad.append(
+            'in a class below @event, "doc" is the docstring, or the text in Annotated[str, "TEXT"]; lint=("RULE",) is '
+            "an argument of @event, and of Avro(...) in Annotated"
+        )
     print_problems_and_exit(problems, form, rules=LINT_RULES, good=good, bad=bad, contracts=len(found))
 
 

@@ -286,3 +286,13 @@ def test_modules_below_a_source_folder_have_the_names_by_which_python_imports_th
     monkeypatch.syspath_prepend(folder / "src")
     assert saga("write").exit_code == 0
     assert sys.modules["shop.events"].__file__ == str(folder / "src/shop/events.py")
+
+
+def test_lint_says_where_the_description_of_a_class_is(folder: Path) -> None:
+    write(folder, schema("Asked"))
+    hint = 'in a class below @event, "doc" is the docstring, or the text in Annotated[str, "TEXT"]; '
+    assert hint not in saga("lint").output
+    declare(folder)
+    done = saga("lint")
+    assert done.exit_code == 1
+    assert hint in done.output
