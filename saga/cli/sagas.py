@@ -492,7 +492,7 @@ def verify(saga_id: str | None, deployment: Deployment, as_json: bool) -> None:
 
     \b
     Not found, because nothing in the store shows it (fields of the progress in parentheses):
-    - without the witness: an earlier version of a whole progress, a missing progress, and changes by somebody who
+    - without the witness: an earlier version of a whole progress, a missing progress, and changes by an attacker who
       computed all hashes again
     - begun runs (intents): an additional one, or a change or removal that contradicts nothing
     - self-consumed events that handlers still wait for or that are withdrawn with a result (own): one that was removed

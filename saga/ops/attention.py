@@ -454,7 +454,7 @@ def _to_dead_letter(p: SagaProgress, run: ParkedRun) -> DeadLetter:
 def _matches(entry: Transition, p: SagaProgress, run: ParkedRun) -> bool:
     """Return whether this transition parked the run.
 
-    Several compensations may run for the same outcome. They are told apart by the names in their intents.
+    Several compensations may run for the same outcome. The names in their intents distinguish them.
     """
     if (entry.outcome, entry.attempt, entry.message) != ("retrying", run.attempts, run.message.id):
         return False

@@ -327,7 +327,7 @@ class ServiceStatus:
     waiting: int
     """Number of messages that wait for other messages of a fan-in, or for their suspended run to continue."""
     unstarted: int
-    """Number of messages, outcomes included, that wait because no message has told when the saga began.
+    """Number of messages, outcomes included, that wait because no message with the start of the saga has arrived.
 
     The service may have handled such a saga before and forgotten it; it cannot know. So the messages wait for one that
     contains the start time, for ever if none arrives.
@@ -379,7 +379,7 @@ def _find_first(p: SagaProgress | ProgressSummary) -> FirstMessage | None:
         return None
     try:
         first = decode_transition_summary(p.transitions[0])
-    except UNREADABLE:  # the state of a saga can be told without it
+    except UNREADABLE:  # the state of a saga is known without it
         return None
     return FirstMessage(first.time, first.type)
 

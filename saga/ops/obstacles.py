@@ -354,7 +354,7 @@ def _describe_repair(here: _Service) -> str:
 
 
 def _find_unstarted(here: _Service) -> Iterator[Obstacle]:
-    """Find messages that wait because no message has told when the saga began."""
+    """Find messages that wait because no message with the start of the saga has arrived."""
     p = here.p
     if p.started is not None:
         return

@@ -144,20 +144,22 @@ def limit_delays(p: SagaProgress, roles: HandlerRoles, now_ms: int) -> SagaProgr
     A longer wait was set by a clock that was ahead, or this clock is behind: see `is_clock_behind`.
     """
 
-    def kept(k: PendingMessage) -> PendingMessage:
+    def limit(k: PendingMessage) -> PendingMessage:
         left_ms, delay_ms = k.due_ms - now_ms, k.delay_ms
         return replace(k, due_ms=now_ms + delay_ms) if delay_ms and left_ms > delay_ms + AHEAD_MS else k
 
-    def opened(k: PendingMessage) -> PendingMessage:
+    def limit_deadline(k: PendingMessage) -> PendingMessage:
         role = roles.handlers.get(k.handler)
-        return kept(k) if k.delay_ms or role is None else replace(kept(replace(k, delay_ms=role.within_ms)), delay_ms=0)
+        return (
+            limit(k) if k.delay_ms or role is None else replace(limit(replace(k, delay_ms=role.within_ms)), delay_ms=0)
+        )
 
-    def going_on(c: SuspendedRun) -> SuspendedRun:
+    def limit_suspended(c: SuspendedRun) -> SuspendedRun:
         left_ms, delay_ms = c.due_ms - now_ms, c.delay_ms or c.due_ms - c.seen_ms
         return replace(c, due_ms=now_ms + delay_ms, delay_ms=delay_ms) if left_ms > delay_ms + AHEAD_MS else c
 
-    queue, compensating = tuple(map(kept, p.queue)), tuple(map(kept, p.compensating))
-    waits, later = tuple(map(opened, p.deadlines)), tuple(map(going_on, p.suspended_runs))
+    queue, compensating = tuple(map(limit, p.queue)), tuple(map(limit, p.compensating))
+    waits, later = tuple(map(limit_deadline, p.deadlines)), tuple(map(limit_suspended, p.suspended_runs))
     if (queue, compensating, waits, later) == (p.queue, p.compensating, p.deadlines, p.suspended_runs):
         return p
     return replace(p, queue=queue, compensating=compensating, deadlines=waits, suspended_runs=later)

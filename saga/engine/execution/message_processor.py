@@ -318,8 +318,8 @@ class MessageProcessor:
         await outbox.send(service, state.position, [record])
         if unknown_ms:
             wait_s = (due_ms - service.ports.clock.now_ms()) / 1000
-            kept = TimerKept(service=service.name, saga=p.saga, timer=timer, again_s=wait_s)
-            service.ports.outage_watch.report(kept)
+            report = TimerKept(service=service.name, saga=p.saga, timer=timer, again_s=wait_s)
+            service.ports.outage_watch.report(report)
             state.measurements.outcomes.append(("", "kept", "this store knows no such saga"))
         return replace(state, is_complete=True)
 

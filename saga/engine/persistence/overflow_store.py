@@ -39,8 +39,8 @@ class OverflowStore:
         Afterwards `ProcessingState.loaded_progress` and `paged` show everything about the message, as if the progress
         had no segments.
         """
-        had, kept = await self._find_entries(state, state.loaded_progress, [state.message])
-        return replace(state, recalled=had, paged=tuple(sorted(kept)))
+        entries, pending_for = await self._find_entries(state, state.loaded_progress, [state.message])
+        return replace(state, recalled=entries, paged=tuple(sorted(pending_for)))
 
     async def find_in_segments(
         self, state: ProcessingState, p: SagaProgress, messages: Sequence[Message]
@@ -60,7 +60,7 @@ class OverflowStore:
             ids.inbox_entry(m.id, name): name for m in messages for name in self.service.roles.names.get(m.type, ())
         }
         missing = {entry: name for entry, name in missing.items() if entry not in p.inbox}
-        had, kept = dict[str, int](), set[str]()
+        handled, pending_for = dict[str, int](), set[str]()
         for segment in reversed(p.segments):
             if not missing:
                 break
@@ -70,10 +70,10 @@ class OverflowStore:
             for entry in [entry for entry in missing if overflow.contains_entry(entries, entry)]:
                 name = missing.pop(entry)
                 if segment.kind == "inbox":
-                    had[entry] = segment.newest
+                    handled[entry] = segment.newest
                 else:
-                    kept.add(name)
-        return had, kept
+                    pending_for.add(name)
+        return handled, pending_for
 
     async def move_overflow(
         self, state: ProcessingState, p: SagaProgress

@@ -192,7 +192,7 @@ class MonitorWorker:
         position.
         """
         assert self._app is not None
-        kept, gaps, moved = self._app.tables[KEPT], set[int](), set[int]()
+        table, gaps, moved = self._app.tables[KEPT], set[int](), set[int]()
         for event in events:
             message = event.message
             part = self.parts.get(message.partition)
@@ -208,11 +208,11 @@ class MonitorWorker:
             part.position = message.offset + 1
             moved.add(part.partition)
             for key, value in part.apply(_to_record(message)):
-                kept.send_changelog(part.partition, key, value, value_serializer="raw")
+                table.send_changelog(part.partition, key, value, value_serializer="raw")
             while sum(len(each.read_model.sagas) for each in self.parts.values()) > self._sagas_max:
                 largest = max(self.parts.values(), key=lambda each: len(each.read_model.sagas))
                 for key, value in largest.forget_one():
-                    kept.send_changelog(largest.partition, key, value, value_serializer="raw")
+                    table.send_changelog(largest.partition, key, value, value_serializer="raw")
             await self._clock.sleep(0)
         await self._wait_acknowledged()
         for part in list(self.parts.values()) if self.ready else ():
@@ -220,7 +220,7 @@ class MonitorWorker:
                 self._minute_s = rate.minute * MINUTE_MS / 1000
                 self._windows[rate.name] = rate.value
         for part in [self.parts[number] for number in moved if number in self.parts]:
-            kept.send_changelog(part.partition, *part.encode_position(), value_serializer="raw")
+            table.send_changelog(part.partition, *part.encode_position(), value_serializer="raw")
         await self._wait_acknowledged()
         self._gaps.update(gaps)
         if gaps:

@@ -105,15 +105,15 @@ class FakeServer:
         """Suspend all fakes within the block, so that their state can be checked. Raises `SagaError` if a fake blocks
         its thread.
         """
-        held, go_on = threading.Event(), threading.Event()
+        is_paused, go_on = threading.Event(), threading.Event()
 
-        def hold() -> None:
-            held.set()
+        def pause_loop() -> None:
+            is_paused.set()
             go_on.wait()
 
-        self._loop.call_soon_threadsafe(hold)
+        self._loop.call_soon_threadsafe(pause_loop)
         try:
-            if not held.wait(READY_S_MAX):
+            if not is_paused.wait(READY_S_MAX):
                 raise SagaError(f"a fake has kept its thread for {READY_S_MAX:.0f} s: let it wait by `await`")
             yield
         finally:
