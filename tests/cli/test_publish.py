@@ -236,7 +236,7 @@ def test_the_principal_of_the_sagas_is_in_each_event(folder: Path, saga: Call) -
 
 def test_an_invalid_principal_is_reported_before_anything_is_read(folder: Path, saga: Call) -> None:
     result = saga("publish", "OrderPlaced", "--principal", " ", stdin=lines(a_line("order-1")))
-    assert (result.exit_code, "has to be text that can be printed" in result.stderr) == (2, True)
+    assert (result.exit_code, "has to be printable text" in result.stderr) == (2, True)
 
 
 def test_an_event_that_starts_no_saga_has_no_principal(

@@ -119,7 +119,7 @@ async def test_the_principal_is_published_with_start_events_and_the_nearest_sett
 
 @pytest.mark.parametrize("who", ["", "  ", "x" * 257, "ada\nroot", "ü" * 129, "\ud800"])
 async def test_an_unreadable_principal_is_refused(tmp_path: Path, who: str) -> None:
-    refused = "nothing was published: the principal .* has to be text that can be printed, of at most 256 bytes"
+    refused = "nothing was published: the principal .* has to be printable text of at most 256 bytes"
     with pytest.raises(SagaError, match=refused):
         Client(principal=who)
     async with Client(f"embedded:///{tmp_path}/broker.db") as client:
