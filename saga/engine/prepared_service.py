@@ -150,8 +150,8 @@ def prepare(declared: Declared) -> PreparedService:
     Raises `DeclarationError` for a service without a handler, for migrations that do not lead to the current state, and
     for older versions of events without an upcaster.
     """
-    check_has_handler(declared)
     migrations = check_chain(declared)
+    check_has_handler(declared)
     everything = declared.reactions
     _check_upcasts(declared)
     taken = {e for h in everything for e in h.consumed_events}
