@@ -100,7 +100,8 @@ def find_calls(function: Callable[..., object], sagas: frozenset[str]) -> CodeCa
 
 def find_direct_calls(function: Callable[..., object], resources: Mapping[str, type]) -> tuple[str, ...]:
     """Return the calls of resources in the code of a handler that are not made through `saga.step`, each with its
-    place: `bank.charge (shop/payment.py:31)`.
+    place: `bank.charge (in capture, shop/payment.py)`. There are no line numbers, so that other changes of the module
+    leave the manifest as it is.
 
     Calls in the functions of the same module that get the resource count as well. Calls in lambdas and inner functions
     do not, because these may be given to `saga.step`. Calls of which nothing shows that they are async do not count.
@@ -143,7 +144,7 @@ class _DirectCalls:
                     pass
 
     def add(self, source: "FunctionSource", called: ast.Attribute) -> None:
-        self.calls[f"{ast.unparse(called)} ({source.file}:{called.lineno})"] = None
+        self.calls[f"{ast.unparse(called)} (in {source.node.name}, {source.file})"] = None
 
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:

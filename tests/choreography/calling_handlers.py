@@ -39,20 +39,20 @@ async def bank() -> AsyncIterator[Bank]:
 
 
 async def awaits_it(bank: Bank) -> None:
-    await bank.charge("key")  # direct
+    await bank.charge("key")
 
 
 async def awaits_a_part_of_it(bank: Bank) -> None:
-    await bank.account.charge()  # direct
+    await bank.account.charge()
 
 
 async def gathers(bank: Bank) -> None:
-    await asyncio.gather(bank.charge("a"))  # direct
+    await asyncio.gather(bank.charge("a"))
 
 
 async def awaits_under_another_name(bank: Bank) -> None:
     client = bank
-    await client.charge()  # direct
+    await client.charge()
 
 
 async def lets_a_function_await(bank: Bank, saga: Saga) -> None:
@@ -60,7 +60,7 @@ async def lets_a_function_await(bank: Bank, saga: Saga) -> None:
 
 
 async def helper(key: str, client: Any) -> None:
-    await client.charge(key)  # direct
+    await client.charge(key)
     await helper(key, client)
 
 
@@ -97,5 +97,5 @@ async def has_an_object_of_its_own(saga: Saga) -> None:
 
 @payment.handler
 async def decline(placed: OrderPlaced, bank: Bank, saga: Saga) -> PaymentDeclined:
-    reason = await bank.charge(placed.card)  # direct
+    reason = await bank.charge(placed.card)
     return PaymentDeclined(order_id=placed.order_id, reason=reason)

@@ -1,6 +1,5 @@
 """Calls of resources beside `saga.step` are found in the source, and noted by `saga check`."""
 
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,13 +22,6 @@ from tests.choreography.calling_handlers import Bank
 FILE = "tests/choreography/calling_handlers.py"
 
 
-def place_in(function: Callable[..., object]) -> str:
-    """Place of the line with the comment."""
-    lines, first = inspect.getsourcelines(function)
-    (number,) = [number for number, line in enumerate(lines, first) if line.endswith("  # direct\n")]
-    return f"{FILE}:{number}"
-
-
 @pytest.mark.parametrize(
     ("function", "call", "at"),
     [
@@ -40,10 +32,10 @@ def place_in(function: Callable[..., object]) -> str:
         (calling_handlers.lets_a_function_await, "client.charge", calling_handlers.helper),
     ],
 )
-def test_a_call_beside_a_step_is_found_once_with_its_place(
+def test_a_call_beside_a_step_is_found_once_with_its_function_and_file(
     function: Callable[..., object], call: str, at: Callable[..., object]
 ) -> None:
-    assert find_direct_calls(function, {"bank": Bank}) == (f"{call} ({place_in(at)})",)
+    assert find_direct_calls(function, {"bank": Bank}) == (f"{call} (in {at.__name__}, {FILE})",)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +60,7 @@ def test_only_resources_of_the_handler_count() -> None:
 def noted() -> list[Manifest]:
     """The example, with a payment that calls its bank beside a step."""
     made = [make_manifest(each.declared) for each in (order, payment, inventory, shipping)]
-    call = f"bank.capture ({FILE}:1)"
+    call = f"bank.capture (in capture, {FILE})"
     return [
         each
         if each.service != "payment"
@@ -85,7 +77,7 @@ def noted() -> list[Manifest]:
 def test_a_manifest_has_the_calls() -> None:
     manifest = make_manifest(calling_handlers.payment.declared)
     (reaction,) = manifest.reactions
-    assert reaction.direct == (f"bank.charge ({place_in(calling_handlers.decline)})",)
+    assert reaction.direct == (f"bank.charge (in decline, {FILE})",)
     assert parse_manifest(format_manifest(manifest), "here") == manifest
 
 
@@ -93,7 +85,7 @@ def test_a_call_is_noted_and_the_choreography_stays_proved() -> None:
     (verdict,) = check_manifests(noted())
     (finding,) = verdict.findings
     assert finding.key == ("direct-call", "payment.capture")
-    assert f"it calls bank.capture ({FILE}:1) beside saga.step" in finding.text
+    assert f"it calls bank.capture (in capture, {FILE}) beside saga.step" in finding.text
     assert (verdict.status, verdict.properties[-1].status) == ("proved", "noted")
 
 
@@ -114,5 +106,5 @@ def test_the_command_prints_the_note_and_ends_well(tmp_path: Path) -> None:
     files = [str(path) for path in sorted(tmp_path.iterdir())]
     done = CliRunner().invoke(main, ["check", *files])
     assert done.exit_code == 0, done.output
-    assert f"direct-call (payment.capture): it calls bank.capture ({FILE}:1) beside saga.step" in done.output
+    assert f"direct-call (payment.capture): it calls bank.capture (in capture, {FILE}) beside saga.step" in done.output
     assert '"level":"warning"' in CliRunner().invoke(main, ["check", "--sarif", *files]).output.replace(": ", ":")
