@@ -62,9 +62,13 @@ def test_the_part_that_counts_instructions_runs(monkeypatch: pytest.MonkeyPatch)
 def test_the_part_that_follows_a_message_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("FOLLOWED", 1), ("IDLE_S", 0.5), ("AFTER_S", 0.2)):
         monkeypatch.setattr(message_path, name, value)
-    calls, functions, files, moves, returns = (figure.value for figure in message_path.message_path())
+    calls, functions, files, moves, returns, engine_calls, engine_files = (
+        figure.value for figure in message_path.message_path()
+    )
     assert calls >= functions > files > 10
     assert calls > moves > returns > 0
+    assert calls > engine_calls > 10
+    assert files > engine_files > 10
 
 
 def test_the_part_with_very_many_contracts_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """Make an example of an event, in the JSON form that people read and write. Pure functions."""
 
-from decimal import Decimal
 from typing import Final, TypeAlias
 
 from saga.contracts import schema
@@ -45,7 +44,9 @@ def _make_value(type_: schema.Type, name: str) -> Json:
         case schema.ScalarType(kind):
             return _SCALARS.get(kind, f"{name.removesuffix('_id').replace('_', '-')}-1")
         case schema.DecimalType(precision, scale):
-            return format(Decimal(1).scaleb(min(0, precision - scale - 1)).quantize(Decimal(1).scaleb(-scale)), "f")
+            if not scale:
+                return "1"
+            return f"1.{'0' * scale}" if precision > scale else f"0.{'1'.ljust(scale, '0')}"
         case schema.EnumType():
             return type_.symbols[0]
         case schema.ArrayType(items):

@@ -171,7 +171,7 @@ def test_two_transitions_with_one_number_are_found(published: PublishedFiles, sa
     (broken,) = verified(saga)["broken"]
     assert broken["transition"] == 1
     assert broken["what"].startswith("two different transitions 1 were written")
-    assert broken["todo"].startswith("look at both")
+    assert broken["todo"].startswith("compare both")
 
 
 def test_a_history_that_was_published_in_part_or_not_at_all_is_no_damage_and_counted(

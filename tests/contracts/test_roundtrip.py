@@ -95,3 +95,16 @@ def test_a_float_whose_default_is_a_whole_number_is_that_float_everywhere(
     assert repr(as_floats.record) == repr(mine.record)
     assert as_floats.fingerprint == mine.fingerprint
     assert list_changes(mine, as_floats) == ()
+
+
+@pytest.mark.parametrize(
+    ("precision", "scale", "example"),
+    [(5, 0, "1"), (5, 2, "1.00"), (2, 2, "0.10"), (38, 37, f"1.{'0' * 37}"), (38, 38, f"0.1{'0' * 37}")],
+)
+def test_the_example_of_a_decimal_has_its_scale_however_many_digits_it_has(
+    precision: int, scale: int, example: str, tmp_path: Path
+) -> None:
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+    library = Library.load(write(tmp_path, schema("Sold", {"name": "total", "type": decimal, "doc": "Euros."})))
+    made = make_example(library.contracts["Sold"])
+    assert made["total"] == example

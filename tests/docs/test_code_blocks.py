@@ -34,6 +34,7 @@ RUN_BY_OTHERS = {
     *QUOTED,
     "docs/guides/testing/servers.md",
     "docs/index.md",  # the README's
+    "docs/compare/code.md",
     "docs/guides/participant.md",
     "docs/start/smallest.md",
     "docs/reference/api.md",  # signatures, written from the code

@@ -60,7 +60,7 @@ def overtaken(patch: pytest.MonkeyPatch) -> None:
 
 def turned_round(patch: pytest.MonkeyPatch) -> None:
     """The last of a saga that yields goes first."""
-    rewrite_source(patch, LowPriorityBuffer, "add", "held.append(", "held.appendleft(")
+    rewrite_source(patch, LowPriorityBuffer, "add", "waiting.append(", "waiting.appendleft(")
 
 
 def forgotten(patch: pytest.MonkeyPatch) -> None:
