@@ -191,10 +191,12 @@ class AlertHook:
         call.failures, self._failures = call.failures + 1, self._failures + 1
         call.due_s = self.clock.monotonic_s() + self._delay_s(call.failures)
         pause_s = self._delay_s(self._failures)
+        is_away = self._failures >= ATTEMPTS_MAX
         if call.failures >= ATTEMPTS_MAX:
             self._leave_out(call)
-        elif self._failures >= ATTEMPTS_MAX:
+        elif is_away:
             self._leave_out(self._waiting[0])
+        if is_away:
             self._failures = 0
             for each in self._waiting:
                 each.failures, each.due_s = 0, 0.0

@@ -146,6 +146,17 @@ async def test_undelivered_hook_events_are_dropped_and_counted_in_the_next_call(
     assert [(body["id"], body.get("left_out")) for body in bodies] == [("dead-2", 1), ("dead-3", None)]
 
 
+async def test_the_next_alert_has_all_its_attempts_after_one_that_was_dropped() -> None:
+    ground = Ground(fails=2 * ATTEMPTS_MAX - 1)
+    hook = AlertHook(ground.send, ground.clock, ground.reported.append, 1000)
+    async with run_hook(hook):
+        for number in (1, 2):
+            hook.listen(dead(number))
+            while hook._waiting:
+                await ground.clock.sleep(0)
+    assert [(body["id"], body["left_out"]) for _, body, _, _ in ground.calls] == [("dead-2", 1)]
+
+
 @pytest.mark.parametrize("error", [ConnectionError("nobody there"), TimeoutError(), OSError("status 500")])
 async def test_a_call_that_always_fails_holds_up_no_other(error: Exception) -> None:
     """A broken receiver does not hold back other alerts."""
