@@ -259,10 +259,10 @@ class Stuck(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class Unavailable(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Store, broker or alert hook cannot be reached, so messages wait. Reported at most once a minute for each."""
+    """Store, registry, broker or alert hook cannot be reached, so messages wait. At most one report a minute each."""
 
     what: str
-    """`store`, `broker` or `hook`."""
+    """`store`, `registry`, `broker` or `hook`."""
     operation: str
     error: str
     since_s: float
@@ -272,7 +272,7 @@ class Recovered(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Store, broker or alert hook can be reached again, after `away_s` seconds."""
 
     what: str
-    """`store`, `broker` or `hook`."""
+    """`store`, `registry`, `broker` or `hook`."""
     away_s: float
 
 

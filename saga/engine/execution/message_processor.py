@@ -2,12 +2,12 @@
 
 docs/concepts/protocol.md gives the reason for each line.
 
-| dies | then |
+| what happens | then |
 |---|---|
-| before the write | redelivered; steps and updates that finished are not repeated, their results are recorded |
-| after the write, before publishing | redelivered; its events are published then, or before the saga's next write |
-| after publishing, before the commit | redelivered; found in the inbox; receivers drop repeats by id |
-| two workers own the partition | the second write is refused, and decided again by the owner of the partition |
+| a crash before the write | redelivered; recorded answers are reused, other calls repeated with the same key |
+| a crash after the write, before publishing | redelivered; publishes its events then, or before the saga's next write |
+| a crash after publishing, before the commit | redelivered; found in the inbox; receivers drop repeats by id |
+| two workers own the partition | the second write is refused; its worker reloads, and decides again if it owns it |
 | the write's answer is lost | never written again blindly: reload and decide again |
 | the publish's answer is lost | publish again; same ids |
 """
