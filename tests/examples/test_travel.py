@@ -61,7 +61,7 @@ def test_of_a_trip_that_is_cancelled_after_payment_the_fees_are_kept(world: Worl
     assert list(outbox.sent.values()) == ["No trip: Sole is overbooked"]
 
 
-@simulate(seeds=30, faults=faults.everything())
+@simulate(seeds=15, faults=faults.everything())
 def test_the_books_balance_whatever_happens(world: World) -> None:
     company, _ = start(world)
     both = ("CPH-VIE", "VIE-FCO")

@@ -435,7 +435,7 @@ SCENARIOS = {
             name="cured parties",
             play=cured_parties,
             faults=faults.of("lost answer", rate=0.95, target="hall.seat") | RESTLESS,
-            lines_max=20_000,  # of 300 seeds the longest has 8,636
+            lines_max=10_000,  # of 300 seeds the longest has 8,636
         ),
         Scenario(name="paused orders", play=paused_orders, faults=CLUMSY | RESTLESS, lines_max=5_000),
         Scenario(name="changed parcels", play=changed_parcels, faults=CLUMSY | RESTLESS),
