@@ -375,8 +375,8 @@ def _check_all_reached(tally: Tally, allowed: Sequence[Callable[..., object]]) -
     if missed := tally.list_unreached(allowed):
         raise SagaError(
             f"in {count_noun(tally.runs, 'run')} these handlers never ran, so the test shows nothing about them: "
-            f"{', '.join(missed)}. Publish events, or add faults, that reach them; name those that need not run: "
-            "simulate(unreached=[...])"
+            f"{', '.join(missed)}. Publish events, or add faults, that reach them; name the functions of those "
+            "that need not run: simulate(unreached=[...])"
         )
 
 
