@@ -165,7 +165,8 @@ def _root(node: ast.expr) -> str:
 
 def is_async_method(type_: type, name: str) -> bool:
     """Return whether a class has an async method of this name."""
-    return inspect.iscoroutinefunction(inspect.unwrap(getattr(type_, name, None)))  # type: ignore[arg-type] # may be None
+    method = getattr(type_, name, None)
+    return callable(method) and inspect.iscoroutinefunction(inspect.unwrap(method))
 
 
 def _pair_arguments(node: ast.Call, helper: "FunctionSource") -> list[tuple[str | None, ast.expr]] | None:

@@ -283,7 +283,7 @@ def _wait(saga: str, deployment: Deployment, wait_s: int | None) -> list[str]:
         return []
     try:
         contracts = find_library().contracts
-    except SagaError:  # without contracts the services still tell which outcomes they took as failures
+    except SagaError:  # without contracts the services still report which outcomes they took as failures
         contracts = {}
     return asyncio.run(wait_for_end(saga, deployment, contracts, wait_s))
 
@@ -486,7 +486,7 @@ def verify(saga_id: str | None, deployment: Deployment, as_json: bool) -> None:
 
     The transition events on the topic saga.transitions are the witness. With it the command finds an earlier version of
     a whole progress, another history, a missing progress that cannot have expired, and two transitions with one number,
-    for as long as the topic keeps the events (SAGA_TRANSITIONS_DAYS). Somebody who can write to the topic as well can
+    for as long as the topic keeps the events (SAGA_TRANSITIONS_DAYS). A person who can also write to the topic can
     deceive it. `saga sagas rebuild` publishes what it rebuilds, and that is the history from then on. With
     SAGA_TRANSITIONS=off there is no witness.
 

@@ -64,7 +64,7 @@ class FakeClient:
         yield GoodsSent(order_id="17", tracking="t-1")
 Client = FakeClient
 order, payment, stock = Service("order"), Service("payment"), Service("stock")
-placed = order_placed = OrderPlaced(
+placed = OrderPlaced(
     order_id="17", customer_id="c-1", sku="tea", quantity=1, total=Decimal("9.80"), card="card-1", address="Here 1"
 )
 """

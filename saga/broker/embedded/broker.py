@@ -261,7 +261,7 @@ class EmbeddedBroker:
             reader.update_heads(heads)
 
     def _announce_others(self) -> None:
-        """Tell members and readers about changes that another process wrote, after `log` was reloaded."""
+        """Notify members and readers of changes that another process wrote, after `log` was reloaded."""
         if self._shared is None:  # still opening: there are no members yet, and the log is read again
             return
         log = self._shared.log
