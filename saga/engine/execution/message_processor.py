@@ -7,7 +7,7 @@ docs/concepts/protocol.md gives the reason for each line.
 | a crash before the write | redelivered; recorded answers are reused, other calls repeated with the same key |
 | a crash after the write, before publishing | redelivered; publishes its events then, or before the saga's next write |
 | a crash after publishing, before the commit | redelivered; found in the inbox; receivers drop repeats by id |
-| two workers own the partition | the second write is refused; its worker reloads, and decides again if it owns it |
+| two workers own the partition | the second write is refused; its worker reloads and decides again, or stops |
 | the write's answer is lost | never written again blindly: reload and decide again |
 | the publish's answer is lost | publish again; same ids |
 """
