@@ -242,7 +242,7 @@ async def example_run(part: str, deciding: Service, *, sagas: int | None = None,
 
 
 def memory() -> list[Figure]:
-    """(e) Measure the memory after 10,000 and after 30,000 sagas of the chain"""
+    """(e) Measure the peak memory after 10,000 and after 30,000 sagas of the chain"""
     return asyncio.run(_memory())
 
 

@@ -185,7 +185,7 @@ class NewerHandler(SagaError):
 
 
 class KeyMissing(SagaError):
-    """Error for a text that says it is encrypted with a key which this process does not have.
+    """Error for a string that says it is encrypted with a key which this process does not have.
 
     The text may be forged, or the key may be stored where this process does not search. The message that needs the key
     is retried later, and does not delay any other message.

@@ -120,7 +120,7 @@ class Reacts:
 
 @dataclass(frozen=True)
 class ExploredEvent(Event):
-    """Base class of all explored events. Their content is a text."""
+    """Base class of all explored events. Their content is a string."""
 
     content: str
 

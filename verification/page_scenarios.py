@@ -49,7 +49,7 @@ def piled(service: Explored) -> Explored:
 
 
 def tiny(service: Explored) -> Explored:
-    """Return the service with tiny bounds for everything."""
+    """Return the service with tiny bounds for the inbox and for all lists."""
     return replace(service, bounds=TINY)
 
 
@@ -79,8 +79,9 @@ def results_pages() -> Iterator[Scenario]:
 
 
 def inbox_pages() -> Iterator[Scenario]:
-    """Inbox entries in overflow segments: duplicates of such messages, crashes around each segment, two workers, lost
-    answers."""
+    """Inbox entries that were moved to overflow segments. Their messages arrive again, with crashes, rebalances, two
+    owners and lost answers.
+    """
     ran = has_run("each")
     yield Scenario(
         name="inbox pages: duplicates, crash, rebalance",

@@ -105,7 +105,7 @@ class LooksEachTime(KnownControls):
 
 
 class ExploredService(ServiceRuntime):
-    """A service whose events are texts, so that the search spends no time on Avro."""
+    """A service whose events are strings, so that the search spends no time on Avro."""
 
     __slots__ = ()
 
@@ -297,7 +297,7 @@ def participant(explored: Explored, ports: Ports, release: int = 0, *, controlle
 
 
 def _library(*, knows_newer: bool) -> Library:
-    """Return the contracts library of a release. `decode` and `encode` above only ask it which schemas are known."""
+    """Return the contracts library of a release. It has no contracts, and is only asked which schemas are known."""
     known: dict[bytes, Version] = {NEWER: cast(Version, None)} if knows_newer else {}
     return Library(Path(), {}, {}, {}, known)
 

@@ -196,7 +196,7 @@ def find_helper(source: "FunctionSource", name: str) -> "FunctionSource | None":
 
 @dataclass(slots=True)
 class _FieldUse:
-    """Collector of the reads of the events that one parameter may receive."""
+    """Collects which fields of an event are read, by following one parameter through a function and its helpers."""
 
     classes: tuple[type[Event], ...]
     chains: set[tuple[type[Event] | None, _Chain]] = field(default_factory=set)

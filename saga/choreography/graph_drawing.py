@@ -34,7 +34,7 @@ HEADINGS: Mapping[Outcome | None, str] = {None: "", "success": "After success", 
 
 @dataclass(frozen=True, slots=True)
 class LiveNumbers:
-    """Texts from the monitor about the services and reactions of a graph, for display in the picture."""
+    """Labels from the monitor about the services and reactions of a graph, for display in the picture."""
 
     services: Mapping[str, str] = field(default_factory=dict)
     """Text below the name of each service."""

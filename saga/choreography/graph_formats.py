@@ -137,7 +137,7 @@ def _node(participant: str, reaction: str) -> str:
 
 
 def _quote(text: str) -> str:
-    """Quote a text for DOT, in which a line break is a backslash followed by `n`."""
+    """Quote a string for DOT, in which a line break is a backslash followed by `n`."""
     shown = "\n".join(map(printable, text.split("\n")))
     return '"' + shown.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 

@@ -237,7 +237,7 @@ class SequenceLayout:
 
 
 def measure_name(text: str, char: float = NAME_CHAR) -> float:
-    """Return the width of a text. `char`: width of each character."""
+    """Return the width of a string. `char`: width of each character."""
     return char * len(text)
 
 
@@ -492,7 +492,7 @@ def draw_sequence(picture: SequencePicture, has_style: bool = True, *, has_heads
 
 
 def draw_text(x: float, y: float, style: str, text: str, href: str = "") -> str:
-    """Return a text as SVG; it is a link if it has an address."""
+    """Return a label as SVG; it is a link if it has an address."""
     drawn = f'<text class="{style}" x="{x:g}" y="{y:g}">{escape(printable(text))}</text>'
     return f'<a href="{escape(href)}">{drawn}</a>' if href else drawn
 

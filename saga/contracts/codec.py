@@ -56,7 +56,7 @@ Read: TypeAlias = Callable[[bytes], Any]
 _CORRUPT = (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, struct.error, SchemaResolutionError)
 
 VALUES_MAX = 100_000
-"""Largest number of values in one message: texts, numbers, records and lists together. Twenty times as many values
+"""Largest number of values in one message: strings, numbers, records and lists together. Twenty times as many values
 blocked the event loop for seconds and took 100 MB."""
 _Walk: TypeAlias = Callable[["_Cursor"], None]
 _LONG_BYTES_MAX = 10
@@ -326,7 +326,7 @@ def _reader(writer: Any, reader: Any, uncounted_bytes_max: int = VALUES_MAX) -> 
         except EOFError:
             raise BadInput(f"the value is partial: it ends in the middle of {writer['name']}") from None
         except UnicodeDecodeError as why:
-            raise BadInput(f"the value cannot be read as {writer['name']}: a text in it is not UTF-8") from why
+            raise BadInput(f"the value cannot be read as {writer['name']}: a string in it is not UTF-8") from why
         except SchemaResolutionError as why:
             raise BadInput(f"the value cannot be read as {writer['name']}: {_describe_mismatch(why)}") from why
         except _CORRUPT as why:  # the text of fastavro would only help those who know fastavro
@@ -368,7 +368,7 @@ def _set_defaults(schema: Any, type_: Type) -> None:
 
 
 def _find_unwritable(raw: Any, type_: Type) -> str | None:
-    """Find the path of a text that cannot be encoded as UTF-8; `None` if there is none.
+    """Find the path of a string that cannot be encoded as UTF-8; `None` if there is none.
 
     The path stops at the first sensitive field, because map keys inside of that field are sensitive, too.
     """

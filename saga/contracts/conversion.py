@@ -167,8 +167,10 @@ def _record_from_raw(record: schema.RecordType, classes: Classes) -> Convert:
 
 
 def _error_lines(record: schema.RecordType, names: dict[str, Any]) -> list[str]:
-    """Return the lines of source that put the field's name in front of the path of an error. For a sensitive field they
-    drop the path inside of it."""
+    """Return the source of the `except` clause of a conversion. It puts the name of the current field in front of the
+    error's path. For a sensitive field it keeps that name only, because the rest of the path may contain map keys,
+    which are sensitive, too.
+    """
     names["hides"] = frozenset(field.name for field in record.fields if field.sensitive)
     under = "(why.inside(at) if at in hides else why.under(at))" if names["hides"] else "why.under(at)"
     return ["    except InvalidValue as why:", f"        raise {under} from None"]

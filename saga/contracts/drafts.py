@@ -1,4 +1,4 @@
-"""Make the schema of a new contract from the short texts that are passed as options to `saga contracts new`."""
+"""Make the schema of a new contract from the short strings that are passed as options to `saga contracts new`."""
 
 import json
 import re
@@ -17,7 +17,7 @@ JSON."""
 
 
 class FieldTexts(NamedTuple):
-    """Texts that describe the fields of a new contract, without its key."""
+    """Strings that describe the fields of a new contract, without its key."""
 
     fields: Sequence[str]
     """Fields: `NAME:TYPE:DESCRIPTION` for a field of the event, `RECORD.NAME:TYPE:DESCRIPTION` for a field of a nested
@@ -46,7 +46,7 @@ def make_first_version(name: str, terms: Mapping[str, Any], fields: Sequence[Map
 
 
 def draft_fields(texts: FieldTexts) -> list[dict[str, Any]]:
-    """Make the JSON of the fields that these texts describe. Raises `ValueError` for the first problem."""
+    """Make the JSON of the fields that these strings describe. Raises `ValueError` for the first problem."""
     return _Draft(texts).fields()
 
 

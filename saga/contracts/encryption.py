@@ -1,5 +1,5 @@
-"""Encrypt and decrypt the sensitive fields of encoded events. A ciphertext is text that replaces a text or bytes, so an
-encrypted event stays valid for its schema.
+"""Encrypt and decrypt the sensitive fields of encoded events. A ciphertext is a string and replaces a string or bytes,
+so an encrypted event stays valid for its schema.
 
 The functions work on encoded bytes, with the schema of the version that encoded them. Bytes are decrypted before they
 are decoded, so encoding, decoding, schema resolution and upcasters do not deal with keys.
@@ -7,9 +7,8 @@ are decoded, so encoding, decoding, schema resolution and upcasters do not deal 
 A ciphertext is bound to the contract, the saga and the path of its field, such as `payers[1].iban`: if two ciphertexts
 of one event are swapped, neither can be decrypted.
 
-JSON that could not be converted to an event is encrypted, too (`encrypt_json`), because it is stored in a dead letter,
-or until a version that can read it is deployed. Ciphertexts replace the single values, so such a version can read the
-JSON.
+JSON that could not be converted to an event is encrypted, too (`encrypt_json`), because it is stored: in a dead letter,
+or until a version that can read it is deployed. Each value is encrypted separately, so that version can read the JSON.
 """
 
 import base64

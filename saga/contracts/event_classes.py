@@ -140,7 +140,7 @@ def event(**attributes: Unpack[EventAttributes]) -> Callable[[type[E]], type[E]]
     """Declare the contract of an event as a class.
 
     The annotations define the schema: `str`, `int`, `Decimal`, `tuple[T, ...]`, `Mapping[str, T]`, `T | None`, enums,
-    and classes below `@record`. `Annotated` adds what a type cannot express: a text that describes the field,
+    and classes below `@record`. `Annotated` adds what a type cannot express: a string that describes the field,
     `sensitive`, `Avro`. The docstring describes the event.
 
         @event(topic="payments", key="order_id", owner="payment")

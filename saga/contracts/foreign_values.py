@@ -136,7 +136,7 @@ def inline_references(schema: str, others: Iterable[str]) -> str:
 
     Args:
         schema: text of the schema.
-        others: texts of the schemas that define the referenced types.
+        others: JSON of the schemas that define the referenced types.
     """
     try:
         types = dict[str, Any]()
@@ -227,7 +227,7 @@ def contract_name_in(value: bytes | None, writer: Writer | None, library: Librar
 
 
 def record_name_of(writer: Writer) -> str:
-    """Return the full name of the record in a writer's schema, for use in texts. Raises `BadInput` for an invalid
+    """Return the full name of the record in a writer's schema, for use in messages. Raises `BadInput` for an invalid
     schema."""
     return quote_text(_parse_foreign(writer.schema).full_name)
 

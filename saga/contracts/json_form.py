@@ -1,7 +1,7 @@
 """Convert events to JSON and back, to show them to people and to read the lines given to `saga publish`.
 
 Decimals, UUIDs, dates and timestamps are text; bytes are base64 text; unions are untagged; enums are their symbols. NaN
-and the infinities, which JSON does not have, are the texts `"NaN"`, `"Infinity"` and `"-Infinity"`.
+and the infinities, which JSON does not have, are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`.
 
 Reading takes two steps: `make_problem_finder` finds every problem, in time linear in the size of the JSON; `from_json`
 converts JSON that has no problems. For external senders (`foreign`) both accept some more forms, which common libraries
@@ -124,7 +124,7 @@ def _record_to_json(record: schema.RecordType, classes: Classes, essential: bool
 
 def _parse_with(form: re.Pattern[str], parse: Callable[[str], Any], wanted: str) -> Convert:
     def convert(data: Any) -> Any:
-        with suppress(ValueError, OverflowError):  # a date that does not exist is as wrong as a text of another form
+        with suppress(ValueError, OverflowError):  # a date that does not exist is as wrong as a string of another form
             if isinstance(data, str) and form.fullmatch(data):
                 return parse(data)
         raise InvalidValue(f"must be {wanted}")

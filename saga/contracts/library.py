@@ -147,9 +147,9 @@ def contract_of(event: type[Event]) -> Contract:
 def contract_at_import(event: type[Event]) -> Contract:
     """Return the contract against which declarations are checked while a service is imported.
 
-    For a class below `@event` it is the contract that the class declares, so a service can be imported before the files
-    of its contracts are written. When the service starts, the class is compared with these files. Raises
-    `DeclarationError` as `contract_of` does.
+    For a class decorated with `@event`, it is the contract that the class itself declares, so a service can be imported
+    before its contract files are written. When the service starts, the class is compared with these files. For any
+    other class it is the result of `contract_of`. Raises `DeclarationError` as `contract_of` does.
     """
     return declared_contract(event) or binding_of(event).contract
 

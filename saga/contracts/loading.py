@@ -164,8 +164,9 @@ def _read_version_file(path: Path, place: str, name: str, number: int) -> tuple[
 
 
 def _parse_version(schema: Any, place: str, name: str, number: int, topic: str) -> tuple[_File | None, list[str]]:
-    """Make a version from the JSON of a file in the folder of `topic`. Return the version, or `None`, together with the
-    problems."""
+    """Parse the JSON of a contract file in the folder of `topic`. Return the parsed file and no problems, or `None` and
+    the problems.
+    """
     if not isinstance(schema, dict) or schema.get("type") != "record":
         return None, ['must be an object with "type": "record"']
     problems = [] if schema.get("name") == name else [f"the record is called {schema.get('name')!r}, the file {name!r}"]

@@ -56,7 +56,7 @@ NO_TEXT: Final = "half of a surrogate pair is no text"
 
 
 def is_text(text: str) -> bool:
-    """Return whether a text can be encoded as UTF-8."""
+    """Return whether a string can be encoded as UTF-8."""
     if not text.isascii():
         try:
             text.encode()

@@ -67,7 +67,7 @@ def record_with_marks(binding: Binding) -> RecordType:
 
 
 def collect_secrets(event: Event) -> list[str]:
-    """Return the texts that must be redacted wherever they occur, because they would disclose sensitive fields of an
+    """Return the strings that must be redacted wherever they occur, because they would disclose sensitive fields of an
     event.
 
     A field is sensitive if any version of the contract marks it.
@@ -76,7 +76,7 @@ def collect_secrets(event: Event) -> list[str]:
 
 
 def collect_sensitive_texts(value: Any, type_: Type) -> Iterator[str]:
-    """Yield the texts that would disclose the sensitive fields of an event, or of a part of one."""
+    """Yield the strings that would disclose the sensitive fields of an event, or of a part of one."""
     match type_:
         case RecordType(fields=fields):
             for field in fields:
@@ -95,7 +95,7 @@ def collect_sensitive_texts(value: Any, type_: Type) -> Iterator[str]:
 
 
 def _collect_all_texts(value: Any) -> Iterator[str]:
-    """Yield all texts in a value, including the texts in fields of nested records."""
+    """Yield all strings in a value, including the strings in fields of nested records."""
     if hasattr(value, "__dataclass_fields__"):
         for name in value.__dataclass_fields__:
             yield from _collect_all_texts(getattr(value, name, None))

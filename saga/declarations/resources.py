@@ -151,7 +151,7 @@ def check_dataclass(kind: object, where: str) -> type:
     if odd is not None:
         raise DeclarationError(
             f"{where}: {spell(kind)} holds a {spell(odd)}, which cannot be written and read back; use plain types "
-            "(numbers, texts, Decimal, datetime, UUID, Enum), tuples, mappings and frozen dataclasses of them"
+            "(numbers, strings, Decimal, datetime, UUID, Enum), tuples, mappings and frozen dataclasses of them"
         )
     return kind
 
@@ -281,8 +281,9 @@ def find_declared_error(why: Exception, answers: tuple[type[Exception], ...]) ->
 
 
 def check_recorded(answer: type[Exception], why: Exception, args: Raw, name: str) -> None:
-    """Check that the recorded `args` create an error equal to the one that `name` raised. Raises `Permanent` if they do
-    not."""
+    """Check that a rerun can raise the expected error again: `answer(*args)`, with the recorded `args`, has to be equal
+    to `why`, which the call `name` raised. Raises `Permanent` if it is not.
+    """
     differs = describe_difference(answer, why, msgspec.json.decode(args))
     if differs is not None:
         raise Permanent(

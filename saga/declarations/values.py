@@ -283,7 +283,9 @@ def _nested_code(code: CodeType) -> Iterator[CodeType]:
 
 
 def _flags_in(code: CodeType) -> Iterator[str | None]:
-    """Yield the argument of each call of a method `flag`; `None` for an argument that is not a text literal."""
+    """Yield the argument of each call of a method `flag`. Yield `None` for each other use of an attribute `flag`, such
+    as a call whose argument is not a string literal.
+    """
     left = (each for each in dis.get_instructions(code) if each.opname not in _PADDING)
     for instruction in left:
         if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and instruction.argval == "flag":

@@ -1,5 +1,5 @@
 """Sensitive values that a service marks in its classes with `Annotated[str, sensitive]`. This module records them,
-hides them from people, redacts them in texts, and recognises them when they are encrypted.
+hides them from people, redacts them in text, and recognises them when they are encrypted.
 
 A marked value is recorded inside an object of its own, `{"_sensitive": ...}`, wherever it occurs in JSON. So all code
 that shows recorded values can hide them without knowing the service's classes.
@@ -32,7 +32,7 @@ word."""
 GROUPED_MIN = 6
 """Smallest length of a number, such as a card number, that is also found when it is written in groups: 4111 1111."""
 TEXT_MAX = 20_000
-"""Largest number of characters of a text that are searched for secrets. The rest of the text is cut off."""
+"""Largest number of characters of a string that are searched for secrets. The rest of the text is cut off."""
 _SEPARATOR: Final = "(?:[ ,.'_-]|%20)"
 """Pattern of a separator between the groups of a number."""
 
@@ -78,7 +78,7 @@ class SensitiveMarks:
             return change(plain)
 
     def texts(self, value: object) -> list[str]:
-        """Return the texts that would reveal the sensitive parts of a value."""
+        """Return the strings that would reveal the sensitive parts of a value."""
         found: list[str] = []
 
         def note(plain: Any) -> Any:
@@ -130,7 +130,7 @@ def unwrap_marked(recorded: Any) -> Any:
 
 
 def find_secrets(recorded: Any) -> list[str]:
-    """Return the texts that would reveal the marked parts of a recorded value."""
+    """Return the strings that would reveal the marked parts of a recorded value."""
     found: list[str] = []
     replace_marked(recorded, lambda value: found.extend(collect_texts(value)))
     return found
@@ -156,11 +156,11 @@ def replace_marked_at(recorded: Any, change: Callable[[str, Any], Any], path: st
     return recorded
 
 
-# ---------------------------------------------------------------- texts
+# ---------------------------------------------------------------- strings
 
 
 def collect_texts(plain: Any) -> Iterator[str]:
-    """Yield the texts of all parts of a value, as JSON and Python write them."""
+    """Yield the strings of all parts of a value, as JSON and Python write them."""
     match plain:
         case str():
             yield plain
@@ -179,7 +179,7 @@ def collect_texts(plain: Any) -> Iterator[str]:
 
 
 def redact_text(text: str, secrets: Iterable[str]) -> str:
-    """Replace every occurrence of these secrets in a text by `***`, even in another case, quoted or encoded.
+    """Replace every occurrence of these secrets in a string by `***`, even in another case, quoted or encoded.
 
     >>> redact_text("card 4111-1111 of 1 declined", ["4111-1111", "1"])
     'card *** of *** declined'
@@ -202,7 +202,7 @@ def redact_text(text: str, secrets: Iterable[str]) -> str:
 
 
 def _join_groups(form: str) -> str | None:
-    """Return a number without the separators of its groups; `None` for a text that is not written in groups."""
+    """Return a number without the separators of its groups; `None` for a string that is not written in groups."""
     bare = re.sub(_SEPARATOR, "", form.lower())
     return bare if len(bare) >= GROUPED_MIN and bare.isalnum() and any(map(str.isdigit, bare)) else None
 
@@ -219,7 +219,7 @@ def _pattern(form: str) -> str:
 
 
 def _forms(text: str) -> Iterator[str]:
-    """Yield the forms in which a text may occur: plain, quoted and encoded, each in all Unicode normalization forms."""
+    """Yield the forms in which a string may occur: plain, quoted and encoded, in each Unicode normalization form."""
     composed = [text] if text.isascii() else [text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))]
     for each in composed:
         cased = [each] if each.isascii() else [each, each.upper(), each.lower(), each.casefold()]
@@ -231,7 +231,7 @@ def _forms(text: str) -> Iterator[str]:
 
 
 def _quoted(text: str) -> Iterator[str]:
-    """Yield a text unchanged, and in the forms in which Python, JSON, URLs and markup write it."""
+    """Yield a string unchanged, and in the forms in which Python, JSON, URLs and markup write it."""
     yield text
     for quote in (repr, ascii, json.dumps, lambda each: json.dumps(each, ensure_ascii=False)):
         yield (once := quote(text)[1:-1])
@@ -392,7 +392,7 @@ def _class_of(hint: Any) -> type:
 
 # ---------------------------------------------------------------- encrypted values
 #
-# An encrypted value is a text. No key is needed to find it and to know the name of its key.
+# An encrypted value is a string. No key is needed to find it and to know the name of its key.
 
 
 ENCRYPTED_PREFIX: Final = "sealed:1:"

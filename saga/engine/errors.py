@@ -1,4 +1,4 @@
-"""Exceptions that end the processing of a message or a handler's run from within, and texts that describe errors.
+"""Exceptions that end the processing of a message or a handler's run from within, and functions that describe errors.
 
 BaseException
 └─ Halted               processing stops; what it did is repeated or found when the message is redelivered
@@ -62,7 +62,7 @@ REASON_BYTES_MAX = 2000
 def describe_exception(why: Exception, secrets: Sequence[str] = ()) -> str:
     """Describe an exception as text of limited length, even if converting the exception to text fails.
 
-    `secrets`: texts to hide, because a handler may quote any value that it was given.
+    `secrets`: strings to hide, because a handler may quote any value that it was given.
     """
     try:
         text = f"{type(why).__name__}: {why}"

@@ -96,7 +96,7 @@ class ExternalCall(Struct, frozen=True):
     args: Sequence[object]
     kwargs: Mapping[str, object]
     secrets: Callable[[], Sequence[str]] = tuple
-    """Function that returns the sensitive texts to hide in displays and reports."""
+    """Function that returns the sensitive strings to hide in displays and reports."""
     trace: str | None = None
     """Header `traceparent`, with which the external system can continue the trace; `None` if the call is not traced."""
 

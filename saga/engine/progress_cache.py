@@ -20,7 +20,9 @@ class ProgressCache:
         self._entries_max, self._age_s_max = entries_max, age_s_max
 
     def take(self, saga: str, now_s: float = 0.0) -> tuple[SagaProgress, int, float] | None:
-        """Remove and return a saga's progress, with its version and the time at which it was written."""
+        """Remove and return a saga's progress, with its version and the time at which it was written. `None` if it is
+        not cached, or too old.
+        """
         entry = self._entries.pop(saga, None)
         return None if entry is None or now_s - entry[2] > self._age_s_max else entry
 

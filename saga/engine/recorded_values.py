@@ -197,7 +197,7 @@ def _migrate_once(migration: Migration, fields: Mapping[str, Any]) -> dict[str, 
 
 
 def _secrets(migration: Migration, fields: Mapping[str, Any]) -> list[str]:
-    """Return the sensitive texts of an older state, which the errors of its migration may quote."""
+    """Return the sensitive strings of an older state, which the errors of its migration may quote."""
     marks = find_marks(migration.takes)
     with suppress(msgspec.ValidationError):
         return (

@@ -23,7 +23,7 @@ from saga.messages import Partition, StalledPartition
 from saga.messaging import names
 from saga.policies.concurrency import postponed_max
 from saga.progress.document import progress_key
-from saga.telemetry.health import Reachability
+from saga.telemetry.health import PartitionReach
 
 
 @dataclass(slots=True)
@@ -120,12 +120,12 @@ class Worker:
         lag = self.sources.lag()  # timers that wait in the log do not count as lag
         return None if lag is None else {p: n for p, n in lag.items() if p.topic not in self.service.wakes}
 
-    def reach(self) -> Mapping[Partition, Reachability] | None:
+    def reach(self) -> Mapping[Partition, PartitionReach] | None:
         lag = self.lag()
         ours = {p: prefix for p, prefix in self.assignment.trackers.items() if p.topic not in self.service.wakes}
         if lag is None or not lag.keys() >= ours.keys():
             return None
-        return {p: Reachability(prefix.done, prefix.end + lag[p]) for p, prefix in ours.items()}
+        return {p: PartitionReach(prefix.done, prefix.end + lag[p]) for p, prefix in ours.items()}
 
     def away(self) -> Mapping[str, float]:
         return self.service.ports.outage_watch.away()

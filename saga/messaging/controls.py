@@ -157,7 +157,7 @@ def parse_control(record: Record) -> Control:
 def _check(value: _ControlValue) -> None:
     for name, text in (("who", value.who), ("why", value.why)):
         if not text.strip() or len(text) > TEXT_MAX:
-            raise BadInput(f"the control's {name!r} has to be a text of at most {TEXT_MAX} characters")
+            raise BadInput(f"the control's {name!r} has to be a string of at most {TEXT_MAX} characters")
     mistakes = find_mistakes(value.switch)
     if mistakes:
         raise BadInput("; ".join(mistakes))
@@ -172,7 +172,7 @@ def find_mistakes(switch: Switch) -> list[str]:
     wrong = list[str]()
     if switch.kind == "flag":
         if not switch.flag.strip() or len(switch.flag) > NAME_MAX:
-            wrong.append(f"a flag's name is a text of at most {NAME_MAX} characters")
+            wrong.append(f"a flag's name is a string of at most {NAME_MAX} characters")
         if not 0 <= switch.percent <= 100:
             wrong.append(f"a flag is on for 0 to 100 percent of the sagas, not for {switch.percent}")
         if switch.saga is not None and (not switch.saga or len(switch.saga.encode()) > envelope.SAGA_BYTES_MAX):

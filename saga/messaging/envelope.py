@@ -296,7 +296,7 @@ def _principal(given: bytes) -> str:
 
 @lru_cache(maxsize=1024)  # a saga's start comes with each of its messages, and is often the time of the first
 def _time(given: bytes, header: str) -> str:
-    """Return the time in a header, in the one format whose texts sort in the order of time."""
+    """Return the time in a header, in the one format whose strings sort in the order of time."""
     text = _decode_key(given, f"header {header}")
     try:
         if _IS_OURS(text):

@@ -88,7 +88,7 @@ def command_to_record(service: str, saga: str, wanted: Wanted, command: CommandV
     """Return the record of a command. The same command at another time has another id.
 
     Raises:
-        BadInput: A text is empty or too long, or the answer is invalid.
+        BadInput: A string is empty or too long, or the answer is invalid.
     """
     _check(command, wanted, saga)
     value, time = msgspec.json.encode(command), iso(now_ms)
@@ -146,8 +146,8 @@ def _check(command: CommandValue, wanted: Wanted, saga: str) -> None:
         raise BadInput(f"the command gives an answer, and is to {wanted}: only `resolve` does")
     if not answered.step.strip() or len(answered.step) > TEXT_MAX or answered.number < 1:
         raise BadInput(
-            f"the command's answer names no step: its name is a text of at most {TEXT_MAX} characters, its number 1 or "
-            "more"
+            f"the command's answer names no step: its name is a string of at most {TEXT_MAX} characters, its number 1 "
+            "or more"
         )
     size = len(answered.value.encode("utf-8", "backslashreplace"))
     if size > ANSWER_BYTES_MAX:

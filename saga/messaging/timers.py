@@ -56,7 +56,7 @@ the saga's events, and its progress in memory. Later attempts are rarer, so one 
 tiers.
 """
 LAST_S = TIERS[1].seconds
-"""With fewer remaining seconds than this, a timer is not published to another tier: the worker that has it keeps it."""
+"""A timer that is due in fewer seconds than this is not published to another tier: the worker that has it keeps it."""
 assert all(a.seconds < b.seconds for a, b in pairwise(TIERS))
 
 

@@ -120,7 +120,7 @@ class TransitionEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     hash: str
     """SHA-256 of the transition as the service stores it."""
     previous: str
-    """`hash` of the transition before; for the first one, a text that names service and saga."""
+    """`hash` of the transition before; for the first one, the names of service and saga."""
     rebuilt_at: str | None = msgspec.field(default=None, name="anew")
     """Time at which `saga sagas rebuild` created the history again. It is set on the first transition of the new
     history, and earlier reports about the saga no longer count. Only that command sets it, and no progress contains it,

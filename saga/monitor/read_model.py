@@ -334,7 +334,7 @@ def truncate(text: str) -> str:
 
 
 def _limit_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the first of these names, and a text that says how many were left out."""
+    """Return the first of these names, and a note that says how many were left out."""
     if len(names) <= TYPES_MAX:
         return tuple(map(truncate, names))
     return (*map(truncate, names[:TYPES_MAX]), f"and {len(names) - TYPES_MAX} more")

@@ -203,7 +203,9 @@ class InternTable:
         return self._names.get(text)
 
     def intern_facts(self, what: TransitionFacts) -> int:
-        """Return the number of these facts. If there are too many, only handler, outcome and type are kept."""
+        """Return the index of these facts in `facts`, and add them if they are new. If there are too many, only
+        handler, outcome and type are kept.
+        """
         number = self._whats.get(what)
         if number is None:
             if len(self.facts) > WORDS_MAX and (what.emitted or what.steps or what.source or what.error):

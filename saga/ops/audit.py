@@ -345,8 +345,8 @@ async def _read_entries(source: ServiceStore, saga: str, records: _TopicRecords)
 
 
 def _applied_without_command(records: _TopicRecords) -> Iterator[AuditEntry]:
-    """Yield an audit entry for each dead letter that was replayed, discarded or resolved although the topic does not
-    contain the command that did it."""
+    """Yield an audit entry for each dead letter that was replayed, discarded or resolved although the command topic
+    contains no such command."""
     wanted = {(c.saga, f"{c.dead}-{OUTCOMES[c.wanted]}") for c in records.commands.values()}
     kinds: Mapping[str, Kind] = {"replayed": "replay", "discarded": "discard", "resolved": "resolve"}
     for letter in records.ends.values():

@@ -86,7 +86,7 @@ async def send_commands(
         originals: Messages to send with the commands, by the id of the dead letter.
 
     Raises:
-        BadInput: A text is too long, or a dead letter has no saga.
+        BadInput: A string is too long, or a dead letter has no saga.
         SagaError: The broker cannot be used, or a topic is missing.
     """
     settings, clock = deployment.broker_settings, deployment.clock

@@ -61,8 +61,9 @@ class AbortAction(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     saga: tuple[str, ...] = ()
     """Positions and names of the arguments that stand for the saga object itself."""
     after: int = 0
-    """Number of calls of the same turn that were answered before this one was declared; 0 if an earlier turn declared
-    it."""
+    """Number of the turn's calls (steps, updates, reads) that were answered before the run declared this abort action.
+    It undoes these calls and no later ones. 0 if an earlier turn declared it.
+    """
 
 
 class OverflowSegment(

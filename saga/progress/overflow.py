@@ -675,7 +675,9 @@ class SelfConsumedEvents(ListKind[SelfConsumedEvent]):
     def find_first(
         self, p: SagaProgress, roles: HandlerRoles, segments: Iterable[OverflowSegment]
     ) -> OverflowSegment | None:
-        """Return a segment that may contain the first event for a parameter."""
+        """Return the first of these segments that may contain the oldest event for a parameter of a handler, while the
+        progress contains no older one. `None` if there is none.
+        """
         first: dict[_Parameter, int] = {}
         for own in p.self_consumed:
             for role in journal.find_remaining_consumers(p, roles, own):

@@ -31,7 +31,7 @@ class Document(NamedTuple):
 
 
 class Store(Protocol):
-    """Store of versioned documents in collections. Keys and names of collections are non-empty texts."""
+    """Store of versioned documents in collections. Keys and names of collections are non-empty strings."""
 
     @property
     def document_bytes_max(self) -> int:

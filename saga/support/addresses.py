@@ -1,4 +1,4 @@
-"""Parse and check the URLs of brokers, stores and other servers. Each function raises `ValueError` with a text that
+"""Parse and check the URLs of brokers, stores and other servers. Each function raises `ValueError` with a message that
 says what is valid."""
 
 import re

@@ -136,7 +136,7 @@ def _going_on(what: Coroutine[object, object, T], waits_for: object) -> Generato
 
 @lru_cache(maxsize=64)  # cached, because most calls are for the current millisecond
 def iso(ms: int) -> str:
-    """Return a time as RFC 3339 text with milliseconds. Sorting such texts sorts the times.
+    """Return a time as RFC 3339 text with milliseconds. Sorting such strings sorts the times.
 
     >>> iso(1_795_270_000_123)
     '2026-11-21T14:06:40.123Z'

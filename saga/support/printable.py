@@ -3,7 +3,7 @@ functions."""
 
 
 def printable(text: str) -> str:
-    r"""Return a text in which each invisible character is replaced by its escape sequence.
+    r"""Return a string in which each invisible character is replaced by its escape sequence.
 
     So no text can move the cursor, colour or clear a terminal, reverse the reading order, hide a part, or begin a new
     line that looks like output of the toolkit.
@@ -22,7 +22,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> list[str]:
-    """Return the lines of a text that may have several lines, such as an error.
+    """Return the lines of a string that may have several lines, such as an error.
 
     All lines but the first are indented, so that none of them looks like a separate line of output.
 
@@ -43,7 +43,7 @@ def count_noun(count: int, what: str) -> str:
 
 
 def shorten(text: str, bytes_max: int) -> str:
-    """Return a text cut to at most this many bytes of UTF-8, between two characters, with `...` at the end if it was
+    """Return a string cut to at most this many bytes of UTF-8, between two characters, with `...` at the end if it was
     cut.
 
     >>> shorten("Grüße", 100)
@@ -58,7 +58,7 @@ def shorten(text: str, bytes_max: int) -> str:
 
 
 def quote_text(text: str, bytes_max: int = 80) -> str:
-    r"""Quote a text from outside for use in a sentence, escaped and shortened.
+    r"""Quote a string from outside for use in a sentence, escaped and shortened.
 
     >>> print(quote_text("order-1\n"), quote_text("x" * 200, 12))
     'order-1\n' 'xxxxxxxx ...'

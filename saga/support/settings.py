@@ -58,8 +58,9 @@ class Options(NamedTuple):
     """Settings that only one adapter has."""
 
     kind: type
-    """Frozen dataclass of the settings. Each field has a default, and is followed by a text that describes the setting.
-    The variable of the field `kafka_tls` is `SAGA_KAFKA_TLS`."""
+    """Frozen dataclass with a field for each setting. Each field has a default, and a docstring that describes the
+    setting. The environment variable of the field `kafka_tls` is `SAGA_KAFKA_TLS`.
+    """
     readers: Mapping[str, "SettingReader"]
     """Readers of the settings, by environment variable."""
 
@@ -103,7 +104,7 @@ class Adapter(Protocol):
         """Return the settings that only this adapter has."""
 
     def check(self, address: str) -> None:
-        """Check an address of this adapter. Raises `ValueError` with a text that says what is valid."""
+        """Check an address of this adapter. Raises `ValueError` with a message that says what is valid."""
 
     def problems(self, settings: ChosenSettings) -> Iterator[Problem]:
         """Yield the problems of settings that are valid by themselves but do not fit together."""
@@ -197,7 +198,7 @@ class SettingReader:
     """Reader of one setting's text."""
 
     read: Callable[[str], object]
-    """Function that converts the text, without surrounding spaces, to its value. It raises `ValueError` with a text
+    """Function that converts the text, without surrounding spaces, to its value. It raises `ValueError` with a message
     that says what is valid."""
     takes: str
     """Description of valid values, with unit and bounds."""
@@ -246,7 +247,7 @@ def text(what: str) -> SettingReader:
 
 
 def secret(what: str) -> SettingReader:
-    """Return a reader of a text that is never shown."""
+    """Return a reader of a string that is never shown."""
     return SettingReader(str, what, lambda _: False)
 
 
@@ -258,7 +259,7 @@ def address(check: Callable[[str], object], what: str) -> SettingReader:
 def checked(
     check: Callable[[str], object], what: str, may_show: Callable[[str], bool] = lambda _: True
 ) -> SettingReader:
-    """Return a reader of a text that `check` accepts."""
+    """Return a reader of a string that `check` accepts."""
 
     def read(text: str) -> str:
         check(text)
@@ -273,7 +274,7 @@ def _readable(path: str) -> str:
             return path
     except FileNotFoundError:
         raise ValueError("there is no such file") from None
-    except (OSError, ValueError) as why:  # `ValueError` for a text that cannot be a path
+    except (OSError, ValueError) as why:  # `ValueError` for a string that cannot be a path
         reason = why.strerror if isinstance(why, OSError) else str(why)
         raise ValueError(f"it cannot be read: {reason}") from None
 

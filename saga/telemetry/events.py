@@ -84,7 +84,9 @@ class Traced(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     now_s: float
     """Current time on the monotonic clock that measures the spans."""
     now_ms: int
-    """The same time in milliseconds since 1970. The two are used to convert the times of spans."""
+    """Wall-clock time at the moment of `now_s`, in milliseconds since 1970. With it the times of the spans are
+    converted to wall-clock times.
+    """
     principal: str | None = None
 
 

@@ -12,8 +12,8 @@ from saga.messages import Partition, StalledPartition
 from saga.support.clock import Clock
 
 
-class Reachability(NamedTuple):
-    """A worker's progress in one partition."""
+class PartitionReach(NamedTuple):
+    """How far a worker has handled one partition, and where the partition ends."""
 
     done: int
     """Offset below which all messages are finished."""
@@ -57,7 +57,7 @@ class WorkerView(Protocol):
     def lag(self) -> Mapping[Partition, int] | None:
         """Return the number of unread records of each partition, as `Membership.lag` of `saga.broker.port` does."""
 
-    def reach(self) -> Mapping[Partition, Reachability] | None:
+    def reach(self) -> Mapping[Partition, PartitionReach] | None:
         """Return how far each partition has been handled; `None` if this is not known for all partitions. Partitions of
         timers are left out, because timers wait until they are due."""
 

@@ -88,9 +88,9 @@ _encode = msgspec.json.Encoder(decimal_format="string", enc_hook=str).encode
 FRAMES_MAX = 20
 """Maximum number of traceback frames in a line. The innermost ones are kept."""
 QUOTED = frozenset(" \t=\r\n\"'")
-"""Characters that make structlog quote a text."""
+"""Characters that make structlog quote a string."""
 TEXT_MAX = 4000
-"""Maximum length of a text in a line, in characters. Longer texts are cut."""
+"""Maximum length of a string in a line, in characters. Longer strings are cut."""
 ALIKE = ("service", "handler", "type", "step", "topic", "partition", "what", "operation", "why")
 """Fields whose values come from code, not from data. Lines of one event with equal values in these fields share a
 quota.
@@ -238,8 +238,8 @@ def _shorten(value: object) -> object:
 
 
 class LineWriter:
-    """Writer of formatted lines. Unlike structlog's own print loggers it keeps a reference to the stream, so that the
-    stream stays open.
+    """Writes formatted lines to a stream. Unlike structlog's own loggers it never raises: a line that cannot be
+    written, because the disk is full or the stream is closed, is dropped.
     """
 
     def __init__(self, stream: IO[str]) -> None:
@@ -343,8 +343,8 @@ def _render_text(logger: WrappedLogger, method: str, event: EventDict) -> EventD
 
 
 def _is_quoted(name: str, text: str) -> bool:
-    """Return whether structlog writes this text with `repr`, which escapes it. `logger` and all other texts are written
-    unchanged."""
+    """Return whether structlog writes this text with `repr`, which escapes it. `logger` and all other strings are
+    written unchanged."""
     return name != "logger" and not QUOTED.isdisjoint(text)
 
 

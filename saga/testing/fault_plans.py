@@ -163,7 +163,7 @@ class faults:
 
 
 class Chance:
-    """The random numbers of one run. Each number is derived from the seed and a text, so it does not depend on which
+    """The random numbers of one run. Each number is derived from the seed and a string, so it does not depend on which
     numbers were drawn before it.
     """
 
@@ -355,7 +355,7 @@ class Schedule:
 
     @classmethod
     def parse(cls, seed: int, faults: Iterable[str], without: Iterable[int]) -> Self:
-        """Parse a schedule from a regression test. Raises `SagaError` for a text that does not describe a fault."""
+        """Parse a schedule from a regression test. Raises `SagaError` for a string that does not describe a fault."""
         return cls(seed=seed, planted=tuple(map(PlannedFault.parse, faults)), without=frozenset(without))
 
     def plan(self) -> FaultPlan | None:

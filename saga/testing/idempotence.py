@@ -405,7 +405,7 @@ async def check_idempotent(
 
     Not detected:
     - an external system, or a fake, on which one key has two effects;
-    - a dependence on the order of a set of texts, which differs only in another process;
+    - a dependence on the order of a set of strings, which differs only in another process;
     - a date that a handler reads from the clock itself;
     - effects that only other events would cause.
 

@@ -111,7 +111,7 @@ def test_a_finding_is_accepted_with_a_reason(saga: Call, broken: Path) -> None:
     [
         ("[[finding]", "it cannot be read"),
         ('[[finding]]\ncode = "not-undone"\n', "entry 1: give it code, subject and reason, and nothing else"),
-        (accepted("not-undone", "a", " "), "entry 1: code, subject and reason are texts, and none is empty"),
+        (accepted("not-undone", "a", " "), "entry 1: code, subject and reason must be strings that are not empty"),
         (accepted("unknown", "a"), "entry 1: there is no code 'unknown'; there are two-outcomes, "),
         ("findings = 1\n", "it has 'findings': write [[finding]] entries only"),
         ("finding = 1\n", "entry 1: give it code"),

@@ -152,7 +152,7 @@ def put(folder: Path, book: controls.ControlLog) -> None:
         (("flag", "payment", "new", "--percent", "101", *BY), "is not in the range"),
         (("flag", "payment", "new", "--percent", "1", "--until", "soon", *BY), "--until soon: give a time as"),
         (("flag", "payment", "new", "--percent", "1", "--who", "ada", "--why", " "), "--why is needed for the audit"),
-        (("flag", "payment", " ", "--percent", "1", *BY), "a flag's name is a text"),
+        (("flag", "payment", " ", "--percent", "1", *BY), "a flag's name is a string"),
         (("pause", "payment", "--for", "soon", *BY), "--until soon: give a time as"),
         (("pause", "payment", "--who", " ", "--why", "b"), "--who is needed for the audit"),
         (("limit", "payment", "--resource", "bank", *BY), "a limit says how many at once, or how many a second"),

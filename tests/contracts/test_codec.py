@@ -182,7 +182,7 @@ def test_not_even_the_path_inside_of_a_sensitive_field_is_reported(tmp_path: Pat
     fields = {"order_id": "o", "texts": {}, "word": "YES", "part": {"texts": {"4111": 1}}}
     assert list(codec.find_json_problems(fields, module.Said)) == ["Said: part.texts: is a whole number, not text"]
     another = codec.encode(good).replace(b"4111", b"\xff\xff\xff\xff")
-    with pytest.raises(BadInput, match="cannot be read as Said: a text in it is not UTF-8"):
+    with pytest.raises(BadInput, match="cannot be read as Said: a string in it is not UTF-8"):
         codec.decode(another, module.Said, library_of(module.Said))
 
 

@@ -167,7 +167,7 @@ async def test_a_number_is_a_saga_id_and_a_list_is_none() -> None:
     async def look(change: Change[Numbered]) -> OrderPlaced | None: ...
 
     assert (await trial(service, Insert(key="a", document=Numbered(17)))).progress.transitions
-    with pytest.raises(SagaError, match="document 'a' of 'numbered': its number is no saga id"):
+    with pytest.raises(SagaError, match="document 'a' of 'numbered': its number is not a saga id"):
         await trial(service, Insert(key="a", document=Numbered((1, 2))))
     with pytest.raises(
         SagaError, match="document 'a' of 'numbered' is gone, and its source does not say what it was number"

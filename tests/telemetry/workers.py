@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from saga.messages import Partition, StalledPartition
 from saga.support.clock import SystemClock
-from saga.telemetry.health import Reachability
+from saga.telemetry.health import PartitionReach
 
 P0, P1 = Partition("orders", 0), Partition("orders", 1)
 
@@ -46,10 +46,10 @@ class WatchedWorker:
     def lag(self) -> Mapping[Partition, int] | None:
         return self.behind
 
-    def reach(self) -> Mapping[Partition, Reachability] | None:
+    def reach(self) -> Mapping[Partition, PartitionReach] | None:
         if self.behind is None or len(self.behind) != self.partitions:
             return None
-        return {at: Reachability(self.handled, self.handled + count) for at, count in self.behind.items()}
+        return {at: PartitionReach(self.handled, self.handled + count) for at, count in self.behind.items()}
 
     def away(self) -> Mapping[str, float]:
         return self.gone

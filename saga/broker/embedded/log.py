@@ -85,7 +85,7 @@ class Undecodable(Exception):
         self.offset = offset
 
     def describe(self, partition: Partition, path: Path) -> str:
-        """Return a text for operators about the record and what they can do."""
+        """Return a message for operators about the record and what they can do."""
         return (
             f"{partition.topic}/{partition.number} is stalled at offset {self.offset}, which cannot be read: its row "
             f"in {path} is damaged ({self}): restore a copy of the file, or skip the record with `saga offsets skip`"
@@ -570,12 +570,12 @@ def verify_logs(rows: Iterable[tuple[int, int, int, int, int]]) -> Iterator[tupl
 
 def check_end(log: int, end: int, sum_: int) -> None:
     """Compare the end of a log with its checksum. Raises `Damage`."""
-    if row_checksum(log, end) != sum_:  # does the same as `_compare`, without creating a text for each of many logs
+    if row_checksum(log, end) != sum_:  # does the same as `_compare`, without creating a string for each of many logs
         raise Damage(f"the end of log {log} is not what was written")
 
 
 def check_identity(id_: str, sum_: int) -> None:
-    """Compare the id of the file's logs with its checksum. Raises `Damage`."""
+    """Compare the log id, which all logs in the file share, with its checksum. Raises `Damage`."""
     _compare("the id of its logs", sum_, "log_identity", id_)
 
 

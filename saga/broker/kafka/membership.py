@@ -76,8 +76,10 @@ class KafkaMember:
         self._changing = asyncio.Lock()
         """Lock that is held during changes of the assignment and calls of the listener."""
         self._assigned = self._was_in = False
-        """`_assigned` is true while there is an assignment, which may be empty. `_was_in` is true if there ever was
-        one. From then on the member does not fail on an error that people can resolve, but waits until they do."""
+        """`_assigned` is true while there is an assignment, which may be empty. `_was_in` is true after the first one.
+        Before it, an error other than an outage ends the member, so that a wrong configuration is seen at the start.
+        After it, each error is an outage: `poll` raises it, and the member connects again.
+        """
         self._counts: dict[str, int] = {}  # number of partitions of each topic, as last seen
         self._unseen: list[str] = []  # topics that are missing or hidden; all others are read
         self._leaving = asyncio.Event()

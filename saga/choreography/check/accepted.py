@@ -61,7 +61,7 @@ def _find_problem(entry: object) -> str:
     if not isinstance(entry, Mapping) or sorted(entry) != sorted(_FIELDS):
         return "give it code, subject and reason, and nothing else"
     if not all(isinstance(entry[name], str) and entry[name].strip() for name in _FIELDS):
-        return "code, subject and reason are texts, and none is empty"
+        return "code, subject and reason must be strings that are not empty"
     if entry["code"] not in ADVICE:
         return f"there is no code {quote_text(entry['code'])}; there are {', '.join(ADVICE)}"
     return ""

@@ -124,7 +124,7 @@ def format_test(finding: CheckFinding, manifests: str) -> list[str]:
 
 
 def format_moves(trace: EventTrace) -> list[str]:
-    """Return the moves of a trace as texts, each with the runs that it caused and their choices."""
+    """Return the moves of a trace as strings, each with the runs that it caused and their choices."""
     return [_format_move(step.move, step.runs) for step in trace.steps]
 
 

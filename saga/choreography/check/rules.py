@@ -292,7 +292,7 @@ def _make_plan(
     choreography: ChoreographyModel, costs: Mapping[str, float], wanted: Iterable[frozenset[str] | str]
 ) -> tuple[Plan, str]:
     """Make a plan that leads to one event from each of these sets. Return the plan and the event that starts the saga.
-    A text in `wanted` is the label of a reaction that should run, with any choice."""
+    A string in `wanted` is the label of a reaction that should run, with any choice."""
     plan, start = Plan(), choreography.starts[0] if choreography.starts else ""
     left = [*wanted]
     while left:

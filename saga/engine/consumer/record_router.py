@@ -379,7 +379,7 @@ def _find_saga(changed: DocumentChange, kind: DocumentKind) -> str:
     saga = str(header) if isinstance(header, int) and not isinstance(header, bool) else header
     if not isinstance(saga, str) or not 0 < len(saga.encode()) <= SAGA_BYTES_MAX:
         raise BadInput(
-            f"the document {changed.key!r} of {kind.collection!r}: its {kind.saga} is no saga id: a text of 1 to "
+            f"the document {changed.key!r} of {kind.collection!r}: its {kind.saga} is not a saga id: a string of 1 to "
             f"{SAGA_BYTES_MAX} bytes, or a whole number"
         )
     return saga

@@ -88,7 +88,7 @@ def find_call(
 
 
 def secrets_in(action: AbortAction) -> list[str]:
-    """Return the texts of the sensitive arguments of a call."""
+    """Return the strings of the sensitive arguments of a call."""
     return [
         text
         for value in (*action.args, *action.named.values())

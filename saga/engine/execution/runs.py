@@ -62,7 +62,7 @@ class AttemptFailed(Struct, frozen=True, kw_only=True, gc=False):
     reason: str
     """Description of the error, without sensitive values."""
     secrets: tuple[str, ...]
-    """Sensitive texts that the handler was given, to be hidden in reports."""
+    """Sensitive strings that the handler was given, to be hidden in reports."""
     rule: FailureRule
     """Retry rule that applies to the error."""
     is_of_call: bool

@@ -115,7 +115,7 @@ class SagaContext(Saga[Any]):
         self.seen: list[tuple[Any, object]] = []
         """Values with sensitive parts that steps, reads and updates returned, each with its type."""
         self.hides: list[str] = []
-        """Further texts to hide in reports about the run."""
+        """Further strings to hide in reports about the run."""
         self._numbers: dict[str, int] = {}
         self.replay = StepReplay(self.handler, intent.handler_version, codec.may_be_same)
         if intent.calls or intent.begins is not None or processing.results:  # else nothing is recorded yet
@@ -638,14 +638,14 @@ class SagaContext(Saga[Any]):
     # ---------------------------------------------------------------- redaction
 
     def _state_secrets(self) -> list[str]:
-        """Return the sensitive texts of the state, as it was before the run and as it is now."""
+        """Return the sensitive strings of the state, as it was before the run and as it is now."""
         marks = self.service.state_marks
         if marks is None:
             return []
         return [*marks.texts(self.service.state_of(self._fields)), *marks.texts(self._state)]
 
     def secrets(self) -> list[str]:
-        """Return the texts of all sensitive values that this run was given, so that reports about the run can hide
+        """Return the strings of all sensitive values that this run was given, so that reports about the run can hide
         them."""
         texts = []
         if self.service.sensitive:

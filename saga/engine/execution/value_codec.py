@@ -364,7 +364,9 @@ async def encrypt_message(service: ServiceRuntime, message: Message, position: P
 
 
 async def encrypt_record(service: ServiceRuntime, record: Record) -> Record:
-    """Encrypt a record whose saga is unknown, for its dead letter. Raises `Draining`."""
+    """Encrypt the value of an unreadable record, so that it can be stored in a dead letter. Its key stands for the saga
+    id, or its position if it has no key. Raises `Draining`.
+    """
     named = service.contracts.get(type_of(record) or "")
     of_topic = [contract for contract in service.contracts.values() if contract.topic == record.topic]
     contracts = sorted(of_topic if named is None else [named], key=lambda each: each.name not in service.sensitive)

@@ -1,6 +1,6 @@
 """Make dead letters, records on `<service>.dead`: the original bytes and headers, the reason, and what to do.
 
-A dead letter is never too large. The size of its own texts is limited, and it contains as much of the original as the
+A dead letter is never too large. The size of its own fields is limited, and it contains as much of the original as the
 log accepts, with length, digest, and the place where the whole original is.
 """
 
@@ -223,7 +223,7 @@ def shrink(whole: Outgoing, record_bytes_max: int) -> Iterator[Outgoing]:
 
 
 def cut(whole: Outgoing, bytes_max: int) -> Outgoing:
-    """Cut a dead letter to a maximum number of bytes, if there is room for its own texts.
+    """Cut a dead letter to a maximum number of bytes, if there is room for its own fields.
 
     It keeps the original's key or the beginning of it, as many headers as fit, and the beginning of the value, each
     with length and digest.

@@ -200,7 +200,7 @@ ASKS = "/api/part"
 TIMEOUT_S = 5.0
 REPLY_BYTES_MAX = 256 << 20
 REASON_LENGTH_MAX = 200
-"""Maximum length, in characters, of a text that explains why a worker does not answer."""
+"""Maximum length, in characters, of a message that explains why a worker does not answer."""
 
 
 class TotalSums(Struct, frozen=True):

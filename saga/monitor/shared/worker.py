@@ -82,7 +82,9 @@ class MonitorWorker:
         self._sought_s: dict[int, float] = {}
         """For each partition, when reading last restarted at its position."""
         self._windows: Any = None
-        """The rate table, as Faust presents its windows."""
+        """The rate table, in the form in which Faust writes to the window of the current minute. `None` until the app
+        is built.
+        """
         self._taken: asyncio.Queue[Any] = asyncio.Queue(BATCH_RECORDS)
         """Records that Faust has delivered and that have not been applied yet."""
 

@@ -102,7 +102,7 @@ class FormFields:
         return next((value.strip() for field, value in self._fields if field == name), "")
 
     def every(self, name: str) -> list[str]:
-        """Return the texts of all fields with this name."""
+        """Return the strings of all fields with this name."""
         return [value for field, value in self._fields if field == name]
 
 

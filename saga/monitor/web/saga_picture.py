@@ -303,7 +303,7 @@ def wrap_name(text: str) -> tuple[str, ...]:
 
 
 def format_offset(ms: int) -> str:
-    """Format the time since the beginning, exactly enough that neighbouring ticks have different texts.
+    """Format the time since the beginning, exactly enough that neighbouring ticks have different labels.
 
     >>> [format_offset(ms) for ms in (0, 117, 67_382, 7_200_005)]
     ['+0 ms', '+117 ms', '+67.382 s', '+2.0 h']

@@ -34,7 +34,7 @@ WHYS: Mapping[str, str] = {
     "waiting": "it waits longer than usual",
     "silent": "nothing is reported of it",
 }
-"""Reasons why a saga is stuck, with the texts that the page shows."""
+"""Reasons why a saga is stuck, with the labels that the page shows."""
 
 
 # ---------------------------------------------------------------- all sagas

@@ -29,7 +29,7 @@ COOKIE = "saga_session"
 LIVE = "x-live"
 """Request header of a page's automatic refresh. Such a request must not use up a notice, which is shown only once."""
 CELL_BYTES_MAX = 2000
-"""Maximum length in bytes of a text in one place of a page. Longer texts are cut."""
+"""Maximum length in bytes of a string in one place of a page. Longer strings are cut."""
 _SPACES = re.compile(r"[ \t\r\n]+")
 
 
@@ -162,7 +162,7 @@ def _to_json(value: object) -> str:
 
 
 def _finalize(value: object) -> object:
-    """Prepare a text for display: put it on one line, replace invisible characters, and cut it if it is too long."""
+    """Prepare a string for display: put it on one line, replace invisible characters, and cut it if it is too long."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return printable(shorten(_SPACES.sub(" ", value), CELL_BYTES_MAX))
     return value

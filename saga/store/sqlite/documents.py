@@ -67,7 +67,7 @@ _IS_UTF8 = """NOT EXISTS (
         WITH RECURSIVE places (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM places WHERE i < length({text}))
         SELECT 1 FROM places WHERE char(unicode(substr({text}, i, 1))) <> substr({text}, i, 1)
            AND hex(substr({text}, i, 1)) NOT IN ('EFBFBE', 'EFBFBF'))"""
-"""Condition that a text, up to its first NUL, is valid UTF-8. It is needed because a driver may pass any bytes as text.
+"""Condition that a string, up to its first NUL, is valid UTF-8. A driver may pass any bytes as text.
 
 SQLite's `unicode` function returns all valid characters unchanged, except the two that are listed.
 """
@@ -142,7 +142,7 @@ CHANGE_TABLES = (
 """Tables of recorded changes, the triggers that record them, and the view for other programs."""
 
 NOTED = (
-    # An older row may contain anything, and a text that is not UTF-8 would make the whole query fail.
+    # An older row may contain anything, and a string that is not UTF-8 would make the whole query fail.
     "SELECT n, CAST(collection AS BLOB), CAST(key AS BLOB), kind, cas, time_ms, CAST(before AS BLOB),"
     " CAST(after AS BLOB) FROM changes WHERE service = ? ORDER BY n LIMIT ?"
 )

@@ -165,6 +165,6 @@ def is_busy(error: BaseException) -> bool:
 def primary_code(error: sqlite3.Error) -> int:
     """Return the lowest byte of SQLite's error code; -1 for errors of the Python module itself, which have none."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
-    if code is None and str(error).startswith("Could not decode"):  # a text that is not UTF-8
+    if code is None and str(error).startswith("Could not decode"):  # a string that is not UTF-8
         return sqlite3.SQLITE_CORRUPT
     return -1 if code is None else code & 0xFF

@@ -20,7 +20,7 @@ from saga.support.clock import Clock
 
 def save_rescue_copy(path: Path, execute: Callable[[str, tuple[str]], object]) -> str:
     """Save the content that an open connection still sees of a file that was removed or replaced, in a file beside its
-    path. Return a text about the copy.
+    path. Return a sentence about the copy.
 
     `execute`: method of the connection. No other process sees this content, and it is lost when this process ends.
     """

@@ -58,7 +58,7 @@ WHATEVER_IT_IS = (
 )
 """Columns of a document for listing.
 
-The casts are needed for damaged or manually edited rows. A text that is not UTF-8 would make the whole query fail.
+The casts are needed for damaged or manually edited rows. A string that is not UTF-8 would make the whole query fail.
 """
 NEXT = "SELECT key FROM documents WHERE collection = ? AND key > ? ORDER BY key LIMIT 1"
 NEWEST = (

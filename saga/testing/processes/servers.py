@@ -136,7 +136,7 @@ ServerProvider: TypeAlias = Callable[[Path], AbstractContextManager[Servers]]
 
 
 def load_provider(name: str) -> ServerProvider:
-    """Load the function named by a text `module:function`. Raises `SagaError` if there is no such function."""
+    """Load the function named by a string `module:function`. Raises `SagaError` if there is no such function."""
     module, _, function = name.partition(":")
     try:
         found: ServerProvider = getattr(importlib.import_module(module), function)

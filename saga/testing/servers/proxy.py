@@ -21,7 +21,7 @@ class Proxy:
         """Prepare the proxy.
 
         Args:
-            instead: texts to replace in the answers of the server, for servers that tell their clients where to
+            instead: strings to replace in the answers of the server, for servers that tell their clients where to
                 connect. Each replacement has the same length as the original.
         """
         assert all(len(theirs) == len(ours) for theirs, ours in instead.items())

@@ -63,7 +63,7 @@ def start_servers(folder: Path) -> Iterator[LocalServers]:
 
 
 def _instead(port: int, proxy: int) -> Mapping[bytes, bytes]:
-    """Return the replacements for the proxy in front of the mock. The SDK connects to the ports in these three texts.
+    """Return the replacements for the proxy in front of the mock. The SDK connects to the ports in these three strings.
     Both ports have five digits, so the lengths stay the same.
     """
     texts = (b'"kv":%d', b'"direct":%d', b"$HOST:%d")
