@@ -53,7 +53,7 @@ class RunRequest(Struct, frozen=True, kw_only=True, gc=False):
         )
 
 
-class AttemptFailed(Struct, frozen=True, kw_only=True, gc=False):
+class AttemptFailed(Struct, frozen=True, kw_only=True):  # tracked: the frames of its error may hold it
     """A failed attempt, with everything that the decision about it needs."""
 
     state: ProcessingState

@@ -4,12 +4,20 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from datetime import timedelta
+from decimal import Decimal
+from weakref import ref
 
 import pytest
 
 from saga.errors import SagaError
+from saga.testing.fault_plans import faults
 from saga.testing.simulation import loop as loop_module
 from saga.testing.simulation.loop import NotQuiet, Process, SimulatedLoop
+from saga.testing.simulation.simulated_world import SimulatedWorld
+from services.payment import payment
+from services.payment.bank import Bank
+from tests.testing.simulation.orders import an_order, drawn
 from tests.testing.simulation.planted_faults import begin, passes, ticks
 
 DAY_S = 86_400.0
@@ -145,3 +153,21 @@ def test_an_end_throws_out_what_still_runs(loop: SimulatedLoop) -> None:
     loop.end()
     assert log == ["out at 1.0"]
     assert loop.is_closed()
+
+
+class BankThatIsAway(Bank):
+    async def reserve(self, key: str, card: str, amount: Decimal) -> str:
+        raise ConnectionError("no answer")
+
+
+def test_a_world_whose_workers_died_at_failed_attempts_leaves_nothing_in_memory() -> None:
+    def run() -> "ref[SimulatedWorld]":
+        with SimulatedWorld(0, drawn(0, faults.of("crash", rate=0.1)), guarded=False) as world:
+            world.start(payment, use=[BankThatIsAway()])
+            world.publish(*(an_order(number) for number in range(4)))
+            world.run_for(timedelta(minutes=1))
+        return ref(world)
+
+    world = run()
+    gc.collect()
+    assert world() is None
