@@ -137,11 +137,15 @@ class Promises:
 
     def _not_woken(self, s: State) -> str | None:
         """Find work that waits for a time, although no timer in the log is due by then and all messages are committed.
-        No worker would continue it in time."""
+        No worker would continue it in time.
+
+        A worker of another project delays the timers that it gets, so with one the work may be late: any timer counts.
+        """
         if any(worker.turn >= 0 for worker in s.workers) or self._space.is_to_come(s):
             return None
         at = timers.compute_next_check(self._space.snapshot(s.progress), now_ms(s.passed, s.ticks))
-        if at is None or any(wake.due_ms <= at for wake in s.wakes[s.committed[WAKES] :]):
+        left = s.wakes[s.committed[WAKES] :]
+        if at is None or any(wake.due_ms <= at or self._space.stranger for wake in left):
             return None
         return f"NOT WOKEN {at} by {[(wake.id, wake.due_ms) for wake in s.wakes]}"
 
