@@ -9,13 +9,15 @@ import msgspec
 import pytest
 
 from saga import Service
-from saga.engine.consumer import poison_guard
+from saga.engine.consumer import partition_listener, poison_guard
 from saga.engine.consumer.committer import Committer
-from saga.engine.consumer.poison_guard import DeathCount
+from saga.engine.consumer.flow_control import FlowLimits
+from saga.engine.consumer.keyed_executor import WorkItem
+from saga.engine.consumer.poison_guard import DeathCount, PoisonGuard
 from saga.messages import Partition
 from saga.messaging.names import ARCHIVES
 from saga.progress.document import progress_key
-from saga.telemetry.events import Stuck
+from saga.telemetry.events import Handled, Stuck
 from services.payment.events import OrderPlaced
 from tests.engine.real_worker import Workplace, an_order, at_work, workplace
 
@@ -88,3 +90,25 @@ async def test_a_handler_that_takes_its_time_goes_alone_for_a_moment_only(
         await place.until(lambda: STUCK in handled)
     counts = [key async for key, _ in place.store.scan(ARCHIVES, "guard::")]
     assert counts == [], "no worker died of any of them"
+
+
+async def test_messages_that_come_again_use_up_no_guard_but_are_not_guarded_for_ever(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payment, counted, count = Service("payment"), list[int](), PoisonGuard._count_first_delivery
+
+    @payment.handler
+    async def note(order: OrderPlaced) -> None: ...
+
+    async def counts(self: PoisonGuard, item: WorkItem) -> int | None:
+        counted.append(item.position.offset)
+        return await count(self, item)
+
+    monkeypatch.setattr(PoisonGuard, "_count_first_delivery", counts)
+    monkeypatch.setattr(partition_listener, "WINDOW", 1)
+    monkeypatch.setattr(partition_listener, "POLL_MAX", 3)
+    for _ in range(20):
+        await place.publish(an_order(), id="the same")
+    async with at_work(place, payment, limits=FlowLimits(inflight_max=4)):
+        await place.until(lambda: len(place.reported(Handled)) == 20)
+    assert counted == list(range(4 + 4 + 3)), "4 may have been in progress, and 7 finished"

@@ -95,6 +95,8 @@ class MessageDelivery:
 
     def _finish(self, item: WorkItem, state: ProcessingState, stages: Measurements) -> bool:
         """Report the outcome. A timer that has to wait for the log is kept and does not count as finished."""
+        if not stages.outcomes:
+            item.is_repeat = True
         if state.awaited_log is None or stages.outcomes:
             self._report_handled(item, stages)
         if state.awaited_log is not None:

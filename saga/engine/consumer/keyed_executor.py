@@ -31,6 +31,8 @@ class WorkItem(Struct, eq=False):
     received_s: float
     deaths: int = 0
     """Number of crashes because of which its next run is given up; 0 if the run may begin."""
+    is_repeat: bool = False
+    """True if its processing wrote nothing, for example because it was handled before."""
     on_survived: Callable[[], None] | None = None
     """Called once it is certain that the message did not crash the process, even if it is not finished yet because its
     saga waits."""

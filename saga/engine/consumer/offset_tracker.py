@@ -18,7 +18,7 @@ True
 class OffsetTracker:
     """The messages of one partition during one assignment. Each assignment gets a tracker of its own."""
 
-    __slots__ = ("_committed", "_end", "guarded", "log_id", "may_have_moved", "taken", "unfinished")
+    __slots__ = ("_committed", "_end", "guarded", "log_id", "may_have_moved", "repeats_max", "taken", "unfinished")
 
     def __init__(self, committed: int, log_id: str = "") -> None:
         """`committed`: the group's committed offset when the partition was assigned. `log_id`: id of the log to which
@@ -29,6 +29,8 @@ class OffsetTracker:
         """False if nothing can have moved the offset to commit since `offset_to_commit` last returned `None`."""
         self.guarded = 0
         """Number of messages to come that may have crashed a process."""
+        self.repeats_max = 0
+        """Number of messages to come that do not count as such if they turn out to be handled already."""
         self.unfinished = 0
         """Number of messages received and not finished."""
         self.taken: dict[int, bool] = {}

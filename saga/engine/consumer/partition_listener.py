@@ -5,7 +5,7 @@ from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 
 from saga.engine.consumer.committer import Committer
-from saga.engine.consumer.flow_control import LowPriorityBuffer
+from saga.engine.consumer.flow_control import POLL_MAX, WINDOW, LowPriorityBuffer
 from saga.engine.consumer.keyed_executor import KeyedExecutor
 from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.consumer.timers import HELD_MAX, LostTimers, TimerBuffer
@@ -72,6 +72,7 @@ class PartitionListener:
             prefix = self.assignment.trackers[partition] = OffsetTracker(offset, log_id)
             if partition in left:
                 prefix.guarded = self._guarded_messages_max(partition)
+                prefix.repeats_max = WINDOW * self.guarded_max + POLL_MAX
             self.assignment.leaving.discard(partition)
         self.wake_polls()
 
@@ -85,7 +86,7 @@ class PartitionListener:
         prefixes = self.assignment.trackers
         try:
             await self.committer.commit()
-            # A guarded partition from which nothing was delivered stays open, so that the next owner guards it, too.
+            # A guarded partition from which nothing new was delivered stays open, so that the next owner guards it, too.
             # Messages in progress make no difference: they crashed no process.
             await self.committer.close_partitions(
                 [p for p in partitions if p in prefixes and prefixes[p].guarded < self._guarded_messages_max(p)]

@@ -2,9 +2,13 @@
 at a crash.
 
 Only the first messages of a partition whose previous owner crashed are counted, before they are handled. So the guard
-costs nothing unless a process died. If a message has a count already, it was being handled at a crash, perhaps beside
-the message that caused it. Such a message is handled alone: if the process crashes again, this message is certainly the
-cause. It is alone for at most `ALONE_S_MAX`, because a slow handler must not block the others.
+costs nothing unless a process died. Messages that were handled before do not use it up: if an unfinished message kept
+their offsets from being committed, thousands of them may be delivered again before the one that crashes the process.
+They are counted all the same, because reading a progress may crash the process.
+
+If a message has a count already, it was being handled at a crash, perhaps beside the message that caused it. Such a
+message is handled alone: if the process crashes again, this message is certainly the cause. It is alone for at most
+`ALONE_S_MAX`, because a slow handler must not block the others.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -77,6 +81,10 @@ class PoisonGuard:
         """Process the message, then delete its count, because it did not crash the process."""
         item.deaths = deaths
         finished = await self.deliver(item)
+        tracker = item.tracker
+        if item.is_repeat and tracker.repeats_max:
+            tracker.guarded += 1
+            tracker.repeats_max -= 1
         if cas:
             with suppress(StoreError):
                 await self.service.ports.store.remove(ARCHIVES, self._key(item), cas=cas)
