@@ -1,11 +1,18 @@
 """Records that the log has lost before a service had them are reported once, and the service continues after them."""
 
+import asyncio
+from collections.abc import Collection, Mapping
 from pathlib import Path
+
+import pytest
 
 from saga import Saga, Service
 from saga.broker.embedded.log import row_checksum
+from saga.broker.embedded.membership import EmbeddedMember
+from saga.engine.consumer.timers import LostTimers
 from saga.messages import Partition
-from saga.telemetry.events import Expired, Handled
+from saga.messaging.timers import timer_to_record
+from saga.telemetry.events import Expired, Handled, TimersLost
 from services.payment.events import OrderPlaced
 from tests.engine.real_worker import Workplace, an_order, at_work, workplace
 
@@ -71,3 +78,42 @@ async def test_a_position_moves_behind_what_expired_although_nothing_else_comes(
             await place.at_rest(service)
         assert place.committed(service, Partition("orders", partition)) == end
         assert [m.count for m in place.reported(Expired)] == [1]
+
+
+async def test_no_position_moves_behind_lost_timers_that_are_not_sent_again_if_they_are_missed_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka's member fetches beside what a worker does, and may find the gap while it opens the partition."""
+    timers, may_be_sent = Partition("payment.wake.1m", 0), asyncio.Event()
+    mark, send_all = EmbeddedMember.mark_in_progress, LostTimers._republish_all
+
+    async def finds_gap(self: EmbeddedMember, offsets: Mapping[Partition, int]) -> Collection[Partition]:
+        if timers in offsets:
+            self._listener.on_expired(timers, 0, 1)
+            self._owned[timers].position = 1
+        return await mark(self, offsets)
+
+    async def sends_later(self: LostTimers) -> int:
+        await may_be_sent.wait()
+        return await send_all(self)
+
+    async with workplace(tmp_path) as place:
+        service, now_ms = a_service(), place.clock.now_ms()
+        place.leaps = False
+        async with at_work(place, service):  # which makes the topics
+            await place.at_rest(service)
+        await place.broker.publish(
+            [timer_to_record("payment", f"order-{n}", "t", now_ms + 120_000, now_ms) for n in (1, 2)]
+        )
+        removed(place, {timers: 1})
+        monkeypatch.setattr(EmbeddedMember, "mark_in_progress", finds_gap)
+        monkeypatch.setattr(LostTimers, "_republish_all", sends_later)
+        async with at_work(place, service):
+            await place.publish(an_order())
+            ((orders, end),) = {(r.partition, r.offset + 1) for r in await place.records("orders")}
+            await place.until(lambda: place.committed(service, Partition("orders", orders)) == end)
+            assert place.committed(service, timers) == 0
+            may_be_sent.set()
+            await place.until(lambda: place.committed(service, timers) == 1)
+            assert [m.topics for m in place.reported(TimersLost)] == [("payment.wake.1m",)]
+            assert [(m.first, m.last) for m in place.reported(Expired)] == [(0, 0)]

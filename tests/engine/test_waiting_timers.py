@@ -17,7 +17,7 @@ from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
 from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.consumer.partition_listener import PartitionListener
 from saga.engine.consumer.poll_loop import POLL_S, PollLoop, UnreadableRecords
-from saga.engine.consumer.timers import EARLY_S, TimerBuffer
+from saga.engine.consumer.timers import EARLY_S, LostTimers, TimerBuffer
 from saga.engine.consumer.worker_ports import WorkerAssignment, make_worker_ports
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.prepared_service import prepare
@@ -391,6 +391,29 @@ async def test_revoked_and_lost_partitions_take_what_yields_with_them() -> None:
         assert gone == [P, Q]
 
 
+async def test_a_gap_that_is_found_before_a_partition_is_open_is_forgotten_if_the_partition_is_revoked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: Any = {}
+    async with a_place() as place:
+        commits, lost = Committer(place.assignment, NOTHING, place.lanes.finished), LostTimers(opened, None)
+        listener = PartitionListener(
+            place.assignment, place.assignment.outage_watch, place.lanes, place.held, opened, commits, 1000, lost
+        )
+        del place.assignment.trackers[P]
+        await listener.on_assigned({P: 0})  # which waits for a broker for ever
+        listener.on_expired(P, 0, 5)
+        await listener.on_revoked([P])
+        monkeypatch.setattr(Committer, "open_partitions", opens_at_once)
+        await listener.on_assigned({P: 9})
+        await SystemClock().sleep(0)
+        assert (place.assignment.trackers[P].done, place.assignment.trackers[P].end) == (9, 9)
+
+
+async def opens_at_once(*_: object) -> Collection[Partition]:
+    return ()
+
+
 class _Nothing:
     """No source to commit to."""
 
@@ -404,6 +427,9 @@ class _Nothing:
 
     def wake(self) -> None:
         return None
+
+    def log_id(self, partition: Partition) -> str:
+        return ""
 
 
 NOTHING: Any = _Nothing()

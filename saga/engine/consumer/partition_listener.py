@@ -37,6 +37,8 @@ class PartitionListener:
     _looking: set[asyncio.Task[None]] = field(default_factory=set)
     _beginning: dict[Partition, asyncio.Task[None]] = field(default_factory=dict)
     """Partitions that are assigned and not polled yet, each with the task that opens it."""
+    _missed: dict[Partition, tuple[int, int]] = field(default_factory=dict)
+    """Gaps of such partitions, each as the parameters of `on_expired`: they have no tracker yet."""
 
     async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
         """Start polling partitions once it is durably recorded that their messages may be in progress.
@@ -73,6 +75,8 @@ class PartitionListener:
             if partition in left:
                 prefix.guarded = self._guarded_messages_max(partition)
                 prefix.repeats_max = WINDOW * self.guarded_max + POLL_MAX
+            if (gap := self._missed.pop(partition, None)) is not None:
+                self._skip_gap(partition, prefix, *gap)
             self.assignment.leaving.discard(partition)
         self.wake_polls()
 
@@ -86,8 +90,8 @@ class PartitionListener:
         prefixes = self.assignment.trackers
         try:
             await self.committer.commit()
-            # A guarded partition from which nothing new was delivered stays open, so that the next owner guards it, too.
-            # Messages in progress make no difference: they crashed no process.
+            # A guarded partition from which nothing new was delivered stays open, so that the next owner guards it,
+            # too. Messages in progress make no difference: they crashed no process.
             await self.committer.close_partitions(
                 [p for p in partitions if p in prefixes and prefixes[p].guarded < self._guarded_messages_max(p)]
             )
@@ -109,13 +113,10 @@ class PartitionListener:
 
     def on_expired(self, partition: Partition, first: int, after: int) -> None:
         prefix = self.assignment.trackers.get(partition)
-        if is_timer_topic(partition.topic):
-            if prefix is not None:
-                prefix.begin(first)
-            self._start_task(self._republish_expired_timers(partition, prefix, first), "lost timers")
         if prefix is not None:
-            prefix.skip_to(after)
-        self.committer.due.set()  # commit behind the gap, so that it is reported once
+            self._skip_gap(partition, prefix, first, after)
+        elif partition in self._beginning:  # a member may read before the partition is open
+            self._missed[partition] = self._missed.get(partition, (first,))[0], after
         self.outage_watch.report(
             Expired(
                 service=self.outage_watch.service,
@@ -127,6 +128,14 @@ class PartitionListener:
             )
         )
 
+    def _skip_gap(self, partition: Partition, prefix: OffsetTracker, first: int, after: int) -> None:
+        """Commit behind the gap, so that it is reported once; in a timer topic only when its timers are republished."""
+        if is_timer_topic(partition.topic):
+            prefix.begin(first)
+            self._start_task(self._republish_expired_timers(partition, prefix, first), "lost timers")
+        prefix.skip_to(after)
+        self.committer.due.set()
+
     def _start_task(self, work: Coroutine[object, object, None], name: str) -> None:
         task = self.executor.tasks.create_task(work, name=name)
         self._looking.add(task)
@@ -137,11 +146,10 @@ class PartitionListener:
         for task in self._looking:
             task.cancel()
 
-    async def _republish_expired_timers(self, partition: Partition, prefix: OffsetTracker | None, first: int) -> None:
+    async def _republish_expired_timers(self, partition: Partition, prefix: OffsetTracker, first: int) -> None:
         """Republish timers whose records expired. Only afterwards may the committed offset move past these records."""
         await self.lost_timers.republish([partition.topic])
-        if prefix is not None:
-            self.executor.finish(prefix, first)
+        self.executor.finish(prefix, first)
 
     def on_replaced(self, partition: Partition, position: int) -> None:
         if is_timer_topic(partition.topic):
@@ -171,6 +179,8 @@ class PartitionListener:
         for task in dict.fromkeys([self._beginning.pop(p, None) for p in partitions]):
             if task is not None and task not in self._beginning.values():
                 task.cancel()
+        for partition in partitions:
+            self._missed.pop(partition, None)
         self._recreated.difference_update(partitions)
         self.assignment.let_go(partitions)
         self.executor.forget(partitions)
