@@ -1,25 +1,25 @@
-"""Watch store, broker and schema registry: how loaded they are, and when they are unavailable. Report outages."""
+"""Watch store, broker, schema registry and key folder: how loaded they are, and when they are unavailable."""
 
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias, TypeVar
+from typing import Literal, Protocol, TypeAlias, TypeVar, get_args
 
-from saga.errors import RegistryUnavailable, SagaError, StoreError
+from saga.errors import KeysUnavailable, RegistryUnavailable, SagaError, StoreError
 from saga.messaging.message_ids import Tracing
 from saga.support.clock import Clock
 from saga.telemetry.events import Recovered, Report, Unavailable
 
 T = TypeVar("T")
 
-What: TypeAlias = Literal["store", "broker", "registry"]
-WHAT: tuple[What, ...] = ("store", "broker", "registry")
+What: TypeAlias = Literal["store", "broker", "registry", "key folder"]
+WHAT: tuple[What, ...] = get_args(What)
 
 NEWS_MAX = 1000
 MOMENT_EVERY_S = 60.0
-"""Minimum seconds between two reports that store, broker or registry is unavailable."""
+"""Minimum seconds between two reports that the same is unavailable."""
 QUIET_S = 60.0
-"""Seconds without a new failure after which store, broker or registry counts as available again. A message that still
-waited for it would have retried, and failed, more often than that."""
+"""Seconds without a new failure after which what was unavailable counts as available again. A message that still waited
+for it would have retried, and failed, more often than that."""
 
 
 class LoadListener(Protocol):
@@ -37,7 +37,7 @@ class LoadListener(Protocol):
 
 @dataclass(slots=True)
 class OutageWatch:
-    """The availability of store, broker and registry, as one worker observes it."""
+    """The availability of store, broker, registry and key folder, as one worker observes it."""
 
     service: str
     clock: Clock
@@ -56,11 +56,11 @@ class OutageWatch:
     _news: dict[str, None] = field(default_factory=dict)
     """Ids that were reported, dead letters for example, oldest first. Only the most recent are kept."""
     _away: dict[str, float] = field(default_factory=dict)
-    """Maps store, broker or registry to the time since which it is unavailable."""
+    """Maps what is unavailable to the time since which it is."""
     _reported: dict[str, float] = field(default_factory=dict)
-    """Maps store, broker or registry to the time at which its outage was last reported."""
+    """Maps it to the time at which its outage was last reported."""
     _failed: dict[str, float] = field(default_factory=dict)
-    """Maps store, broker or registry to the time of its last failure."""
+    """Maps it to the time of its last failure."""
 
     def answer_lost(self) -> None:
         """Record that the answer to a write was lost."""
@@ -68,12 +68,13 @@ class OutageWatch:
             self.load.on_failure()
 
     def unavailable(self, operation: str, why: SagaError) -> None:
-        """Record that store, broker or registry is unavailable. This is reported at most once a minute."""
+        """Record that what raised `why` is unavailable. This is reported at most once a minute."""
         self.outages += 1
         now, what = self.clock.monotonic_s(), _what(why)
         since = self._away.setdefault(what, now)
         self._failed[what] = now
-        self.answer_lost()
+        if what in ("store", "broker"):
+            self.answer_lost()
         reported_s = self._reported.get(what)
         if reported_s is None or now - reported_s >= MOMENT_EVERY_S:
             self._reported[what] = now
@@ -82,7 +83,7 @@ class OutageWatch:
             )
 
     def recovered(self, why: SagaError) -> None:
-        """Record that store, broker or registry, whichever raised `why`, has answered again."""
+        """Record that what raised `why` has answered again."""
         self.answered(_what(why))
 
     def answered(self, what: What) -> None:
@@ -92,15 +93,14 @@ class OutageWatch:
             self.report(Recovered(service=self.service, what=what, away_s=self.clock.monotonic_s() - since))
 
     def away(self) -> dict[str, float]:
-        """Return the duration in seconds of each current outage, by store, broker or registry."""
+        """Return the duration in seconds of each current outage, by what is unavailable."""
         now = self.clock.monotonic_s()
         return {what: now - since for what, since in self._away.items()}
 
     def forget_failures(self) -> None:
         """End outages that no message observes any more, for example because its partition was revoked.
 
-        A message that still waits for store, broker or registry would have retried, and failed, within `QUIET_S`
-        seconds.
+        A message that still waits would have retried, and failed, within `QUIET_S` seconds.
         """
         now = self.clock.monotonic_s()
         for what in WHAT:
@@ -128,6 +128,8 @@ class OutageWatch:
 
 
 def _what(why: SagaError) -> What:
+    if isinstance(why, KeysUnavailable):
+        return "key folder"
     if isinstance(why, StoreError):
         return "store"
     return "registry" if isinstance(why, RegistryUnavailable) else "broker"

@@ -261,20 +261,22 @@ class Stuck(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class Unavailable(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Store, registry, broker or alert hook cannot be reached, so messages wait. At most one report a minute each."""
+    """Store, registry, broker, key folder or alert hook cannot be reached, so messages wait. At most one report a
+    minute each.
+    """
 
     what: str
-    """`store`, `registry`, `broker` or `hook`."""
+    """`store`, `registry`, `broker`, `key folder` or `hook`."""
     operation: str
     error: str
     since_s: float
 
 
 class Recovered(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Store, broker or alert hook can be reached again, after `away_s` seconds."""
+    """What was reported as unavailable can be reached again, after `away_s` seconds."""
 
     what: str
-    """`store`, `registry`, `broker` or `hook`."""
+    """`store`, `registry`, `broker`, `key folder` or `hook`."""
     away_s: float
 
 

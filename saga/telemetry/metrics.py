@@ -372,7 +372,7 @@ class Metrics(Collector):
         )
         away = LabeledCounter(
             "saga_unavailable_seconds",
-            "How long store, broker or schema registry has been out of reach; 0: it can be reached.",
+            "How long store, broker, schema registry or key folder has been out of reach; 0: it can be reached.",
             "service",
             "what",
         )

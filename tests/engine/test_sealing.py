@@ -21,7 +21,7 @@ from saga.contracts.library import binding_of
 from saga.encryption.key_folder import KeyFolder
 from saga.encryption.keys import SubjectKey
 from saga.encryption.sensitive_fields import find_key_names, recorded_place
-from saga.engine.consumer.flow_control import FlowLimits
+from saga.engine.consumer.flow_control import FlowControl, FlowLimits
 from saga.engine.execution.value_codec import STATE, ValueCodec, place_of_call
 from saga.engine.isolated_ports import RecordedClock, RecordedDocuments, make_isolated_ports
 from saga.engine.prepared_service import prepare
@@ -34,7 +34,7 @@ from saga.ops.operator_commands import CommandRequest, send_commands
 from saga.ops.selection import Deployment, Operator
 from saga.progress.document import RunKey, StepRecord, decode_progress, progress_key
 from saga.progress.overflow import is_claim
-from saga.telemetry.events import Parked, Unavailable
+from saga.telemetry.events import Parked, Recovered, Unavailable
 from saga.testing.world import encode_answer
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentReleased, PaymentReserved
 from tests.encryption.readable import can_be_read
@@ -226,7 +226,30 @@ async def test_a_message_that_is_published_again_is_the_same_message(tmp_path: P
         assert len({record.value for record in await place.records("orders")}) == 3
 
 
-async def test_while_the_keys_are_away_the_lane_waits_and_nothing_is_lost(tmp_path: Path) -> None:
+async def test_keys_that_are_read_are_no_writes_by_which_the_load_of_store_and_broker_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = list[float]()
+    monkeypatch.setattr(FlowControl, "took", lambda _, seconds, now_s: samples.append(seconds))
+    counts = list[int]()
+    for name in ("with keys", "without"):
+        async with workplace(tmp_path / name) as place:
+            keys = keys_in(tmp_path / name, place) if name == "with keys" else None
+            async with at_work(place, payment, use=(Bank(),), keys=keys):
+                await place.publish(order_of())
+                await place.at_rest(payment)
+                await place.publish(OrderCancelled(order_id=SAGA, reason="no"))
+                await place.at_rest(payment)
+        counts.append(len(samples))
+        samples.clear()
+    assert counts[0] == counts[1] > 0
+
+
+async def test_while_the_keys_are_away_the_lane_waits_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = list[FlowControl]()
+    monkeypatch.setattr(FlowControl, "on_failure", lambda flow: failures.append(flow))
     async with workplace(tmp_path) as place:
         keys, bank = keys_in(tmp_path, place), Bank()
         await publish_orders(place, keys, order_of())
@@ -234,10 +257,14 @@ async def test_while_the_keys_are_away_the_lane_waits_and_nothing_is_lost(tmp_pa
         away = KeyFolder(tmp_path / "keys", place.clock)
         async with at_work(place, payment, use=(bank,), keys=away):
             await place.until(lambda: bool(place.reported(Unavailable)))
-            assert "the folder of keys" in place.reported(Unavailable)[0].error
+            moment = place.reported(Unavailable)[0]
+            assert (moment.what, moment.operation) == ("key folder", "get a key")
+            assert "the folder of keys" in moment.error
+            assert failures == [], "store and broker have less to do than before"
             assert not bank.handed
             (tmp_path / "elsewhere").rename(tmp_path / "keys")
             await place.at_rest(payment)
+        assert [moment.what for moment in place.reported(Recovered)] == ["key folder"]
         (entry,) = await place.history(payment)
         assert (entry.outcome, entry.attempt) == ("handled", 1)
 

@@ -20,6 +20,8 @@ WAIT_S_FIRST, WAIT_S_MAX = 0.05, 5.0
 """Shortest and longest pause between two attempts while store or broker is unavailable."""
 REFUSED_S_MAX = 30.0
 """Longest pause between two attempts to publish a dead letter that the log refuses."""
+READS = frozenset({"get", "get a key"})
+"""Operations that write nothing, so their latency says nothing about the load that writes put on store and broker."""
 REFUSED = BrokerUnavailable("a dead letter is refused in every form")
 OFFERING = "publish a dead letter"
 
@@ -32,8 +34,8 @@ async def retry_while_unavailable(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> T:
-    """Return the result of `act`, and call it again while store or broker is unavailable. This does not count as an
-    attempt of the run."""
+    """Return the result of `act`, and call it again while store, broker or key folder is unavailable. This does not
+    count as an attempt of the run."""
     pause_s, away, ports = WAIT_S_FIRST, None, service.ports
     while True:
         began = ports.clock.monotonic_s()
@@ -48,7 +50,7 @@ async def retry_while_unavailable(
             ports.outage_watch.answer_lost()
             raise
         else:
-            if operation != "get" and (load := ports.outage_watch.load) is not None:
+            if operation not in READS and (load := ports.outage_watch.load) is not None:
                 now = ports.clock.monotonic_s()
                 load.took(now - began, now)
             if away is not None:
