@@ -55,7 +55,8 @@ class KnownControls:
     stops: bool = False
     """True if anything is paused, limited or routed. Otherwise runs need no check."""
     gate: AbstractAsyncContextManager[object] | None = None
-    """Lock that lets one task read at a time. The others wait for its result, because the copy may be very old."""
+    """Lock that lets one task at a time read the log, or write it, and replace the copy. Readers wait for its result,
+    because the copy may be very old."""
     cas: int | None = None
     """Version of the control log that was read; 0 if the store has none, `None` if it was not read yet."""
     reported: Mapping[Target, ControlEntry] = field(default_factory=dict)

@@ -1,20 +1,27 @@
 """Wishes about a service, at a real worker: each is in the book once, whatever the store says, and flags follow it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from saga import Saga, Service
+from saga.engine.execution import control_log
 from saga.errors import Ambiguous, Conflict
-from saga.messages import Outgoing, Record
+from saga.messages import Outgoing, Position, Record
 from saga.messaging import controls
 from saga.messaging.controls import Switch
 from saga.messaging.names import ARCHIVES
+from saga.store.port import Document
+from saga.telemetry.events import ControlTurned
 from services.payment.events import OrderPlaced
+from tests.engine import driven_workers
 from tests.engine.real_worker import Workplace, an_order, at_work, workplace
 
+AT = Position("payment.commands", 0, 0)
+PAUSE = Switch(kind="pause")
 KEY = controls.control_log_key("payment")
 
 
@@ -126,3 +133,48 @@ async def test_a_control_without_space_or_for_another_service_is_a_dead_letter(
             "the control log is full: it has 1 entries",
             "the control's key is 'shipping', and not the service",
         ]
+
+
+class NotedLock(asyncio.Lock):
+    """Lock that says when somebody has to wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_awaited = asyncio.Event()
+
+    async def acquire(self) -> Literal[True]:
+        if self.locked():
+            self.is_awaited.set()
+        return await super().acquire()
+
+
+async def test_a_control_that_is_set_stays_in_force_although_the_book_was_just_being_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with driven_workers.place(tmp_path) as workers:
+        worker = await workers.worker(service_of([]))
+        service, get, is_read, may_answer = worker.participant, workers.watched.get, asyncio.Event(), asyncio.Event()
+        gate = service.controls.gate = NotedLock()
+
+        async def answers_late(collection: str, key: str) -> Document | None:
+            there = await get(collection, key)
+            if not is_read.is_set():
+                is_read.set()
+                await may_answer.wait()
+            return there
+
+        monkeypatch.setattr(workers.watched, "get", answers_late)
+        control = controls.parse_control(
+            _lies(controls.control_to_record("payment", PAUSE, who="ada", why="to see", now_ms=workers.clock.now_ms()))
+        )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(control_log.refresh(service, AT))
+            await is_read.wait()
+            writing = tasks.create_task(control_log.write_control(service, AT, control))
+            waiting = tasks.create_task(gate.is_awaited.wait())
+            await asyncio.wait({writing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            may_answer.set()
+            await writing
+            waiting.cancel()
+        assert [moment.is_on for moment in worker.moments if isinstance(moment, ControlTurned)] == [True]
+        assert service.controls.stops

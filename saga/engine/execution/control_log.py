@@ -1,5 +1,7 @@
 """Read the control log of a service periodically, and append the controls that operators set."""
 
+from contextlib import AbstractAsyncContextManager
+
 from saga.engine.persistence import dead_letters, outbox
 from saga.engine.service_runtime import READ_S, ServiceRuntime
 from saga.errors import Ambiguous, BadInput, Conflict, Exists
@@ -26,13 +28,18 @@ async def refresh(service: ServiceRuntime, at: Position) -> None:
     Raises `SagaError` if it cannot be read, because then it is unknown what is paused.
     """
     known, clock, key = service.controls, service.ports.clock, controls.control_log_key(service.name)
-    if known.gate is None:
-        known.gate = service.ports.make_run_scope().gate
-    async with known.gate:
+    async with _gate(service):
         now_s = clock.monotonic_s()
         if now_s >= known.until_s:
             there = await outbox.retry_while_unavailable(service, at, "get", service.ports.store.get, ARCHIVES, key)
             _apply(service, there, now_s)
+
+
+def _gate(service: ServiceRuntime) -> AbstractAsyncContextManager[object]:
+    """Return the lock that lets one task at a time read the control log and replace the cached copy."""
+    if service.controls.gate is None:
+        service.controls.gate = service.ports.make_run_scope().gate
+    return service.controls.gate
 
 
 def _apply(service: ServiceRuntime, there: Document | None, now_s: float) -> None:
@@ -80,18 +87,27 @@ async def write_control(service: ServiceRuntime, at: Position, control: Control)
 
     If the log has no room for the control, the control becomes a dead letter.
     """
+    try:
+        while not await _append(service, at, control):
+            pass  # another process wrote, or the answer was lost: read it again
+    except BadInput as why:
+        await outbox.send_dead_letter(service, at, _dead_letter(service.name, control, str(why)))
+
+
+async def _append(service: ServiceRuntime, at: Position, control: Control) -> bool:
+    """Try once to append a control. Returns False if it has to be tried again.
+
+    Raises `BadInput` if the log has no room for it. The gate is held, because a task that has read the log before would
+    apply its older copy after this one.
+    """
     store, key = service.ports.store, controls.control_log_key(service.name)
-    while True:
+    async with _gate(service):
         there = await outbox.retry_while_unavailable(service, at, "get", store.get, ARCHIVES, key)
-        try:
-            log = controls.decode_control_log(service.name, None if there is None else there.content)
-            refused = controls.why_refused(service.name, control.switch, service.names, controls.read_controls(log))
-            more = controls.append_control(log, control, refused)
-        except BadInput as why:
-            await outbox.send_dead_letter(service, at, _dead_letter(service.name, control, str(why)))
-            return
+        log = controls.decode_control_log(service.name, None if there is None else there.content)
+        refused = controls.why_refused(service.name, control.switch, service.names, controls.read_controls(log))
+        more = controls.append_control(log, control, refused)
         if more is None:
-            return
+            return True
         content = controls.encode(more)
         try:
             if there is None:
@@ -101,9 +117,9 @@ async def write_control(service: ServiceRuntime, at: Position, control: Control)
                     service, at, "write", store.replace, ARCHIVES, key, content, cas=there.cas
                 )
         except (Conflict, Exists, Ambiguous):
-            continue  # another process wrote, or the answer was lost: read it again
+            return False
         _apply(service, Document(content, cas), service.ports.clock.monotonic_s())
-        return
+        return True
 
 
 def _dead_letter(service: str, control: Control, reason: str) -> Outgoing:
