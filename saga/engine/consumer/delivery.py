@@ -95,13 +95,14 @@ class MessageDelivery:
 
     def _finish(self, item: WorkItem, state: ProcessingState, stages: Measurements) -> bool:
         """Report the outcome. A timer that has to wait for the log is kept and does not count as finished."""
+        awaited = state.awaited_log
         if not stages.outcomes:
             item.is_repeat = True
-        if state.awaited_log is None or stages.outcomes:
+        if awaited is None or stages.outcomes:
             self._report_handled(item, stages)
-        if state.awaited_log is not None:
-            self.keep_timer(item, state.awaited_log)
-        return state.awaited_log is None
+        if awaited is not None:
+            self.keep_timer(item, awaited)
+        return awaited is None
 
     def _find_write_time(
         self, p: SagaProgress, cached: tuple[SagaProgress, int, float] | None, stages: Measurements
