@@ -17,7 +17,7 @@ from saga.declarations.values import Migration, Parameter, Reaction
 from saga.messages import Event
 from saga.policies.retry import Retry
 from saga.view import Later, Saga
-from verification.operations import TICK_MS, Broken, call_outside
+from verification.operations import LOOK, TICK_MS, Broken, call_outside
 
 SAGA, SERVICE, ITEM = "s-1", "explored", "tea"
 BEGINS, NEW, MOVED = "begins", "v2_", "moved"
@@ -103,7 +103,8 @@ class Reacts:
     says: tuple[str, ...] = ()
     """Types of the events that each turn before the last one emits."""
     takes_back: bool = False
-    """True if the handler registers an abort action after each step."""
+    """True if the handler registers an abort action after each act. The one after `nothing` is a call outside of a
+    step, which may fail."""
     needs: str | None = None
     """Handler that must have run before, according to the state; otherwise this handler raises."""
 
@@ -154,8 +155,10 @@ def handler_of(h: Reacts, classes: Classes, retry: Retry, version: int = 1) -> R
         did = []
         for number, act in enumerate(h.does):
             did.append(await run.act(number, act))
-            if h.takes_back:
-                what = f"undo:{h.name}:{contents}:{number}"
+            what = f"undo:{h.name}:{contents}:{number}"
+            if h.takes_back and act == "nothing":
+                saga.on_abort(look_outside, saga, what)
+            elif h.takes_back:
                 saga.on_abort(call_outside, saga.idempotency_key(f"b{number}"), run.given, what)
         saga.state = _with(saga.state, **({h.name: True} if is_last else {h.name + TURNS: turn + 1}))
         emitted = [e.split(" ")[0] for e in (h.emits if is_last else h.says) if run.holds(e)]
@@ -209,6 +212,11 @@ def compensation_of(h: Reacts, classes: Classes, retry: Retry, failures: Iterabl
     return _declared(f"undo_{h.name}", function, events, (), classes, retry, False, h.name)
 
 
+async def look_outside(saga: Saga[Any], what: str) -> None:
+    """Make a call that is not a step, so nothing is recorded."""
+    await call_outside(LOOK + what, "", LOOK + what)
+
+
 class _Run:
     """One run of an explored handler: what it has read, and the identity under which it makes calls."""
 
@@ -246,8 +254,7 @@ class _Run:
                 call_outside, self._saga.idempotency_key(f"k{self._keys + number}"), given, f"{self._who}:{number}"
             )
         if what == "look":  # not a step, so nothing is recorded
-            looked = f"look {self._who}"
-            await call_outside(looked, "", looked)
+            await look_outside(self._saga, self._who)
             return "looked"
         if what == "read":
             found = await self._saga.read(Stock, ITEM)

@@ -159,6 +159,10 @@ TICK_MS = 1000
 """Duration of a tick: the time that passes until waiting work is due."""
 
 
+LOOK = "look "
+"""Beginning of the name of a call that is not a step."""
+
+
 class PlainRun:
     """Run scope of explored handlers: steps run one after the other, and nothing times out."""
 

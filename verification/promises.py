@@ -299,7 +299,8 @@ class Promises:
 
 
 def _called_twice(s: State) -> str | None:
-    """Find a call that a worker repeats although it did not crash. A handler that takes an hour would never finish."""
+    """Find a step that a worker repeats after its answer, although it did not crash. A handler that takes an hour would
+    never finish."""
     for w, worker in enumerate(s.workers):
         if len(set(worker.called)) < len(worker.called):
             return f"CALLED TWICE by w{w}: {worker.called}"

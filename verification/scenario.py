@@ -102,7 +102,7 @@ class Scenario:
     wakes_max: int = 8
     """Largest number of timers that may be published. More of them are a violation: timers multiply."""
     counts_calls: bool = False
-    """True if it is a violation that a worker makes a call twice without a crash."""
+    """True if it is a violation that a worker makes a step again after it was answered, without a crash."""
     stranger: bool = False
     """True if the second worker belongs to another project that has a service of the same name. It has an empty store
     of its own, and only the log of timers moves to it."""

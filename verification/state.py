@@ -41,7 +41,7 @@ class Worker(NamedTuple):
     release: int = 0
     """Number of the release that the worker runs."""
     called: tuple[str, ...] = ()
-    """Calls that the worker has made since it started; only in scenarios that count calls."""
+    """Steps that were answered to the worker since it started; only in scenarios that count calls."""
 
 
 class State(NamedTuple):

@@ -25,6 +25,7 @@ from verification.bounds import SHORT, STEADY, TIGHT, bounded
 from verification.contents import Contents
 from verification.operations import (
     AGES_OF_MEMORY,
+    LOOK,
     TICK_MS,
     Answer,
     Batched,
@@ -93,8 +94,9 @@ class StateSpace(Contents):
         steady: bool = False,
     ) -> None:
         """`batched`: the worker handles another saga, too, and updates of both may go into one replace. `books`: the
-        control logs, one after the other. `counts_calls`: each worker remembers the calls that it has made. `stranger`:
-        the second worker has a store of its own, which is empty. `grows`: messages are published one by one. `steady`:
+        control logs, one after the other. `counts_calls`: each worker remembers the steps that were answered.
+        `stranger`: the second worker has a store of its own, which is empty. `grows`: messages are published one by
+        one. `steady`:
         a timer comes one tick after it was published, whatever its date, because workers hold timers by a clock that is
         never ahead."""
         self.counts_calls, self.stranger = counts_calls, stranger
@@ -383,11 +385,12 @@ class StateSpace(Contents):
 
     def _calls(self, s: State, w: int, call: Outside) -> Iterator[Move]:
         what = f"w{w} calls {call.what}"
-        if self.counts_calls:
-            worker = s.workers[w]
-            s = s.with_worker(w, worker._replace(called=(*worker.called, call.what)))
         done = s if call in s.outside else s._replace(outside=(*s.outside, call))
-        yield what, self._answered(done, w, Done())
+        counted = done
+        if self.counts_calls and not call.what.startswith(LOOK):
+            worker = s.workers[w]
+            counted = done.with_worker(w, worker._replace(called=(*worker.called, call.what)))
+        yield what, self._answered(counted, w, Done())
         if s.fail:
             failed = s._replace(fail=s.fail - 1)
             yield f"{what}: FAILS, nothing done", self._answered(failed, w, Failed("broken"))

@@ -8,6 +8,14 @@ from verification.operator_scenarios import command
 from verification.scenario import Scenario
 
 emitter = Reacts(name="two", to=(("O",),), does=("step", "step"), emits=("R",), undo=("step", "step"), takes_back=True)
+looker = Reacts(
+    name="two",
+    to=(("O",),),
+    does=("nothing", "step", "look"),
+    emits=("R",),
+    undo=("nothing", "step", "nothing"),
+    takes_back=True,
+)
 emitting_job = Reacts(name="job", to=(("O",),), does=STEP, turns=1, emits=("d",), undo=STEP, takes_back=True)
 
 
@@ -23,6 +31,15 @@ def taking_back() -> Iterator[Scenario]:  # a list: one scenario after another
         a=(ORD,),
         b=(X,),
         fail=3,
+        may_die=True,
+    )
+    yield Scenario(
+        name="taken back: that fails behind an answer",
+        service=of(looker, attempts_max=1, parks=True),
+        a=(ORD,),
+        b=(X,),
+        fail=3,
+        counts_calls=True,
         may_die=True,
     )
     yield Scenario(

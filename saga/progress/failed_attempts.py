@@ -16,7 +16,7 @@ from saga.policies.concurrency import spread_of
 from saga.policies.retry import Blame, FailureRule, Retry, attempts_under, count_attempts, delay_s, parks, without_end
 from saga.progress import ids, journal, suspended_runs
 from saga.progress.actions import HandlerAction, ParkedRun, RunHandler
-from saga.progress.decisions import find_intent, find_order_number, find_pending_compensation
+from saga.progress.decisions import find_intent, find_order_number, find_pending_compensation, find_run_intent
 from saga.progress.document import (
     DeadLetterRecord,
     FailedAttempt,
@@ -219,7 +219,7 @@ def give_up(
         blame=failure.blame,
         state=shorten(encode(hide_marked(p.state)).decode(), STATE_BYTES_MAX) if p.state else "",
     )
-    p = _update_intent(p, action, intent)
+    p = _update_intent(p, intent)
     pending = PendingMessage(
         handler=action.role.name,
         message=message,
@@ -246,7 +246,7 @@ def park(
 
     `intent`: the run's intent with all answers so far, if the run has begun.
     """
-    p, message = _update_intent(p, action, intent), action.message
+    p, message = _update_intent(p, intent), action.message
     pending = PendingMessage(
         handler=action.role.name,
         message=message,
@@ -308,14 +308,12 @@ def _describe_attempt(
     )
 
 
-def _update_intent(p: SagaProgress, action: HandlerAction, intent: Intent | None) -> SagaProgress:
+def _update_intent(p: SagaProgress, intent: Intent | None) -> SagaProgress:
     """Return the progress with the run's open intent replaced by its current version."""
     if intent is None:
         return p
-    name, cause = intent.handler, intent.cause
-    return replace(
-        p, intents=tuple(intent if journal.is_intent_of(i, name, cause, undo=action.undoes) else i for i in p.intents)
-    )
+    known = find_run_intent(p, (intent.kind, intent.handler, intent.cause))
+    return replace(p, intents=tuple(intent if i is known else i for i in p.intents))
 
 
 def _is_same(a: PendingMessage, b: PendingMessage) -> bool:

@@ -155,7 +155,7 @@ def determine_principal(p: SagaProgress, message: Message) -> str | None:
 
 
 def is_intent_of(intent: Intent, handler: str, cause: str, *, undo: bool) -> bool:
-    """Return True if the intent belongs to this run.
+    """Return True if the intent belongs to this run, or to the abort that takes the run's place.
 
     A run and the compensation of a result can have the same cause, if the handler consumes its own event: `undo`
     distinguishes them.

@@ -11,6 +11,7 @@ import pytest
 
 from saga import Breaker, BreakerOpen, Retry, Saga, Service
 from saga.engine.repair import republish_saga
+from saga.errors import Permanent
 from saga.progress.document import PendingMessage
 from saga.telemetry.events import BreakerTurned, Parked, PutOff, Retrying
 from services.inventory.stock import Stock
@@ -253,6 +254,71 @@ async def test_after_an_undo_that_was_put_off_the_next_one_waits_for_nothing(tmp
         assert [(k.attempts, k.due_ms) for k in kept] == [(0, 0)]
         await process_timer(worker, wake)
         assert (await worker.outcomes())[-2:] == [("release", "compensated")] * 2
+
+
+class Carrier:
+    """Books a shipment, and frees it."""
+
+    fails: Exception | None = None
+
+    async def book(self) -> str:
+        if self.fails is not None:
+            raise self.fails
+        return "shipment"
+
+    async def free(self) -> None:
+        await self.book()
+
+
+class Register:
+    """Charges, and counts how often it is asked to release a charge."""
+
+    released = 0
+
+    async def charge(self) -> str:
+        return "c"
+
+    async def release(self) -> None:
+        self.released += 1
+
+
+async def test_an_abort_that_a_breaker_holds_up_repeats_no_answered_call_and_writes_once(tmp_path: Path) -> None:
+    payment, carrier, register = Service("payment", retry=PARKS), Carrier(), Register()
+
+    @payment.resource(breaker=Breaker(failures=3, part=0.1, open_s=3600))
+    async def the_carrier() -> AsyncIterator[Carrier]:
+        yield carrier
+
+    @payment.resource
+    async def the_register() -> AsyncIterator[Register]:
+        yield register
+
+    @payment.handler
+    async def reserve(order: OrderPlaced, carrier: Carrier, register: Register, saga: Saga) -> PaymentReserved:
+        await saga.step(carrier.book)
+        saga.on_abort(carrier.free)
+        await saga.step(register.charge)
+        saga.on_abort(register.release)
+        raise Permanent("and then nothing")
+
+    @payment.compensation(reserve)
+    async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
+
+    async with place(tmp_path) as at:
+        worker = await at.worker(payment)
+        await worker.takes(an_order())
+        carrier.fails = ConnectionError("away")
+        await failed_until_open(at, worker)
+        await worker.takes(CANCELLED)
+        for _ in range(5):
+            await process_when_due(at, worker, published_timers(worker)[-1])
+        assert register.released == 1
+        assert await worker.outcomes() == [("reserve", "dead"), ("release", "retrying")]
+        carrier.fails = None
+        await at.clock.sleep(3600)
+        await process_timer(worker, published_timers(worker)[-1])
+        assert register.released == 1
+        assert (await worker.outcomes())[-1] == ("release", "compensated")
 
 
 async def test_a_deadline_that_is_put_off_blocks_no_other_saga(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from saga.engine.execution.saga_context import SagaContext
-from saga.progress import compensation
-from saga.progress.document import SagaProgress
+from saga.progress import compensation, failed_attempts
+from saga.progress.document import ABORT, SagaProgress
 from tests.exploration.without_a_rule import Take, check_loss
 
 
@@ -31,10 +31,20 @@ def finished_turns_are_not_aborted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(compensation, "make_abort_intent", lambda p, *asked: replace(sealed(p, *asked), undo_with=()))
 
 
+def a_parked_abort_forgets_its_answers(patch: pytest.MonkeyPatch) -> None:
+    updated = failed_attempts._update_intent
+    patch.setattr(
+        failed_attempts,
+        "_update_intent",
+        lambda p, intent: p if intent is not None and intent.kind == ABORT else updated(p, intent),
+    )
+
+
 RULES: dict[Take, str] = {
     registered_abort_actions_are_forgotten: "taken back: crash",
     an_abort_has_the_keys_of_the_original: "taken back: crash",
     finished_turns_are_not_aborted: "taken back: turns that are over",
+    a_parked_abort_forgets_its_answers: "taken back: that fails behind an answer",
 }
 
 
