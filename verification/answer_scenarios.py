@@ -1,12 +1,28 @@
 """Scenarios in which an operator resolves a dead letter, by recording the result of a call that the external system
 made."""
 
+import re
 from collections.abc import Iterator
 
 from saga.progress.document import SagaProgress, StepRecord, Transition
 from verification.building_blocks import ORD, N, X, note, of, reserve, step_look, two_steps
+from verification.handlers import Reacts
 from verification.operator_scenarios import command
 from verification.scenario import Scenario
+
+taken_back = Reacts(
+    name="two", to=(("O",),), does=("step", "step"), emits=("R",), undo=("step", "step"), takes_back=True
+)
+looks_between = Reacts(
+    name="two",
+    to=(("O",),),
+    does=("step", "look", "step"),
+    emits=("R",),
+    undo=("step", "nothing", "step"),
+    takes_back=True,
+)
+_EFFECT = re.compile(r'"((?:un)?do:[^"]*)"')
+"""The effect that a step or its undoing has, in the arguments that are recorded of it."""
 
 
 def answers() -> Iterator[Scenario]:  # a list: one scenario after another
@@ -101,6 +117,29 @@ def answers() -> Iterator[Scenario]:  # a list: one scenario after another
     )
 
 
+def answers_before_aborts() -> Iterator[Scenario]:
+    """Runs that never finish, and are aborted after an operator recorded the result of a call."""
+    yield Scenario(
+        name="resolve: a step that an abort undoes",
+        service=of(taken_back, attempts_max=1),
+        a=(ORD, X),
+        b=(command("resolve", "two", ORD, answers=1),),
+        fail=2,
+        crash=1,
+        may_die=True,
+        at_the_end=nothing_undone_is_reported,
+    )
+    yield Scenario(
+        name="resolve: a step that an abort undoes, after another failure",
+        service=of(looks_between, attempts_max=1),
+        a=(ORD, X),
+        b=(command("resolve", "two", ORD, answers=1), command("replay", "two", ORD, replays=1)),
+        fail=3,
+        may_die=True,
+        at_the_end=nothing_undone_is_reported,
+    )
+
+
 def only_the_open_call_is_answered(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
     """Check that an operator has recorded a result only for the step that was open. Results that are recorded stay, and
     a result for a later step would leave the open call to be repeated."""
@@ -111,6 +150,16 @@ def only_the_open_call_is_answered(p: SagaProgress, entries: tuple[Transition, .
         for call in t.calls if t.outcome == "resolved" else ():
             if (call.name, call.number) != (step, len(recorded) + 1):
                 return f"ANSWERED {call.name} {call.number}, AND {len(recorded)} WERE RECORDED"
+    return answers_stay(p, entries)
+
+
+def nothing_undone_is_reported(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
+    """Check that an abort reports no step that it has undone as one that remains."""
+    for t in entries:
+        undone = {name for call in t.calls for name in _EFFECT.findall(call.arguments) if t.outcome == "compensated"}
+        remains = {name for letter in t.letters for call in letter.calls for name in _EFFECT.findall(call)}
+        if wrong := sorted(name for name in remains if name.replace("do:", "undo:", 1) in undone):
+            return f"UNDONE AND REPORTED {wrong}"
     return answers_stay(p, entries)
 
 

@@ -7,6 +7,7 @@ from saga.messaging import controls
 from saga.messaging.controls import Control, ControlLog, Switch
 from saga.progress.document import SagaProgress, Transition
 from saga.support.clock import iso
+from verification.answer_scenarios import answers_stay
 from verification.building_blocks import (
     ORD,
     N,
@@ -24,13 +25,14 @@ from verification.building_blocks import (
     two_steps,
 )
 from verification.deadline_scenarios import expire, expire_by_step
-from verification.handlers import SERVICE
+from verification.handlers import SERVICE, Reacts
 from verification.later_scenarios import job, look_by_step
 from verification.operations import NOW_MS, TICK_MS
 from verification.operator_scenarios import at_last, command
 from verification.scenario import AtTheEnd, Scenario, has_ended, has_run
 from verification.services import time_after
 
+step_step_look = Reacts(name="two", to=(("O",),), does=("step", "step", "look"), emits=("R",))
 SOON = iso(NOW_MS + 2 * TICK_MS)
 """Time at which a pause ends by itself."""
 
@@ -169,7 +171,18 @@ def paused() -> Iterator[Scenario]:  # a list: one scenario after another
 
 
 def paused_later() -> Iterator[Scenario]:  # a list, as above
-    """Runs that an operator pauses between two turns."""
+    """Runs that an operator pauses between two turns, or between two attempts."""
+    yield Scenario(
+        name="paused: a run that failed behind the answer of an operator",
+        service=of(step_step_look, attempts_max=2),
+        a=(ORD,),
+        b=(command("resolve", "two", ORD, answers=1),),
+        books=books(pause("two"), begun=0),
+        fail=3,
+        counts_calls=True,
+        may_die=True,
+        at_the_end=answers_stay,
+    )
     yield Scenario(
         name="paused: between two turns",
         service=of(job, note),

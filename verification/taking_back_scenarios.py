@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from verification.answer_scenarios import answers_before_aborts
 from verification.building_blocks import ORD, STEP, N, X, note, of
 from verification.handlers import Reacts
 from verification.operator_scenarios import command
@@ -71,3 +72,4 @@ def taking_back() -> Iterator[Scenario]:  # a list: one scenario after another
         crash=1,
         may_die=True,
     )
+    yield from answers_before_aborts()

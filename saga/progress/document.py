@@ -162,6 +162,11 @@ class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
         """Describe the call as readable text, with its arguments if they are recorded."""
         return f"{self.kind} {self.name}" + (f"({self.arguments})" if self.arguments else "")
 
+    @property
+    def attribution(self) -> str:
+        """Name the operator who supplied the answer, as the end of a sentence; empty if it came from the call."""
+        return "" if self.by is None else f", as {self.by} says"
+
 
 class Intent(
     Struct,

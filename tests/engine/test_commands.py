@@ -515,6 +515,77 @@ async def test_the_answer_that_an_operator_entered_is_reported_when_the_run_is_d
         assert [letter.ends for letter in found if letter is not None][-1] == calls.id
 
 
+class Hotel:
+    """Holds a room without an answer, and refuses the deposit."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def look(self) -> str:
+        self.asked.append("look")
+        return "12"
+
+    async def hold(self, room: str) -> str:
+        self.asked.append("hold")
+        raise TimeoutError
+
+    async def deposit(self) -> str:
+        self.asked.append("deposit")
+        raise Permanent("the card is blocked")
+
+    async def free(self, room: str) -> None:
+        self.asked.append("free")
+
+
+def booking(there: Hotel, *, pauses: list[str] | None = None) -> Service[Any]:
+    """Payment, which looks for a room, holds it, says how to free it, and pays a deposit."""
+    payment = Service("payment")
+
+    @payment.resource()
+    async def hotel() -> AsyncIterator[Hotel]:
+        yield there
+
+    @payment.handler(retry=Retry(attempts_max=1))
+    async def reserve(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
+        room = await saga.step(hotel.look)
+        held = await saga.step(hotel.hold, room)
+        saga.on_abort(hotel.free, held)
+        if pauses:
+            raise RuntimeError(pauses.pop())
+        await saga.step(hotel.look)
+        charge = await saga.step(hotel.deposit)
+        return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
+
+    @payment.compensation(reserve)
+    async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
+
+    return payment
+
+
+@pytest.mark.parametrize("pauses", [[], ["later"]], ids=["at once", "replayed"])
+async def test_a_step_that_an_operator_answered_does_not_remain_if_on_abort_undoes_it(
+    place: Workplace, pauses: list[str]
+) -> None:
+    there = Hotel()
+    service = booking(there, pauses=pauses)
+    async with at_work(place, service):
+        await place.publish(an_order())
+        await place.at_rest(service)
+        dead = blocking(await place.progress(service))
+        answer = StepAnswer(step="hold", value='"room 12"')
+        await place.broker.publish([a_command(place, "resolve", dead, answered=answer)])
+        await place.at_rest(service)
+        if there.asked[-1] == "hold":
+            await place.broker.publish([a_command(place, "replay", blocking(await place.progress(service)))])
+            await place.at_rest(service)
+        await place.publish(OrderCancelled(order_id=SAGA, reason="no"))
+        await place.at_rest(service)
+        letters = [decode_dead_letter("payment", Record(*r)) for r, _ in await place.dead(service)]
+        (escalation,) = [letter for letter in letters if letter is not None and letter.what == "escalation"]
+        assert escalation.calls == ("step deposit may have happened", "step look ran")
+    assert there.asked == ["look", "hold", "look", "deposit", "free"]
+
+
 async def test_an_abort_for_an_operator_is_retried_in_place_and_at_least_twice_a_minute(place: Workplace) -> None:
     """A person waits: it is not parked, for no outcome could be kept for it, nor left for an hour."""
     payment, freed = Service("payment"), list[str]()

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from saga.engine.execution.saga_context import SagaContext
+from saga.engine.execution.step_replay import StepReplay
 from saga.progress import compensation, failed_attempts
 from saga.progress.document import ABORT, SagaProgress
 from tests.exploration.without_a_rule import Take, check_loss
@@ -40,11 +41,16 @@ def a_parked_abort_forgets_its_answers(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def answers_of_operators_are_not_counted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StepReplay, "position", property(lambda self: self._next))
+
+
 RULES: dict[Take, str] = {
     registered_abort_actions_are_forgotten: "taken back: crash",
     an_abort_has_the_keys_of_the_original: "taken back: crash",
     finished_turns_are_not_aborted: "taken back: turns that are over",
     a_parked_abort_forgets_its_answers: "taken back: that fails behind an answer",
+    answers_of_operators_are_not_counted: "resolve: a step that an abort undoes",
 }
 
 

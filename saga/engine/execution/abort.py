@@ -78,13 +78,15 @@ async def _describe_remains(service: ServiceRuntime, state: ProcessingState, int
     remains = []
     for call, sure in _find_begun_calls(intent):
         if call.kind == "step":
-            how = "ran" if call.by is None else f"ran, as {call.by} says"
-            remains.append(_describe(call, how if sure else "may have happened"))
+            remains.append(_describe(call, f"ran{call.attribution}" if sure else "may have happened"))
         elif call.kind == "update" and not _is_declared(service, call):
             remains.append(_describe(call, "may have been applied, and this version declares no such collection"))
         elif call.kind == "update" and await _was_applied(service, state, intent, call):
             remains.append(_describe(call, "was applied"))
-    return remains + [_describe(c, "ran" if c.kind == "step" else "was applied") for c in reversed(intent.not_undone)]
+    return remains + [
+        _describe(call, f"ran{call.attribution}" if call.kind == "step" else "was applied")
+        for call in reversed(intent.not_undone)
+    ]
 
 
 def _find_begun_calls(intent: Intent) -> list[tuple[StepRecord, bool]]:

@@ -355,7 +355,9 @@ class FailureHandler:
             return None
         return dead_letters.escalation_to_outgoing(
             self.service.name,
-            replace(letter, calls=tuple(f"{call.description} ran" for call in failed.reusable_answers)),
+            replace(
+                letter, calls=tuple(f"{call.description} ran{call.attribution}" for call in failed.reusable_answers)
+            ),
             iso(ports.clock.now_ms()),
             undone.id,
             f"event {undone.id} of {self.service.name} in saga {p.saga}",

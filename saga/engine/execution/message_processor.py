@@ -24,6 +24,7 @@ from saga.engine.execution.abort import prepare_abort, record_abort
 from saga.engine.execution.failure_handling import FailureHandler, Write
 from saga.engine.execution.handler_runner import HandlerRunner, RunResult, RunSuperseded
 from saga.engine.execution.runs import RunRequest
+from saga.engine.execution.step_replay import combine_answers
 from saga.engine.execution.value_codec import STATE, encrypt_answer
 from saga.engine.limits import CallNotAdmitted
 from saga.engine.persistence import outbox
@@ -380,8 +381,8 @@ class MessageProcessor:
 
 def _add_answers(begun: Intent | None, state: ProcessingState, request: RunRequest) -> Intent | None:
     """Return an open intent with the answers received since; `None` if the run has not begun."""
-    calls = state.results_of(request.run)
-    return begun if begun is None or len(calls) <= len(begun.calls) else replace(begun, calls=calls)
+    carried = state.results_of(request.run)
+    return begun if begun is None else replace(begun, calls=combine_answers(begun.calls, carried))
 
 
 def record_run(

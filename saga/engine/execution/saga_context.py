@@ -136,7 +136,7 @@ class SagaContext(Saga[Any]):
     @property
     def reusable_answers(self) -> tuple[StepRecord, ...]:
         """Step results that a rerun can reuse. Without a persisted intent there are none."""
-        return tuple(self.replay.calls) if self.intent.begins is not None else ()
+        return self.replay.answers if self.intent.begins is not None else ()
 
     @property
     def until_s(self) -> float:

@@ -7,7 +7,9 @@ usual.
 
 from collections.abc import Callable, Mapping
 from itertools import takewhile
+from operator import itemgetter
 from types import MappingProxyType
+from typing import TypeAlias
 
 from msgspec.structs import replace as with_
 
@@ -15,6 +17,25 @@ from saga.declarations.values import Reaction
 from saga.engine.errors import NotDeterministic
 from saga.engine.recorded_values import OFF, identify_call, is_flag, list_answerable_calls, skip_flags
 from saga.progress.document import Intent, StepRecord
+
+CallKey: TypeAlias = tuple[str, str, int]
+"""Kind, name and number of a call."""
+
+
+def combine_answers(recorded: tuple[StepRecord, ...], carried: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:
+    """Return the answers of a run: those of its intent or, if they continue these, the ones carried over in memory.
+
+    The intent takes precedence: another worker may have continued with other answers meanwhile. An operator's answer
+    overrides the carried one, and all carried answers after it.
+    """
+    if not carried:
+        return recorded
+    supplied = {identify_call(call): call for call in recorded if call.by is not None}
+    valid = [*takewhile(lambda c: supplied.get(identify_call(c)) == (None if c.by is None else c), carried)]
+    own, known = ([call for call in calls if call.by is None] for calls in (valid, recorded))
+    if len(own) <= len(known) or own[: len(known)] != known:
+        return recorded
+    return (*valid, *(call for call in supplied.values() if call not in valid))
 
 
 class StepReplay:
@@ -26,8 +47,12 @@ class StepReplay:
     """Number of answers in the intent as it was last written."""
     _next = 0
     """Index of the next recorded call."""
-    _resolved: Mapping[tuple[str, str, int], StepRecord] = MappingProxyType({})
-    """Answers that an operator supplied in place of the external system."""
+    _resolved: Mapping[CallKey, StepRecord] = MappingProxyType({})
+    """Answers that an operator supplied in place of the external system. They are not in `calls`, because a rerun may
+    ask for them anywhere, or not at all."""
+    _places: dict[CallKey, tuple[int, bool]]
+    """For each of these answers: the number of calls before it, and False once this attempt has asked for it. Until
+    then its place is the recorded one."""
 
     def __init__(self, handler: Reaction, began_version: int, may_be_same: Callable[[str, str], bool]) -> None:
         """`began_version`: version of the handler that began the run. `may_be_same`: compares a digest of arguments
@@ -37,13 +62,22 @@ class StepReplay:
 
     @property
     def answers(self) -> tuple[StepRecord, ...]:
-        """All calls with their answers; those that an operator supplied come last."""
-        return (*self.calls, *self._resolved.values()) if self._resolved else tuple(self.calls)
+        """All calls with their answers, in the order in which this attempt asked for them, then as recorded. Answers of
+        operators that it has passed over come last."""
+        if not self._resolved:
+            return tuple(self.calls)
+        end = max(self._next, len(self.calls))
+        placed = [((place, 2), call) for place, call in enumerate(self.calls)]
+        for key, (place, is_recorded) in self._places.items():
+            passed_over = is_recorded and place < self._next
+            placed.append(((end if passed_over else place, int(is_recorded)), self._resolved[key]))
+        return tuple([call for _, call in sorted(placed, key=itemgetter(0))])
 
     @property
     def position(self) -> int:
-        """Number of calls that this attempt has made or replayed."""
-        return self._next
+        """Number of answers that this attempt has got."""
+        asked = sum(not is_recorded for _, is_recorded in self._places.values()) if self._resolved else 0
+        return self._next + asked
 
     @property
     def begun_before(self) -> StepRecord | None:
@@ -59,15 +93,15 @@ class StepReplay:
     def load(self, intent: Intent, carried: tuple[StepRecord, ...]) -> None:
         """Load the answers of an earlier attempt: from its intent, or those carried over while this message is
         processed."""
-        known = intent.calls
-        if answered := {identify_call(call): call for call in known if call.by is not None}:
-            # An operator's answer overrides the carried one, and all carried answers after it.
-            self._resolved = answered
-            known = tuple(call for call in known if call.by is None)
-            carried = tuple(takewhile(lambda call: identify_call(call) not in answered, carried))
-        self.recorded, self.open_call = len(known), intent.open_call
-        # The intent takes precedence: another worker may have continued with other answers meanwhile.
-        self.calls = list(carried if carried and carried[: len(known)] == known else known)
+        resolved: dict[CallKey, StepRecord] = {}
+        self.calls, self._resolved, self._places, self.open_call = [], resolved, {}, intent.open_call
+        for call in combine_answers(intent.calls, carried):
+            if call.by is None:
+                self.calls.append(call)
+            else:
+                resolved[identify_call(call)] = call
+                self._places[identify_call(call)] = len(self.calls), True
+        self.recorded = len(intent.calls) - len(resolved)
 
     def mark_saved(self, begun: StepRecord | None) -> None:
         """Record that the intent was saved with all answers so far. `begun`: the call that this intent marks as begun,
@@ -92,7 +126,9 @@ class StepReplay:
 
         `digest`: digest of the arguments, made without a key.
         """
-        if self._resolved and (answered := self._resolved.get(identify_call(asked))) is not None:
+        if self._resolved and (answered := self._resolved.get(key := identify_call(asked))) is not None:
+            del self._places[key]  # the last one that was asked for comes last
+            self._places[key] = self._next, False
             return answered
         expected = self._expected()
         if expected is None:
