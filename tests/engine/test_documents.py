@@ -139,8 +139,10 @@ async def test_a_document_that_does_not_fit_is_a_dead_letter_with_the_reason(tmp
         await place.publish(an_order(), an_order("order-2", sku="rum"))
         await place.at_rest(inventory)
         reasons = sorted(headers["dead_reason"] for _, headers in await place.dead(inventory))
-        assert reasons[0].startswith("Permanent: document 'tea' of 'stock' is no Stock: Expected `int`, got `str`")
-        assert reasons[1].startswith("Permanent: the document is no JSON object as the toolkit writes it: ")
+        assert reasons[0].startswith(
+            "Permanent: document 'rum' of 'stock' is no JSON object as the toolkit writes it: "
+        )
+        assert reasons[1].startswith("Permanent: document 'tea' of 'stock' is no Stock: Expected `int`, got `str`")
         assert await stored(place) == {"left": "many"}
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
 import pytest
 from msgspec.structs import replace as with_
 
@@ -24,7 +25,7 @@ from saga.telemetry.events import DeadLettered, Escalated, Handled, Retrying, St
 from saga.testing.trials import TrialClock, trial_ports
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentReserved
 from tests.engine.driven_workers import place as place_of_workers
-from tests.engine.real_worker import Workplace, an_order, at_work, workplace
+from tests.engine.real_worker import SAGA, Workplace, an_order, at_work, workplace
 
 BYTES_MAX = 600_000
 LARGE = "x" * 50_000
@@ -291,6 +292,49 @@ async def test_one_update_that_makes_a_document_too_large_fails_alone(tmp_path: 
         dead = await place.dead(payment)
         assert [record.key for record, _ in dead] == [b"order-7"]
         assert not place.reported(Escalated)
+        assert not place.reported(Stuck)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (Ledger(lines=("y" * 399_900,)), "document 'all' of 'ledger' would be too large"),
+        ({"_saga": 5}, "document 'all' of 'ledger' is no JSON object"),
+    ],
+    ids=["full", "damaged"],
+)
+async def test_an_abort_whose_document_takes_no_marker_is_retried_until_the_document_is_repaired(
+    tmp_path: Path, content: object, why: str
+) -> None:
+    payment = Service("payment", retry=Retry(attempts_max=2))
+    payment.document(Ledger, "ledger")
+
+    @payment.handler
+    async def reserve(order: OrderPlaced, saga: Saga) -> PaymentReserved:
+        await saga.update(Ledger, "all", Ledger.noted, order.address)
+        return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+    @payment.compensation(reserve)
+    async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
+
+    async with workplace(tmp_path) as place:
+        narrow(place, 400_000)
+        await place.store.insert("ledger", "all", msgspec.json.encode(content))
+        async with at_work(place, payment):
+            await place.publish(an_order())
+            await place.at_rest(payment)
+            await place.publish(OrderCancelled(order_id=SAGA, reason="no"))
+            await place.until(lambda: bool(place.reported(Escalated)) or bool(place.reported(Stuck)))
+            assert not place.reported(Stuck)
+            assert why in place.reported(Escalated)[0].reason
+            full = await place.store.get("ledger", "all")
+            assert full is not None
+            await place.store.replace("ledger", "all", b"{}", cas=full.cas)
+            await place.at_rest(payment)
+        assert [(e.handler, e.outcome) for e in await place.history(payment)][-1] == ("release", "compensated")
+        p = await place.progress(payment)
+        assert p is not None
+        assert (p.closed, p.intents, p.compensating) == (("reserve",), (), ())
         assert not place.reported(Stuck)
 
 

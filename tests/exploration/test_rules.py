@@ -205,7 +205,7 @@ def an_ended_intent_leaves_no_never_marker(patch: pytest.MonkeyPatch) -> None:
         service: ServiceRuntime, position: Position, collection: str, key: str, marker: str, mark: Any
     ) -> Any:
         document = await service.ports.store.get(collection, key)
-        return document_updates._decode_head(document).markers.get(marker, mark)
+        return document_updates._decode_head(collection, key, document).markers.get(marker, mark)
 
     patch.setattr(document_updates, "withdraw", look)
 

@@ -24,11 +24,9 @@ from saga.progress.document import ABORT, Intent, SagaProgress, StepRecord
 from saga.progress.journal import Commit, WriteContext
 
 
-async def prepare_abort(service: ServiceRuntime, state: ProcessingState, action: Abort) -> RunRequest:
-    """Prevent pending document updates of a run, and make the request for the calls that it declared with
-    `on_abort`."""
-    intent = action.intent
-    remains = await _describe_remains(service, state, intent)
+def make_abort_request(service: ServiceRuntime, action: Abort) -> RunRequest:
+    """Make the request for the calls that a run declared with `on_abort`."""
+    intent, remains = action.intent, list[str]()
 
     async def take_back(saga: SagaContext) -> None:
         remains.extend(await _call_abort_actions(service, saga, intent))
@@ -43,6 +41,26 @@ async def prepare_abort(service: ServiceRuntime, state: ProcessingState, action:
         version=intent.handler_version,
     )
     return RunRequest(action=action, handler=handler, run=(ABORT, intent.handler, intent.cause), remains=remains)
+
+
+async def close_documents(service: ServiceRuntime, state: ProcessingState, intent: Intent) -> list[str]:
+    """Prevent pending document updates of a run. Returns descriptions of the calls that nothing undoes, newest first,
+    for an operator to correct.
+
+    Raises `Permanent` if a document cannot be read or marked.
+    """
+    remains = []
+    for call, sure in _find_begun_calls(intent):
+        if call.kind == "step":
+            remains.append(_describe(call, f"ran{call.attribution}" if sure else "may have happened"))
+        elif call.kind == "update" and not _is_declared(service, call):
+            remains.append(_describe(call, "may have been applied, and this version declares no such collection"))
+        elif call.kind == "update" and await _was_applied(service, state, intent, call):
+            remains.append(_describe(call, "was applied"))
+    return remains + [
+        _describe(call, f"ran{call.attribution}" if call.kind == "step" else "was applied")
+        for call in reversed(intent.not_undone)
+    ]
 
 
 def record_abort(
@@ -71,22 +89,6 @@ async def _call_abort_actions(service: ServiceRuntime, context: SagaContext, int
         except service.expected_errors[intent.handler] as why:
             left.append(f"{action.call} was refused: {describe_exception(why)}")
     return left
-
-
-async def _describe_remains(service: ServiceRuntime, state: ProcessingState, intent: Intent) -> list[str]:
-    """Describe the calls of the run that nothing undoes, newest first, for an operator to correct."""
-    remains = []
-    for call, sure in _find_begun_calls(intent):
-        if call.kind == "step":
-            remains.append(_describe(call, f"ran{call.attribution}" if sure else "may have happened"))
-        elif call.kind == "update" and not _is_declared(service, call):
-            remains.append(_describe(call, "may have been applied, and this version declares no such collection"))
-        elif call.kind == "update" and await _was_applied(service, state, intent, call):
-            remains.append(_describe(call, "was applied"))
-    return remains + [
-        _describe(call, f"ran{call.attribution}" if call.kind == "step" else "was applied")
-        for call in reversed(intent.not_undone)
-    ]
 
 
 def _find_begun_calls(intent: Intent) -> list[tuple[StepRecord, bool]]:

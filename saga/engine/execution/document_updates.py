@@ -121,7 +121,7 @@ async def read(service: ServiceRuntime, position: Position, declared: DocumentKi
     document = await retry_while_unavailable(
         service, position, "get", service.ports.store.get, declared.collection, key
     )
-    return _decode_body(declared, key, document, _decode_head(document))
+    return _decode_body(declared, key, document, _decode_head(declared.collection, key, document))
 
 
 async def apply(service: ServiceRuntime, position: Position, update: DocumentUpdate) -> Marker:
@@ -148,7 +148,7 @@ async def apply_together(
     store, pause_s, refused = service.ports.store, PAUSE_S, False
     while True:
         document = await retry_while_unavailable(service, position, "get", store.get, collection, key)
-        head = _decode_head(document)
+        head = _decode_head(collection, key, document)
         body = _decode_body(updates[0].declared, key, document, head)
         made: list[Marker | Exception | Superseded] = []
         new: dict[str, Marker] = {}
@@ -187,7 +187,7 @@ async def apply_together(
                 return made
         except TooLarge as why:
             if len(updates) == 1:
-                return [_cannot_grow(updates[0], why)]
+                return [_cannot_grow(collection, key, why)]
             # One of them may be at fault: the others continue without it.
             return [(await apply_together(service, position, [update]))[0] for update in updates]
         refused = True
@@ -206,37 +206,44 @@ async def withdraw(
     service: ServiceRuntime, position: Position, collection: str, key: str, marker: str, mark: Marker
 ) -> Marker:
     """Mark in the document that an update will never be made, because its intent is about to be closed. If the update
-    was made already, return its marker."""
+    was made already, return its marker.
+
+    Raises `Permanent` if the document cannot be read, or has no room for the marker.
+    """
     store, pause_s = service.ports.store, PAUSE_S
     while True:
         document = await retry_while_unavailable(service, position, "get", store.get, collection, key)
-        head = _decode_head(document)
+        head = _decode_head(collection, key, document)
         if marker in head.markers:
             return head.markers[marker]
         absent = document is None or head.absent
         markers = {**head.markers, marker: mark}
         content = _encode_document(document, None, Head(markers=markers, absent=absent))
-        if await _put(service, position, collection, key, document, content):
-            return mark
+        try:
+            if await _put(service, position, collection, key, document, content):
+                return mark
+        except TooLarge as why:
+            raise _cannot_grow(collection, key, why) from why
         await service.ports.assignment.pause(pause_s * service.ports.clock.chance(), position)
         pause_s = min(pause_s * 2, PAUSE_S_MAX)
 
 
-def _cannot_grow(update: DocumentUpdate, why: TooLarge) -> Permanent:
-    """Make the error of an update that would make its document larger than the store accepts."""
+def _cannot_grow(collection: str, key: str, why: TooLarge) -> Permanent:
+    """Make the error of a write that would make its document larger than the store accepts."""
     return Permanent(
-        f"document {update.key!r} of {update.declared.collection!r} would be too large: {why}; "
-        "let it hold less, or split it into several"
+        f"document {key!r} of {collection!r} would be too large: {why}; let it hold less, or split it into several"
     )
 
 
-def _decode_head(document: Document | None) -> Head:
+def _decode_head(collection: str, key: str, document: Document | None) -> Head:
     if document is None:
         return Head(markers={}, absent=True)
     try:
         return _headed.decode(document.content).head
     except UNREADABLE as why:
-        raise Permanent(f"the document is no JSON object as the toolkit writes it: {why}") from why
+        raise Permanent(
+            f"document {key!r} of {collection!r} is no JSON object as the toolkit writes it: {why}"
+        ) from why
 
 
 def _decode_body(declared: DocumentKind, key: str, document: Document | None, head: Head) -> Any:

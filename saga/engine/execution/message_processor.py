@@ -20,10 +20,10 @@ from msgspec.structs import replace
 from saga.engine import recorded_values
 from saga.engine.errors import Superseded, describe_exception
 from saga.engine.execution import control_log
-from saga.engine.execution.abort import prepare_abort, record_abort
+from saga.engine.execution.abort import close_documents, make_abort_request, record_abort
 from saga.engine.execution.failure_handling import FailureHandler, Write
 from saga.engine.execution.handler_runner import HandlerRunner, RunResult, RunSuperseded
-from saga.engine.execution.runs import RunRequest
+from saga.engine.execution.runs import AttemptFailed, RunRequest
 from saga.engine.execution.step_replay import combine_answers
 from saga.engine.execution.value_codec import STATE, encrypt_answer
 from saga.engine.limits import CallNotAdmitted
@@ -31,7 +31,7 @@ from saga.engine.persistence import outbox
 from saga.engine.persistence.progress_repository import ProgressRepository
 from saga.engine.processing_state import Measurements, ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
-from saga.errors import SchemaUnasked, TooLarge
+from saga.errors import Permanent, SchemaUnasked, TooLarge
 from saga.messages import Message, Position
 from saga.messaging.message_ids import own_identity
 from saga.policies.concurrency import STAYS_S
@@ -284,15 +284,30 @@ class MessageProcessor:
                 return after.drop_carried(request.run)
         if isinstance(outcome, RunSuperseded):
             return outcome.state
+        return await self._react(request, outcome)
+
+    async def _react(self, request: RunRequest, failed: AttemptFailed) -> ProcessingState:
+        """React to a failed attempt, and record what follows from it."""
         try:
-            return await self._write_run(request, await self.failures.react(request, outcome))
+            return await self._write_run(request, await self.failures.react(request, failed))
         except Superseded:
-            earlier = outcome.state.attempts_of(request.run)
-            return outcome.state.carry(request.run, outcome.reusable_answers, earlier).drop_progress()
+            earlier = failed.state.attempts_of(request.run)
+            return failed.state.carry(request.run, failed.reusable_answers, earlier).drop_progress()
 
     async def _abort(self, state: ProcessingState, action: Abort) -> ProcessingState:
-        """Abort a run that never finishes: make the calls that undo its steps, if it declared any."""
-        request = await prepare_abort(self.service, state, action)
+        """Abort a run that never finishes: close its documents, and make the calls that undo its steps, if it declared
+        any.
+
+        A document that cannot be closed is a failed attempt, so it is retried as any compensation is.
+        """
+        request = make_abort_request(self.service, action)
+        begun_s = self.service.ports.clock.monotonic_s()
+        try:
+            request.remains.extend(await close_documents(self.service, state, action.intent))
+        except Permanent as why:
+            context = await self.runner.open(state, request, action.intent)
+            context.begun_s = begun_s
+            return await self._react(request, self.runner.describe_failure(context, why))
         if action.intent.undo_with:
             return await self._run(state, request)
         return await self.repository.commit(state, record_abort, action, request.remains, ())
