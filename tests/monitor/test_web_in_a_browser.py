@@ -133,7 +133,8 @@ async def test_hostile_texts_run_nothing_and_hide_nothing(shop: Path, script: st
         await tab.call("Page.addScriptToEvaluateOnNewDocument", source="window.alert = () => { window.hit = true; };")
         for text in HOSTILE:
             views.text, views.services = text, (text,)
-            for path in ("/overview", "/sagas", "/stuck", "/rates"):
+            pages = ("/overview", "/sagas", "/stuck", "/rates")
+            for path in (*pages, *(f"{page}?{quote(text, safe='')}=1" for page in (*pages, "/dead", "/graph"))):
                 await tab.goto(f"{url}{path}")
                 assert await tab.value("window.hit === undefined && document.querySelector('h1').offsetHeight > 0"), (
                     text

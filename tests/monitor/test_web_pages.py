@@ -87,11 +87,19 @@ async def _asked(browser: Browser, text: str) -> None:
         f"/sagas?text={quote(text)}",
         f"/dead?text={quote(text)}",
         f"/dead/list?text={quote(text)}",
+        *(f"{page}{'&' if '?' in page else '?'}{quote(text, safe='')}=1" for page in PAGES),
     ):
         is_clean(await browser.get(path))
     is_clean(await browser.get(f"/saga?id={quote('x' + text)}", 404))
     is_clean(await browser.get(f"/audit?service={quote('x' + text)}", 404))
     is_clean(await browser.get(f"/dead/letter?letter=a/{quote(text, safe='')}", 404))
+
+
+@pytest.mark.parametrize("name", ["path", "query", "self", "request"])
+async def test_a_page_accepts_an_address_with_a_parameter_of_any_name(folder: Path, name: str) -> None:
+    async with browsing(Settings(), FixedViews("order-")) as browser:
+        for page in PAGES:
+            await browser.get(f"{page}{'&' if '?' in page else '?'}{name}=1")
 
 
 async def test_what_services_have_written_down_is_shown_escaped(folder: Path) -> None:

@@ -168,14 +168,18 @@ def _finalize(value: object) -> object:
     return value
 
 
-def link(path: str, **query: object) -> Markup:
-    """Return a link to one of our pages. It is pure ASCII, whatever characters the values contain.
+def link(path: str, /, **query: object) -> Markup:
+    """Return a link to one of our pages. It is pure ASCII, whatever characters the parameters contain.
+
+    Their names may come from a request, so names are quoted as values are.
 
     >>> link("/saga", id="a&b/ü")
     Markup('/saga?id=a%26b%2F%C3%BC')
+    >>> link("/saga", **{"path": 1, '"><b>': 2})
+    Markup('/saga?path=1&amp;%22%3E%3Cb%3E=2')
     """
     asked = "&amp;".join(
-        f"{name}={_quote(str(value))}" for name, value in query.items() if value not in ("", None, False)
+        f"{_quote(name)}={_quote(str(value))}" for name, value in query.items() if value not in ("", None, False)
     )
     return Markup(path + (f"?{asked}" if asked else ""))
 
