@@ -1,7 +1,7 @@
 #!/bin/sh
 # Creates the passwords for docker-compose.yml, each in a file of its own. Existing ones stay.
 set -eu
-folder="${SAGA_SECRETS:-.saga/secrets}"
+folder="${ORDERS_SECRETS:-.saga/secrets}"
 umask 077
 mkdir -p "$folder"
 for name in couchbase-admin order payment inventory shipping client operator intake intake-connector; do

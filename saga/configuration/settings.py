@@ -39,6 +39,7 @@ OTHERS: Mapping[str, str] = {
     "SAGA_CONTRACTS": "Folder of the contracts; without it the nearest `contracts/` above a module.",
     "SAGA_SCHEMA_BASE": "Beginning of the URI of each schema in published messages, as "
     "`https://example.org/schemas/`; without it `urn:saga:`.",
+    "SAGA_SERVERS": "With `required`, tests that need servers fail where there are none; otherwise they are skipped.",
     FILE: "A TOML file with settings, a line each: `drain_s = 30`.",
 }
 """Environment variables that are read elsewhere and are not settings. A settings file must not contain them."""

@@ -30,7 +30,7 @@ class System:
 
     def up(self) -> None:
         """Bring everything up, and return when every service is ready. Raises `CommandFailed` or `NotReady`."""
-        run("sh", "deploy/secrets.sh", cwd=ROOT, environment={"SAGA_SECRETS": str(self.secrets)})
+        run("sh", "deploy/secrets.sh", cwd=ROOT, environment={"ORDERS_SECRETS": str(self.secrets)})
         self._compose("up", "--detach", "--no-build", within_s=UP_S_MAX)
         self.wait_until_ready()
 
@@ -113,5 +113,5 @@ class System:
             within_s=within_s,
             stdin=stdin,
             cwd=ROOT,
-            environment={"SAGA_SECRETS": str(self.secrets)},
+            environment={"ORDERS_SECRETS": str(self.secrets)},
         )  # fmt: skip

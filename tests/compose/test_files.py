@@ -119,7 +119,7 @@ def test_the_script_for_couchbase_stops_at_a_secret_that_it_does_not_get(tmp_pat
 def test_secrets_are_made_once_and_kept_from_other_people(tmp_path: Path) -> None:
     def make() -> dict[str, str]:
         folder = tmp_path / "secrets"
-        subprocess.run(["sh", str(SECRETS)], env={**os.environ, "SAGA_SECRETS": str(folder)}, check=True, timeout=30)
+        subprocess.run(["sh", str(SECRETS)], env={**os.environ, "ORDERS_SECRETS": str(folder)}, check=True, timeout=30)
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         return {file.name: file.read_text() for file in folder.iterdir()}
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from saga.configuration.settings import OTHERS, Settings, known_settings
-from tests.docs.markdown import ROOT
+from tests.docs.markdown import DOCUMENTS, ROOT
 from tests.docs.settings_page import FLAGS, KINDS, PAGE, default_of, meanings, page
 
 NAMES = list(KINDS)
@@ -52,3 +52,28 @@ def test_what_the_page_says_of_defaults_can_be_given() -> None:
 )
 def test_the_page_is_found_from_others(other: str, link: str) -> None:
     assert link in (ROOT / other).read_text("utf-8")
+
+
+NAMING = sorted(
+    path
+    for path in (
+        *(page for page in DOCUMENTS if page.name != "CHANGELOG.md"),
+        *ROOT.glob("docker-compose*.yml"),
+        ROOT / "Makefile",
+        *(ROOT / "deploy").rglob("*"),
+        *(ROOT / "saga" / "scaffold" / "templates").rglob("*"),
+    )
+    if path.is_file() and path.suffix != ".pyc"
+)
+"""Files that tell users, or the programs that they start, to set variables. The changelog also names variables of the past."""
+NOT_VARIABLES = {"SAGA_ID", "SAGA_PAYMENT_SERVICE_HOST"}
+"""An argument of commands, and the example of what Kubernetes sets, which comes together with a port."""
+
+
+def test_no_variable_that_we_tell_users_to_set_makes_a_command_fail() -> None:
+    names = {
+        name: path for path in NAMING for name in re.findall(r"\bSAGA_[A-Z0-9_]*[A-Z0-9]\b", path.read_text("utf-8"))
+    }
+    others = names.keys() - known_settings().keys() - NOT_VARIABLES
+    assert "SAGA_SERVERS" in others
+    assert Settings.read(dict.fromkeys(others - {"SAGA_CONFIG"}, "x")) == Settings()
