@@ -65,7 +65,9 @@ NAMING = sorted(
     )
     if path.is_file() and path.suffix != ".pyc"
 )
-"""Files that tell users, or the programs that they start, to set variables. The changelog also names variables of the past."""
+"""Files that tell users, or the programs that they start, to set variables.
+The changelog also names variables of the past.
+"""
 NOT_VARIABLES = {"SAGA_ID", "SAGA_PAYMENT_SERVICE_HOST"}
 """An argument of commands, and the example of what Kubernetes sets, which comes together with a port."""
 
