@@ -64,9 +64,9 @@ def _make_flag(percent: float | None, saga: str | None, until: str | None) -> Sw
     click.option(
         "--percent",
         type=click.FloatRange(0, 100),
-        help="Percentage of sagas for which it is on. Default with --for: 100.",
+        help="Percentage of sagas for which it is on; with --for 100, the default there, or 0.",
     ),
-    click.option("--for", "saga", metavar="SAGA", help="Only for this saga; overrides the percentage."),
+    click.option("--for", "saga", metavar="SAGA", help="Only for this saga: on, or off with --percent 0."),
     click.option("--until", metavar="TIME", help="When the flag is unset again: 90s, 2h, 3d, or RFC 3339."),
 )
 @operator_options

@@ -177,6 +177,8 @@ def find_mistakes(switch: Switch) -> list[str]:
             wrong.append(f"a flag is on for 0 to 100 percent of the sagas, not for {switch.percent}")
         if switch.saga is not None and (not switch.saga or len(switch.saga.encode()) > envelope.SAGA_BYTES_MAX):
             wrong.append("the saga of a flag has to be a saga id")
+        if switch.saga is not None and 0 < switch.percent < 100:
+            wrong.append(f"a flag is on or off for one saga: 100 or 0 percent, not {switch.percent:g}")
     else:
         wrong += _find_other_mistakes(switch)
     if switch.until is not None:

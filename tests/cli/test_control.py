@@ -150,6 +150,7 @@ def put(folder: Path, book: controls.ControlLog) -> None:
     [
         (("flag", "payment", "new", *BY), "give --percent, or --for SAGA"),
         (("flag", "payment", "new", "--percent", "101", *BY), "is not in the range"),
+        (("flag", "payment", "new", "--percent", "10", "--for", "order-3", *BY), "on or off for one saga: 100 or 0"),
         (("flag", "payment", "new", "--percent", "1", "--until", "soon", *BY), "--until soon: give a time as"),
         (("flag", "payment", "new", "--percent", "1", "--who", "ada", "--why", " "), "--why is needed for the audit"),
         (("flag", "payment", " ", "--percent", "1", *BY), "a flag's name is a string"),

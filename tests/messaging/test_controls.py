@@ -52,7 +52,7 @@ def book_of(*switches: Switch) -> ControlLog:
 
 
 def test_what_is_encoded_comes_back() -> None:
-    switch = Switch(flag="new", percent=12.5, saga="order-1", until="2027-01-01T00:00:00.000Z")
+    switch = Switch(flag="new", percent=100, saga="order-1", until="2027-01-01T00:00:00.000Z")
     record = control_record(switch)
     assert (record.topic, record.key) == ("payment.commands", b"payment")
     control = parse_control(lies(record))
@@ -70,7 +70,8 @@ def test_what_is_encoded_comes_back() -> None:
         (Switch(flag="x" * 101, percent=1), {}, "a flag's name"),
         (Switch(flag="x", percent=101), {}, "0 to 100 percent"),
         (Switch(flag="x", percent=float("nan")), {}, "0 to 100 percent"),
-        (Switch(flag="x", percent=1, saga=""), {}, "a saga id"),
+        (Switch(flag="x", percent=0, saga=""), {}, "a saga id"),
+        (Switch(flag="x", percent=10, saga="order-1"), {}, "on or off for one saga: 100 or 0 percent, not 10"),
         (Switch(flag="x", percent=1, until="soon"), {}, "RFC 3339"),
         (Switch(flag="x", percent=1), {"who": ""}, "'who'"),
         (Switch(flag="x", percent=1), {"why": "x" * 501}, "'why'"),

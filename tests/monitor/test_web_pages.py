@@ -392,6 +392,11 @@ async def test_what_is_asked_wrongly_is_refused_with_what_to_do(shop: Path, sign
             ("no number", ("service", "payment"), why, ("kind", "limit"), ("rate", "many")),
             ("a whole number", ("service", "payment"), why, ("kind", "limit"), ("at_once", "1.5")),
             ("the form has no control", ("service", "payment"), why, ("kind", "x")),
+            ("give a percentage, or one saga", ("service", "payment"), why, ("kind", "flag"), ("flag", "new")),
+            (
+                "100 or 0 percent, not 10",
+                *(("service", "payment"), why, ("kind", "flag"), ("flag", "new"), ("percent", "10"), ("saga", "order-3")),
+            ),
             ("needs its resource or its handler", ("service", "payment"), why, ("kind", "limit"), ("rate", "1")),
         ):
             answer = await browser.send(form, *fields, status=400)

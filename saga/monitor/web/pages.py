@@ -107,6 +107,8 @@ def parse_switch(form: FormFields, clock: Clock) -> Switch:
     if kind == "flag":
         saga = form.one("saga") or None
         percent = _parse_decimal(form.one("percent"), "percent")
+        if percent is None and saga is None:
+            raise BadInput("give a percentage, or one saga: a flag for all sagas needs 100 percent")
         return Switch(flag=form.one("flag"), percent=100.0 if percent is None else percent, saga=saga, until=until)
     at_once = _parse_decimal(form.one("at_once"), "at once")
     if at_once is not None and at_once != int(at_once):
