@@ -77,7 +77,8 @@ class UnreadableRange(NamedTuple):
 
     begin: int
     end: int
-    """Offset of the next readable record, or of the next record to be appended."""
+    """Offset of the next readable record, or of the next record to be appended; a smaller one if the search took too
+    long."""
     size: int | None
     """Size of the range in bytes; `None` if unknown."""
     reason: str

@@ -9,7 +9,7 @@ from aiokafka import TopicPartition
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
-from saga.broker.kafka.fetching import HEADER, RecordBatches, parse_records
+from saga.broker.kafka.fetching import HEADER, BatchFrame, RecordBatches, find_frame, parse_records
 from saga.messages import Record
 
 PLACE = TopicPartition("orders", 3)
@@ -97,6 +97,20 @@ def test_records_that_are_garbage_under_a_good_checksum_are_reported(seed: int) 
     assert records[:3] == RECORDS[:3]
     assert [record.offset for record in records] == sorted({record.offset for record in records})
     assert len(reports) == 1
+
+
+@pytest.mark.parametrize("after", [None, 6, 9], ids=["the end of the log", "a batch", "a compacted gap"])
+def test_the_end_of_a_damaged_batch_never_lies_in_the_next_one(after: int | None) -> None:
+    """What is skipped up to that end is lost, so no damaged byte may move it too far."""
+    whole, following = batch(3, 3), b"" if after is None else batch(after, 3)
+    assert find_frame(whole + following, 3) == find_frame(whole + following, 5) == BatchFrame(3, 6, len(whole))
+    for at in range(len(whole)):
+        for bit in range(8):
+            spoilt = bytearray(whole)
+            spoilt[at] ^= 1 << bit
+            for offset in (3, 4, 5):
+                frame = find_frame(bytes(spoilt) + following, offset)
+                assert frame is None or offset < frame.end <= (after or 6)
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -1,6 +1,7 @@
 """Odd records that are no damage: they are read, and nothing of them is lost. Damage itself is in the suite for
 brokers."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -9,12 +10,13 @@ import pytest
 from aiokafka import TopicPartition
 
 from saga.broker.kafka.adapter import KafkaSettings
-from saga.broker.kafka.administration import KafkaAdministration
+from saga.broker.kafka.administration import SEARCH_S, KafkaAdministration, Probe
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import KafkaMember
 from saga.broker.port import Subscription
 from saga.messages import Outgoing, Partition, Record, Topic
 from saga.testing.conformance.broker_suite import RecordingListener, event, values
+from saga.testing.trials import TrialClock
 from tests.broker.waiting import CLOCK, until
 from tests.servers.damage import HARMLESS, spoil
 
@@ -120,17 +122,60 @@ async def test_how_far_it_cannot_be_read_is_found_out_from_wherever_it_stands(
     place = Partition(kafka_topic, 0)
     async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
         await broker.ensure_topics([Topic(kafka_topic, 1)])
-        for number in range(4):
-            await broker.publish([event(kafka_topic, "k", f"{number} {n}") for n in range(5)])
+        for number in range(3):
+            await broker.publish([event(kafka_topic, "k", f"{number} {n}") for n in range(3)])
         stored = [record async for record in broker.scan(kafka_topic)]
-        spoil(kafka_data, stored[7], way)
+        spoil(kafka_data, stored[4], way)
         assert await broker.find_unreadable(place, 2) is None
-        found = await broker.find_unreadable(place, 5)
+        found = await broker.find_unreadable(place, 3)
         assert found is not None
-        assert found.begin == 5
-        assert found.end >= 10
+        assert found.begin == 3
+        assert found.end >= 6
         assert await broker.find_unreadable(place, found.end) is None
-        assert f"{kafka_topic}/0 is stalled at offset 5" in found.reason
+        assert f"{kafka_topic}/0 is stalled at offset 3" in found.reason
         if way in ("a value", "gzip that is none"):  # the frame of the batch is whole
-            assert found.end == 10
+            assert found.end == 6
             assert found.size is not None
+
+
+async def test_only_what_cannot_be_read_is_found_if_readable_records_lie_between(
+    kafka_settings: KafkaSettings, kafka_topic: str, kafka_data: Path
+) -> None:
+    async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
+        await broker.ensure_topics([Topic(kafka_topic, 1)])
+        for number, count in enumerate([1, 2, 1, 1, 1, 3, 3, 1]):  # offsets 0, 1-2, 3, 4, 5, 6-8, 9-11, 12
+            await broker.publish([event(kafka_topic, "k", f"{number} {n}") for n in range(count)])
+        stored = [record async for record in broker.scan(kafka_topic)]
+        for offset in (1, 3, 5, 9):
+            spoil(kafka_data, stored[offset], "a value")
+        at, ranges = 0, list[tuple[int, int]]()
+        while at < 13:
+            found = await broker.find_unreadable(Partition(kafka_topic, 0), at)
+            if found is not None:
+                assert found.size is not None
+                ranges.append((found.begin, found.end))
+            at = at + 1 if found is None else found.end
+        assert ranges == [(1, 4), (5, 6), (9, 12)], "4 and 6 to 8 can be read"
+
+
+class PartlyReadable(Probe):
+    """Probe of a partition in which only some offsets can be read. Each attempt takes two seconds."""
+
+    def __init__(self, readable: Collection[int]) -> None:
+        self._clock: TrialClock = TrialClock()
+        self._readable = readable
+
+    async def find_record(self, offset: int) -> int | str:
+        await self._clock.sleep(2)
+        return offset if offset in self._readable else f"stalled at offset {offset}"
+
+    async def _fetch_bytes(self, offset: int) -> bytes:
+        return b""
+
+
+async def test_a_search_that_takes_too_long_ends_with_what_it_has_tried() -> None:
+    assert await PartlyReadable({7, 9}).find_unreadable(7) is None
+    assert await PartlyReadable({7, 9}).find_unreadable(3) == (3, 7, None, "stalled at offset 3")
+    found = await PartlyReadable({1000}).find_unreadable(3)
+    assert found is not None
+    assert found.end == 3 + SEARCH_S // 2

@@ -65,7 +65,7 @@ from saga.broker.kafka.consumers import (
     to_metadata,
 )
 from saga.broker.kafka.errors import translate_error
-from saga.broker.kafka.fetching import PLACE_BYTES, IsolatingFetcher, isolate_partitions
+from saga.broker.kafka.fetching import IsolatingFetcher, find_frame, isolate_partitions
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, Record, StalledPartition, Topic
 from saga.messaging.names import PROBED
@@ -81,7 +81,8 @@ ASK_S = 10.0
 BROKER = 4
 """Protocol code of the resource type broker; see `TOPIC`."""
 SEARCH_S = 180.0
-"""Longest search for the first readable record after an unreadable one, in seconds."""
+"""Longest search for the first readable record after an unreadable one, in seconds. Then the range ends where the
+search has got to."""
 HIDDEN = frozenset({TopicAuthorizationFailedError.errno, ClusterAuthorizationFailedError.errno})
 """Error codes of brokers that do not let this user see settings."""
 NOT_THERE = UnknownTopicOrPartitionError.errno
@@ -227,34 +228,16 @@ class KafkaAdministration(KafkaBroker):
             yield KafkaReader(consumer, positions, log_ids, self._clock)
 
     async def find_unreadable(self, partition: Partition, offset: int) -> UnreadableRange | None:
-        """Return the unreadable range at an offset.
-
-        To find the end of the range, try later offsets with growing steps, then halve the remaining range until the end
-        is found.
-        """
+        """Return the unreadable range at an offset, as found by `Probe.find_unreadable`."""
         try:
-            return await self._clock.within(SEARCH_S, self._find_unreadable(TopicPartition(*partition), offset))
+            return await self._clock.within(SEARCH_S + 2 * TRIAL_S, self._find_unreadable(partition, offset))
         except FAILED as why:
             raise to_broker_error(why, f"reading {partition.topic}/{partition.number} at {offset}", "Read") from why
 
-    async def _find_unreadable(self, place: TopicPartition, offset: int) -> UnreadableRange | None:
+    async def _find_unreadable(self, partition: Partition, offset: int) -> UnreadableRange | None:
         async with self._open_consumer() as consumer:
-            await self._list_partitions(consumer, place.topic)
-            probe = Probe(consumer, place, self._clock)
-            first = await probe.find_record(offset)
-            if isinstance(first, int):
-                return None
-            broken, good, step = offset, offset + 1, 1
-            while not isinstance(found := await probe.find_record(good), int):
-                broken, good, step = good, good + step, 2 * step
-            while broken + 1 < good:
-                middle = (broken + good) // 2
-                nearer = await probe.find_record(middle)
-                if isinstance(nearer, int):
-                    good, found = middle, nearer
-                else:
-                    broken = middle
-            return UnreadableRange(offset, found, await probe.fetch_size(offset), first)
+            await self._list_partitions(consumer, partition.topic)
+            return await Probe(consumer, TopicPartition(*partition), self._clock).find_unreadable(offset)
 
     async def move_positions(self, group: str, positions: Mapping[Partition, int]) -> None:
         """Set positions as the port promises. Kafka itself accepts positions from a client outside the group only if
@@ -452,21 +435,40 @@ class Probe:
                 return int(record.offset)
             if standstills := self._fetching.stalled_partitions():
                 return standstills[0].reason
-            if (position := await self._consumer.position(self._place)) >= end:
-                return int(position)
+            if await self._consumer.position(self._place) >= end:
+                return int(end)
         raise BrokerUnavailable(f"Kafka: nothing of {self._place.topic}/{self._place.partition} comes from {offset} on")
 
-    async def fetch_size(self, offset: int) -> int | None:
-        """Return the size of the batch at this offset according to the batch's header; `None` if the broker does not
-        return the batch."""
+    async def find_unreadable(self, offset: int) -> UnreadableRange | None:
+        """Return the unreadable range at this offset; `None` if there is no record at the offset, or it can be read.
+
+        Go from batch to batch, or from offset to offset where a batch's header is damaged, and stop at the first
+        readable record. Larger steps could pass over readable records between unreadable ones.
+
+        Raises `BrokerUnavailable`.
+        """
+        found = reason = await self.find_record(offset)
+        if isinstance(reason, int):
+            return None
+        end, sizes, deadline_s = offset, dict[int, int | None](), self._clock.monotonic_s() + SEARCH_S
+        while isinstance(found, str) and self._clock.monotonic_s() < deadline_s:
+            frame = find_frame(await self._fetch_bytes(end), end)
+            if frame is None:
+                sizes[end], end = None, end + 1
+            else:
+                sizes[frame.begin], end = frame.size, frame.end
+            found = await self.find_record(end)
+        known = [size for size in sizes.values() if size is not None]
+        size = sum(known) if len(known) == len(sizes) else None
+        return UnreadableRange(offset, found if isinstance(found, int) else end, size, reason)
+
+    async def _fetch_bytes(self, offset: int) -> bytes:
+        """Return the bytes from the batch at this offset on; none if the broker returns none."""
         client, (topic, number) = self._consumer._client, self._place
         request = FetchRequest(GET_MS, 1, FETCH_BYTES, 0, [(topic, [(number, offset, FETCH_BYTES)])])
         response = await client.send(client.cluster.leader_for_partition(self._place), request)
         [(_, [(*_, data)])] = response.topics
-        if not data or len(data) < PLACE_BYTES:
-            return None
-        size = PLACE_BYTES + int.from_bytes(data[8:PLACE_BYTES], signed=True)
-        return size if PLACE_BYTES <= size <= len(data) else None
+        return data or b""
 
 
 # ---------------------------------------------------------------- reading outside of groups

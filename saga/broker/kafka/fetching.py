@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple, Self, TypeAlias, cast
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -427,6 +428,8 @@ PLACE_BYTES = 12
 """Size of the offset and the length at the beginning of a batch, in bytes. The length does not count these two
 fields."""
 OFFSET_BYTES = 8
+MAGIC = 2
+"""Format of batches that the header above describes."""
 CODECS: dict[int, Callable[[bytes], bytes]] = {1: gzip_decode, 2: snappy_decode, 3: lz4_decode, 4: zstd_decode}
 CODEC_MASK, APPEND_TIME = 0x07, 0x08
 
@@ -567,6 +570,38 @@ def iterate_batches(data: bytes) -> Iterator[tuple[int, int, int]]:
             return
         yield at, offset, PLACE_BYTES + length
         at += PLACE_BYTES + length
+
+
+class BatchFrame(NamedTuple):
+    """Offsets and size of a batch, as its header states them."""
+
+    begin: int
+    end: int
+    """Offset after its last record, or a smaller one if fields contradict each other."""
+    size: int
+
+
+def find_frame(data: bytes, offset: int) -> BatchFrame | None:
+    """Return the frame of the batch at the beginning of `data`, which the broker sent for `offset`; `None` if it is
+    damaged.
+
+    No checksum tells which of its fields are damaged. So the end is the nearest one that its header and the next batch
+    state: one damaged field never includes a record of the next batch.
+    """
+    frames = [frame for frame in islice(iterate_batches(data), 2) if frame[2] >= HEADER.size]
+    if not frames or frames[0][0] != 0:
+        return None
+    ends = list[int]()
+    for at, begin, _ in frames:
+        _, _, _, magic, _, _, delta, *_, count = HEADER.unpack_from(data, at)
+        if magic != MAGIC:  # older formats have these fields in other places
+            continue
+        if at:
+            ends.append(begin)
+        elif begin <= offset:
+            ends += [begin + delta + 1, begin + count]
+    end = min((end for end in ends if end > offset), default=None)
+    return None if end is None else BatchFrame(frames[0][1], end, frames[0][2])
 
 
 def parse_records(batch: bytes) -> Iterator[BatchRecord]:
