@@ -334,30 +334,32 @@ def stuck(monitor: str | None, broker: str | None, as_json: bool) -> None:
     \b
     Exit code 0: nothing is stuck, and no service with messages to handle is down.
     Exit code 1: a saga is stuck, or such a service is down.
-    Exit code 2: wrong usage, or neither monitor nor broker can be read, or a shared monitor answered only in part.
+    Exit code 2: wrong usage, or neither monitor nor broker can be read, or a shared monitor answered only in part, or
+                 the broker does not tell whether services run (`down` is null with --json).
     """
     now_ms = SystemClock().now_ms()
     found = _ask_or_read(monitor, broker, lambda asked: asked.stuck(), lambda own: own.stuck(now_ms))
     down = _find_unattended(Settings.from_environment(broker=broker, monitor=monitor))
     if as_json:
-        print_json({**msgspec.to_builtins(found), "down": {each.service: each.lag for each in down}})
+        lags = None if down is None else {each.service: each.lag for each in down}
+        print_json({**msgspec.to_builtins(found), "down": lags})
     else:
         print_lines(*_format_stuck(found))
-        for each in down:
+        for each in down or ():
             print_lines(
                 f"{each.service} has no running process, and {count_noun(each.lag, 'message')} to handle: start it"
             )
     _report_unanswered(found.unanswered)
-    sys.exit(1 if found.sagas or down else 2 if found.unanswered else 0)
+    sys.exit(1 if found.sagas or down else 2 if found.unanswered or down is None else 0)
 
 
-def _find_unattended(settings: Settings) -> list[ServiceOffsets]:
-    """Return services that have unhandled records but no running process. Return none if the broker cannot tell."""
+def _find_unattended(settings: Settings) -> list[ServiceOffsets] | None:
+    """Return services that have unhandled records but no running process; `None` if the broker cannot tell."""
     try:
         return asyncio.run(find_unattended(settings, SystemClock()))
     except SagaError as why:
         print_error(f"whether each service runs is not known: {why}")
-        return []
+        return None
 
 
 @click.command()

@@ -273,9 +273,10 @@ async def delete_group(service: str, settings: Settings, clock: Clock) -> tuple[
 
 
 async def find_unattended(settings: Settings, clock: Clock) -> list[ServiceOffsets]:
-    """Find the services that have unhandled records but no running process. Raises `SagaError`."""
-    if missing_broker_file(settings) is not None:
-        return []
+    """Find the services that have unhandled records but no running process. Raises `SagaError`, also if there is no
+    file of the broker.
+    """
+    _check_broker_exists(settings)
     return [each for each in await read_offsets_of_every_service(settings, clock) if each.lag and not each.members]
 
 

@@ -7,14 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
+from typing import NoReturn
 
 import msgspec
 import pytest
 
 from saga.configuration.settings import Settings
+from saga.errors import BrokerError
 from saga.messages import Topic
 from saga.messaging.transition_events import TransitionEvent
 from saga.monitor.queries import Queries
+from saga.support.clock import Clock
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery, a_worker, handled, the_broker
 from tests.monitor.test_reader import publish
@@ -37,6 +40,16 @@ def history(saga: Call) -> None:
 
 def publish_transitions(*transitions: TransitionEvent) -> None:
     asyncio.run(publish(Settings(), *transitions))
+
+
+def create_broker() -> None:
+    """Create the file of the embedded broker, as the first service does that runs."""
+
+    async def create() -> None:
+        async with the_broker():
+            pass
+
+    asyncio.run(create())
 
 
 @pytest.mark.usefixtures("history")
@@ -101,11 +114,32 @@ def test_stuck_sagas_are_listed_with_what_they_wait_for(saga: Call) -> None:
 
 
 def test_nothing_is_stuck_where_all_has_ended_or_nothing_was_published(saga: Call) -> None:
+    create_broker()
     result = saga("monitor", "stuck")
     assert (result.exit_code, result.stdout) == (0, "nothing is stuck\n")
     assert "no service has published a transition yet" in result.stderr
     publish_transitions(HISTORY[-1])
     assert saga("monitor", "stuck").exit_code == 0
+
+
+@pytest.mark.parametrize("reason", ["no file", "cannot be read: not now"])
+def test_stuck_does_not_exit_with_0_if_it_is_not_known_whether_services_run(
+    saga: Call, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    async def fail(_: Settings, __: Clock) -> NoReturn:
+        raise BrokerError("cannot be read: not now")
+
+    if reason != "no file":
+        create_broker()
+        monkeypatch.setattr("saga.ops.offsets.read_offsets_of_every_service", fail)
+    for transitions, exit_code in ((HISTORY[-1:], 2), (HISTORY, 1)):
+        with answering(answers_of(*transitions)) as address:
+            result = saga("monitor", "stuck", "--monitor", address)
+            as_json = saga("monitor", "stuck", "--monitor", address, "--json")
+        assert (result.exit_code, as_json.exit_code) == (exit_code, exit_code), result.output
+        assert "whether each service runs is not known: " in result.stderr
+        assert reason in result.stderr
+        assert json.loads(as_json.stdout)["down"] is None
 
 
 @pytest.mark.usefixtures("history")

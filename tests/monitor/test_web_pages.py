@@ -363,7 +363,7 @@ async def test_what_is_asked_wrongly_is_refused_with_what_to_do(shop: Path, sign
     async with browsing(Settings(monitor_users="users")) as browser:
         await browser.sign_in("ada", "correct horse")
         letter = ("letter", "payment/x")
-        why = ("why", "to see")
+        why, flag = ("why", "to see"), (("service", "payment"), ("kind", "flag"), ("flag", "new"))
         assert "no dead letter is chosen" in await act(browser, ("wanted", "replay"), why)
         assert "names no dead letter" in await act(browser, ("wanted", "replay"), why, ("letter", "x"))
         assert "the form has no action" in await act(browser, letter, why)
@@ -392,11 +392,8 @@ async def test_what_is_asked_wrongly_is_refused_with_what_to_do(shop: Path, sign
             ("no number", ("service", "payment"), why, ("kind", "limit"), ("rate", "many")),
             ("a whole number", ("service", "payment"), why, ("kind", "limit"), ("at_once", "1.5")),
             ("the form has no control", ("service", "payment"), why, ("kind", "x")),
-            ("give a percentage, or one saga", ("service", "payment"), why, ("kind", "flag"), ("flag", "new")),
-            (
-                "100 or 0 percent, not 10",
-                *(("service", "payment"), why, ("kind", "flag"), ("flag", "new"), ("percent", "10"), ("saga", "order-3")),
-            ),
+            ("give a percentage, or one saga", *flag, why),
+            ("100 or 0 percent, not 10", *flag, why, ("percent", "10"), ("saga", "order-3")),
             ("needs its resource or its handler", ("service", "payment"), why, ("kind", "limit"), ("rate", "1")),
         ):
             answer = await browser.send(form, *fields, status=400)
