@@ -513,10 +513,11 @@ class OutcomeReader(Generic[E]):
                     # No `await` until the positions are stored: index and positions belong together.
                     if polling is not None and polling.done():
                         self._forget_replaced(reading.log_ids())
-                        # Check one record of each partition: hashing all keys would take as long as reading them.
-                        self._check_partitioner({record[:2]: record for record in polling.result()}.values())
                         for record in polling.result():
                             self._remember(record)
+                        # Afterwards, because it makes questions look up their partitions anew, and such questions are
+                        # not answered. One record of each partition: hashing all keys takes as long as reading them.
+                        self._check_partitioner({record[:2]: record for record in polling.result()}.values())
                         self._trouble, polling = "; ".join(each.reason for each in reading.stalled_partitions()), None
                     for partition, position in reading.positions().items():
                         self._strands[partition].next = position

@@ -14,6 +14,7 @@ import pytest
 from saga import Client, Event, SagaError
 from saga.broker.administration import Administration
 from saga.broker.embedded.broker import EmbeddedAdministration, EmbeddedReader
+from saga.broker.port import partition_of
 from saga.clients import client as client_module
 from saga.clients.client import OffsetIndex, OutcomeReader
 from saga.configuration.settings import Settings
@@ -215,6 +216,25 @@ async def test_the_first_outcome_that_was_published_counts(embedded: Shop, clien
     )
     outcome = await client.outcome("o-1", embedded.confirmed, embedded.cancelled, within=SOON)
     assert outcome == embedded.cancelled(order_id="o-1", reason="a")
+
+
+async def test_an_outcome_counts_that_comes_with_the_first_record_of_another_partitioner(
+    embedded: Shop, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stranger = next(f"o-{n}" for n in range(2, 99) if partition_of(f"o-{n}".encode(), 3) == partition_of(b"o-1", 3))
+
+    def expected_partition(key: bytes, count: int) -> int:
+        return (partition_of(key, count) + (key == stranger.encode())) % count
+
+    monkeypatch.setattr(client_module, "partition_of", expected_partition)
+    both = embedded.confirmed, embedded.cancelled
+    await embedded.publish()
+    asked = a_task(client.outcome("o-1", *both, within=LONG))
+    await until(lambda: any(each.caught_up.is_set() for reader in client._outcomes.values() for each in reader._askers))
+    await embedded.publish(embedded.confirmed(order_id="o-1"), embedded.placed(order_id=stranger))
+    assert await asked == embedded.confirmed(order_id="o-1")
+    (reader,) = client._outcomes.values()
+    assert reader._scattered == {embedded.topic}
 
 
 # -------------------------------------------------------------------- who is asked
