@@ -297,9 +297,9 @@ async def _print_answers(
     sent: Sequence[SentCommand], request: CommandRequest, deployment: Deployment, as_json: bool
 ) -> bool:
     """Print the result of each command. Return whether all were carried out and no repeated run has failed again."""
-    is_whole, bad = True, ("dead", "retrying") if request.wanted == "release" else ("dead",)
+    is_whole = True
     async for answer in wait_for_answers(sent, deployment, request.operator.wait_s):
-        is_whole = is_whole and answer.outcome == OUTCOMES[request.wanted] and answer.after not in bad
+        is_whole = answer.is_success(request.wanted) and is_whole
         _print_state(answer.sent.dead_letter, describe_answer(answer), answer.reason, as_json)
     return is_whole
 

@@ -14,7 +14,6 @@ from saga.errors import BadInput, SagaError
 from saga.ops.attention import find_blocking
 from saga.ops.dead_letters import DeadLetter
 from saga.ops.operator_commands import (
-    OUTCOMES,
     REPLAYS_MAX,
     CommandAnswer,
     CommandRequest,
@@ -219,8 +218,8 @@ class BulkCommand:
         return [*letters.values()]
 
     def _count(self, answer: CommandAnswer) -> None:
-        progress, wanted = self.progress, self.request.command.wanted
-        if answer.outcome == OUTCOMES[wanted] and answer.after != "dead":
+        progress = self.progress
+        if answer.is_success(self.request.command.wanted):
             progress.done += 1
             self._failed_in_a_row = 0
             return

@@ -69,7 +69,14 @@ class CommandAnswer:
     """
     reason: str
     after: str = ""
-    """Outcome of the repeated run, once it has ended."""
+    """Outcome of the repeated run, once it has ended; `retrying` if it failed and will be tried again."""
+
+    def is_success(self, wanted: Wanted) -> bool:
+        """Return whether the command was carried out and the repeated run, if there is one, has not failed again.
+
+        A run that failed and waits for its next attempt counts as failed: it shows that the cause is not fixed.
+        """
+        return self.outcome == OUTCOMES[wanted] and self.after not in ("dead", "retrying")
 
 
 async def send_commands(

@@ -159,7 +159,12 @@ async def test_a_stop_ends_the_pause_before_the_next_batch(shop: Shop) -> None:
 
 @pytest.mark.parametrize(
     ("outcome", "after", "field_"),
-    [("replayed", "dead", "failed"), ("ignored", "", "failed"), ("", "", "unanswered")],
+    [
+        ("replayed", "dead", "failed"),
+        ("replayed", "retrying", "failed"),
+        ("ignored", "", "failed"),
+        ("", "", "unanswered"),
+    ],
 )
 async def test_it_stops_by_itself_when_too_many_in_a_row_have_no_success(
     shop: Shop, outcome: str, after: str, field_: str

@@ -26,7 +26,7 @@ from saga.ops.event_fields import EventFields, read_event_fields
 from saga.ops.explanation import SagaExplanation, explain
 from saga.ops.letter_groups import LetterTable
 from saga.ops.letter_payload import read_payload
-from saga.ops.operator_commands import OUTCOMES, REPLAYS_MAX, CommandAnswer, CommandRequest, describe_answer
+from saga.ops.operator_commands import REPLAYS_MAX, CommandAnswer, CommandRequest, describe_answer
 from saga.ops.saga_facts import complete_facts, read_offsets_of_all, read_overview
 from saga.ops.saga_situation import NO_REPORTS, SagaReports
 from saga.ops.sagas import OpenWork, SagaDetails, add_reasons, list_open_work, read_saga
@@ -455,8 +455,8 @@ class OperatorConsole:
 
 def _describe_answer(answer: CommandAnswer, wish: CommandRequest) -> str:
     letter = answer.sent.dead_letter
-    done = answer.outcome == OUTCOMES[wish.wanted] and answer.after != "dead"
-    return f"{letter.service}, {letter.saga}: {describe_answer(answer)}" + ("" if done else f" - {answer.reason}")
+    reason = "" if answer.is_success(wish.wanted) else f" - {answer.reason}"
+    return f"{letter.service}, {letter.saga}: {describe_answer(answer)}{reason}"
 
 
 @asynccontextmanager
