@@ -17,9 +17,10 @@ from msgspec.structs import replace
 
 from saga.declarations.values import Declared
 from saga.errors import DeclarationError, SagaError
-from saga.messages import Event, Outgoing
+from saga.messages import Event, Outgoing, name_of
 from saga.messaging import controls
 from saga.messaging.controls import Switch
+from saga.messaging.envelope import type_of
 from saga.messaging.operator_commands import CommandValue, StepAnswer, Wanted, command_to_record
 from saga.progress.document import SagaProgress
 from saga.progress.failed_attempts import find_parked_runs
@@ -35,6 +36,26 @@ _D = TypeVar("_D", bound="DataclassInstance")
 NOTHING_STARTED = (
     "nothing was started in this world, so a test in it shows nothing: world.start(a_service, use=[a_fake]) comes first"
 )
+
+
+def check_sent(pending: "Sequence[Event | DocumentWrite | Outgoing]") -> None:
+    """Raise `SagaError` if something that the test published, wrote or commanded still waits for the world to run."""
+    if pending:
+        first = pending[0]
+        match first:
+            case Outgoing():
+                name = type_of(first) or first.topic
+            case DocumentWrite():
+                name = f"the document {first.collection}/{first.key}"
+            case _:
+                name = name_of(type(first))
+        more = f" (and {len(pending) - 1} more)" if len(pending) > 1 else ""
+        raise SagaError(
+            f"{name}{more} was published, written or commanded in this world and never sent, so the test shows "
+            "nothing about it: world.run_until_quiet() comes after it"
+        )
+
+
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 NO_DOCUMENTS: "Mapping[str, DataclassInstance]" = MappingProxyType({})
 

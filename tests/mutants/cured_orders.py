@@ -84,6 +84,7 @@ def cured_orders(world: SimulatedWorld) -> Callable[[], None]:
                 world.resolve(deaf, saga, step="reserve", answered=_charge_of(bank, saga))
             elif p is not None and any(k.dead for k in p.compensating):
                 world.replay(deaf, saga) if bank.mended else world.discard(deaf, saga)
+    world.run_until_quiet()
 
     def judge() -> None:
         ends = [world.outcome(saga) for saga in sagas]

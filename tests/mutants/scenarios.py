@@ -267,6 +267,8 @@ def cured_parties(world: SimulatedWorld) -> Callable[[], None]:
             world.replay(hall, saga)
             if chance_of(world, f"twice {saga}") < 0.3:
                 world.replay(hall, saga)
+    else:
+        world.run_until_quiet()
 
     def judge() -> None:
         assert not places.contradictions, places.contradictions

@@ -78,3 +78,20 @@ def test_a_world_in_which_nothing_was_started_fails_whatever_is_done_in_it(world
         world.run_until_quiet()
     with pytest.raises(SagaError, match=pattern):
         world.run_for(timedelta(seconds=1))
+
+
+def test_what_was_published_and_never_sent_fails_the_world(world: World) -> None:
+    world.start(till, use=[Drawer()])
+    world.publish(an_order(1), an_order(2))
+    pattern = (
+        r"^OrderPlaced \(and 1 more\) was published, written or commanded in this world and never sent, .*_quiet\(\)"
+    )
+    with pytest.raises(SagaError, match=pattern):
+        world.verify()
+    world.run_until_quiet()
+    world.verify()
+    world.switch(till, "new_price")
+    with pytest.raises(SagaError, match=r"^control was published, written or commanded in this"):
+        world.verify()
+    world.run_until_quiet()
+    world.verify()

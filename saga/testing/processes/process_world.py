@@ -44,7 +44,7 @@ from saga.testing.processes.worker_processes import (
     module_and_name,
     remote_fakes_of,
 )
-from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, DocumentWrite, World, check_fakes
+from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, DocumentWrite, World, check_fakes, check_sent
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -282,9 +282,10 @@ class ProcessWorld(World):
         when nothing is in progress; it does not wait. `unseen` lists the parts that cannot be checked in this world.
 
         Raises `AssertionError` that names the saga and service of each violation, or the invariants added with `always`
-        that do not hold.
+        that do not hold; `SagaError` if the world has not run since the test published something.
         """
         self._check_started()
+        check_sent([each.written if isinstance(each, ServiceWrite) else each for each in self._pending])
         self._check_returns()
         self._check_always()
         found = find_violations(self._shared.evidence([each.declared for each in self._employed.values()]))

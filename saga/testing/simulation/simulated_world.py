@@ -34,7 +34,7 @@ from saga.testing.simulation.guard import Guard
 from saga.testing.simulation.loop import BEGINNING_MS, CURRENT, NotQuiet, Process, SimulatedLoop
 from saga.testing.simulation.network import Network, Trace
 from saga.testing.simulation.workers import Accident, Workers, collect_evidence
-from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, CheckFailed, DocumentWrite, World, check_fakes
+from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, CheckFailed, DocumentWrite, World, check_fakes, check_sent
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -256,9 +256,11 @@ class SimulatedWorld(World):
         `rerun`: True to also repeat each transition. Transitions are not repeated if a subject's key was erased,
         because a rerun would see other values.
 
-        Raises `CheckFailed` for the first invariant that does not hold.
+        Raises `CheckFailed` for the first invariant that does not hold, and `SagaError` if the world has not run since
+        the test published something.
         """
         self._check_started()
+        check_sent([_content_of(each) for each in self._pending])
         evidence = self.evidence()
         found = find_violations(evidence)
         keys = self.workers.keys
@@ -374,6 +376,16 @@ class SimulatedWorld(World):
         if service.declared.name not in self.declared:
             raise SagaError(f"{service.declared.name!r} was not started in this world")
         return service.declared
+
+
+def _content_of(pending: _PublishedEvent | _ApplicationWrite | Outgoing) -> Event | DocumentWrite | Outgoing:
+    match pending:
+        case _PublishedEvent(event):
+            return event
+        case _ApplicationWrite(_, written):
+            return written
+        case _:
+            return pending
 
 
 def _topics(declared: Declared) -> list[Topic]:

@@ -54,6 +54,29 @@ def test_empty_everywhere(world: World) -> None:
     result.stdout.fnmatch_lines(["*nothing was started in this world, so a test in it shows nothing*"])
 
 
+def test_a_test_that_publishes_after_its_last_run_fails(runs: Runs) -> None:
+    result = runs("""
+def publish(world: World) -> None:
+    world.start(till, use=[Drawer()])
+    world.publish(an_order(1))
+
+def test_plain(world: World) -> None:
+    publish(world)
+
+@simulate(seeds=3)
+def test_many(world: World) -> None:
+    publish(world)
+    world.run_until_quiet()
+    world.publish(an_order(2))
+
+@crash_everywhere
+def test_everywhere(world: World) -> None:
+    publish(world)
+""")
+    result.assert_outcomes(failed=3)
+    result.stdout.fnmatch_lines(["*OrderPlaced was published, written or commanded in this world and never sent*"] * 3)
+
+
 def test_the_world_is_verified_after_a_plain_test(runs: Runs) -> None:
     result = runs("""
 def test_plain(world: World, monkeypatch) -> None:
