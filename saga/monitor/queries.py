@@ -126,10 +126,7 @@ class Queries:
         """Yield the sagas that match, one index slice after another."""
         folds, holds = self.folds, _build_predicate(which, self.folds.intern_table)
         if which.stuck_ms is not None or which.dead:
-            stuck = self._find_stuck(LATEST_MS if which.stuck_ms is None else which.stuck_ms, which.dead)
-            mine = {(known.changed_ms, known.saga): known for _, _, known in stuck}
-            places = sorted((each for each in mine if after is None or each < after), reverse=True)
-            yield IndexSlice([(place[0], mine[place]) for place in places if holds(mine[place])], len(places), (0, ""))
+            yield from self._scan_stuck(which, holds, after)
         elif which.outcome == "none":
             yield from folds.without_outcome.scan(holds, latest_first=False, after=after)
         else:
@@ -137,6 +134,39 @@ class Queries:
                 yield part
                 if which.since_ms is not None and part.end[0] < which.since_ms:
                     return  # the others last changed before that time, so they began before it
+
+    def _scan_stuck(
+        self, which: SagaFilter, holds: Callable[[TrackedSaga], bool], after: tuple[int, str] | None
+    ) -> Iterator[IndexSlice[TrackedSaga]]:
+        """Yield the stuck sagas for which `holds` is true, those that changed last first.
+
+        Up to `LOOK_MAX` of them are taken from their own indexes and sorted. If there are more, all sagas are scanned,
+        bucket by bucket: many of them are stuck then.
+        """
+        now_ms = LATEST_MS if which.stuck_ms is None else which.stuck_ms
+        candidates = {
+            reason: (index, now_ms - self._get_allowed_ms(reason))
+            for reason, index in self.folds.stuck_candidates.items()
+            if reason[0] == "dead" or not which.dead
+        }
+        if sum(index.count_until(until_ms) for index, until_ms in candidates.values()) > LOOK_MAX:
+            yield from self.folds.by_change_time.scan(
+                lambda known: (
+                    any(each in candidates and ms <= candidates[each][1] for each, ms in known.stuck_candidates)
+                    and holds(known)
+                ),
+                latest_first=True,
+                after=after,
+            )
+            return
+        stuck = {known for index, until_ms in candidates.values() for _, known in index.iterate_oldest(until_ms)}
+        found = [
+            (known.changed_ms, known)
+            for known in stuck
+            if holds(known) and (after is None or (known.changed_ms, known.saga) < after)
+        ]
+        found.sort(key=lambda each: (each[0], each[1].saga), reverse=True)
+        yield IndexSlice(found, len(stuck), (0, ""))
 
     def _build_row(self, known: TrackedSaga) -> SagaRow:
         names, ended = self.folds.intern_table.services_and_workers, known.ended
@@ -237,17 +267,6 @@ class Queries:
         """Return the services and kinds of sagas that are known."""
         services, kinds = sorted(self.folds.services), sorted(kind for kind in self.folds.kinds if kind)
         return KnownNames(services=tuple(services[:PAGE_MAX]), kinds=tuple(kinds[:PAGE_MAX]))
-
-    def _find_stuck(self, now_ms: int, only_dead: bool = False) -> Iterable[tuple[int, Reason, TrackedSaga]]:
-        """Find the stuck sagas. For each reason, return a bounded number of those that have been stuck longest."""
-        found: list[tuple[int, Reason, TrackedSaga]] = []
-        for reason, index in self.folds.stuck_candidates.items():
-            if only_dead and reason[0] != "dead":
-                continue
-            measure_ms = self._get_allowed_ms(reason)
-            for since_ms, known in islice(index.iterate_oldest(now_ms - measure_ms), PAGE_MAX + 1):
-                found.append((since_ms, reason, known))
-        return found
 
     def _get_allowed_ms(self, reason: Reason) -> int:
         if reason[0] == "waiting":

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from saga.configuration.settings import Settings
+from saga.monitor import queries
 from saga.monitor.queries import Queries
 from saga.monitor.read_model import ReadModel
 from saga.monitor.saga_index import TimeIndex, TrackedSaga
 from saga.monitor.views import PageRequest, SagaFilter, StuckFilter
-from saga.monitor.web import exports
+from saga.monitor.web import exports, search_pages
 from saga.monitor.web.exports import make_harmless, write_csv, write_json
 from saga.support.clock import iso
 from tests.monitor.asking import browsing
@@ -131,6 +132,32 @@ def test_a_search_from_a_time_on_does_not_look_at_sagas_that_changed_before_it(
     assert not found.next
 
 
+@pytest.mark.parametrize("look_max", [queries.LOOK_MAX, 50])
+def test_all_dead_and_stuck_sagas_are_found_however_many_there_are(
+    monkeypatch: pytest.MonkeyPatch, look_max: int
+) -> None:
+    monkeypatch.setattr(queries, "PAGE_MAX", 5)
+    monkeypatch.setattr(queries, "LOOK_MAX", look_max)
+    answers = fill(300).answers
+
+    def find(**fields: object) -> list[str]:
+        found, after = list[str](), ""
+        while True:
+            page = answers.sagas(SagaFilter(**fields), PageRequest(limit=100, after=after))  # type: ignore[arg-type]
+            found += [row.saga for row in page.rows]
+            if not (after := page.next):
+                return found
+
+    newest_first = [f"saga-{n:03}" for n in reversed(range(300))]
+    assert find(stuck_ms=NOW_MS) == newest_first
+    dead = [name for n, name in zip(reversed(range(300)), newest_first, strict=True) if n % 3 == 0]
+    assert find(dead=True) == dead
+    assert find(dead=True, stuck_ms=NOW_MS, outcome="none") == dead
+    assert find(dead=True, text="297") == ["saga-297"]
+    assert find(stuck_ms=NOW_MS, kind="OrderPlaced", since_ms=BEGIN_MS + 298 * S) == ["saga-299"]
+    assert find(stuck_ms=BEGIN_MS + 6 * S) == ["saga-006", "saga-003", "saga-000"], "the others may still wait"
+
+
 def test_kinds_are_forgotten_with_their_last_saga() -> None:
     monitor = Monitor(ReadModel(sagas_max=2))
     for n in range(4):
@@ -163,6 +190,33 @@ async def test_the_search_and_the_page_of_stuck_sagas_pass_their_filters_on(fold
             paused = await browser.get(path)
             assert "Paused." in paused.text
             assert not any("data-live" in attrs for _, attrs in paused.elements)
+
+
+async def test_all_escalated_sagas_are_listed_page_by_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    show(monkeypatch, *(make_item(n, "E", "goes on", what="escalation") for n in range(129, -1, -1)))
+    monitor = Monitor().take(
+        *(make_transition("s", 0, n * S, saga=f"s-{n}", type_="Odd" if n % 2 else "Even") for n in range(120))
+    )
+    async with browsing(Settings(), monitor.answers) as browser:
+
+        async def find(fields: str) -> list[int]:
+            found, path = list[str](), f"/sagas?state=escalated{fields}"
+            while path:
+                page = await browser.get(path)
+                found += [link.rpartition("-")[2] for link in page.links("/saga?id=")]
+                path = next((link for link in page.links("/sagas?") if "after=" in link and "renew" not in link), "")
+            return sorted(map(int, found))
+
+        assert await find("") == [*range(130)]
+        of_kind = await find("&kind=Odd")
+        assert of_kind == [n for n in range(130) if n % 2 or n >= 120], "of the others the kind is not known"
+        monkeypatch.setattr(search_pages, "ESCALATED_LOOK_MAX", 20)
+        assert await find("&text=s-12") == [12, *range(120, 130)]
+        page = await browser.get("/sagas?state=escalated&text=s-0")
+        assert "No saga matches these filters among the 20 examined ones" in page.text
+        page = await browser.get("/sagas?state=escalated&text=s-129")
+        assert "No transition of these sagas is known here" in page.text
+        assert "No saga matches" not in page.text
 
 
 @pytest.mark.parametrize("form", ["csv", "json"])

@@ -2,17 +2,19 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from saga.monitor.views import PageRequest, SagaFilter, SagaRow, StuckCount, StuckFilter
+from saga.monitor.views import PageRequest, SagaFilter, SagaPage, SagaRow, StuckCount, StuckFilter
 from saga.monitor.web.renewal import read_renewal
-from saga.monitor.web.site import Site, get_site, get_views, link, parse_time
+from saga.monitor.web.site import Site, get_site, get_views, link, parse_number, parse_time
 
 SAGAS_PER_PAGE = 50
+ESCALATED_LOOK_MAX = 1000
+"""Maximum number of escalated sagas that are examined for one page."""
 AGES = {"1m": 60, "10m": 600, "1h": 3600, "1d": 86_400, "7d": 604_800}
 """Ages that can be selected, in seconds."""
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -45,22 +47,19 @@ async def sagas(request: Request) -> Response:
     site, asked = get_site(request), request.query_params
     views, now_ms = get_views(site), site.clock.now_ms()
     chosen = {name: asked.get(name, "") for name in SAGA_FIELDS}
-    troubles: Sequence[str] = ()
-    rows: Sequence[SagaRow]
+    which = parse_filter(chosen, now_ms)
+    found: SagaPage | EscalatedPage
     if chosen["state"] == "escalated":
-        rows, next_, troubles = await _list_escalated(site, parse_filter(chosen, now_ms))
-        looked, known = len(rows), None
+        found = await _list_escalated(site, which, parse_number(asked, "after", 1_000_000))
     else:
-        found = views.sagas(
-            parse_filter(chosen, now_ms), PageRequest(limit=SAGAS_PER_PAGE, after=asked.get("after", ""))
-        )
-        rows, next_, looked, known = found.rows, found.next, found.looked, found.known
+        found = views.sagas(which, PageRequest(limit=SAGAS_PER_PAGE, after=asked.get("after", "")))
     return site.render(
         request,
         "sagas.html.j2",
-        rows=rows,
-        looked=looked,
-        known=known,
+        rows=found.rows,
+        looked=found.looked,
+        known=found.known if isinstance(found, SagaPage) else None,
+        untracked=() if isinstance(found, SagaPage) else found.untracked,
         chosen=chosen,
         ages=AGES,
         states=STATES,
@@ -69,9 +68,9 @@ async def sagas(request: Request) -> Response:
         renewal=read_renewal(request),
         csv=link("/export/sagas.csv", **chosen),
         json=link("/export/sagas.json", **chosen),
-        behind=link("/sagas", **chosen, after=next_) if next_ else None,
+        behind=link("/sagas", **chosen, after=found.next) if found.next else None,
         is_first=not asked.get("after"),
-        troubles=troubles,
+        troubles=() if isinstance(found, SagaPage) else found.troubles,
     )
 
 
@@ -106,29 +105,48 @@ def parse_when(text: str, now_ms: int) -> int | None:
     return parse_time(text.replace(" ", "T") + {10: "T00:00:00Z", 16: ":00Z", 19: "Z"}.get(len(text), ""))
 
 
-async def _list_escalated(site: Site, which: SagaFilter) -> tuple[list[SagaRow], str, Sequence[str]]:
-    """List the sagas with an open escalation."""
-    found = await site.desk.letters()
-    items = found.value.items if found.value is not None else ()
-    ids = dict.fromkeys(
+class EscalatedPage(NamedTuple):
+    """A page of sagas with an open escalation, those with the newest one first."""
+
+    rows: Sequence[SagaRow]
+    untracked: Sequence[str]
+    """Ids of sagas of which the read model has no transition."""
+    next: str
+    """Position at which the next page begins; empty if there is none."""
+    looked: int
+    """Number of sagas that were examined."""
+    troubles: Sequence[str]
+
+
+async def _list_escalated(site: Site, which: SagaFilter, at: int) -> EscalatedPage:
+    """List the sagas with an open escalation that match the filter, from position `at` on."""
+    letters = await site.desk.letters()
+    items = letters.value.items if letters.value is not None else ()
+    ids = [*dict.fromkeys(
         each.letter.saga
         for each in items
-        if each.letter.what == "escalation" and each.letter.saga and each.state not in ("resolved", "over")
-    )
-    now_ms, rows = site.clock.now_ms(), list[SagaRow]()
-    for id_ in ids:
-        timeline = get_views(site).saga(id_, now_ms) if which.text in id_ else None
-        if timeline is not None and _matches_row(timeline.row, which):
-            rows.append(timeline.row)
-        if len(rows) == SAGAS_PER_PAGE:
+        if each.letter.what == "escalation" and each.letter.saga and each.is_open
+    )]  # fmt: skip
+    now_ms, rows, untracked, end = site.clock.now_ms(), list[SagaRow](), list[str](), at
+    for id_ in ids[at : at + ESCALATED_LOOK_MAX]:
+        if len(rows) + len(untracked) == SAGAS_PER_PAGE:
             break
-    troubles = ["what needs a person is being read: look again"] if found.is_coming else found.troubles
-    return rows, "", troubles
+        end += 1
+        if which.text not in id_:
+            continue
+        timeline = get_views(site).saga(id_, now_ms)
+        if timeline is None:
+            untracked.append(id_)
+        elif _matches_row(timeline.row, which):
+            rows.append(timeline.row)
+    troubles = ["what needs a person is being read: look again"] if letters.is_coming else letters.troubles
+    return EscalatedPage(rows, untracked, str(end) if end < len(ids) else "", end - at, troubles)
 
 
 def _matches_row(row: SagaRow, which: SagaFilter) -> bool:
     return (
         which.service in ("", *row.services)
+        and which.kind in ("", row.kind)
         and which.outcome in ("", row.result or "none")
         and (which.since_ms is None or row.began_ms >= which.since_ms)
         and (which.before_ms is None or row.began_ms < which.before_ms)
