@@ -371,7 +371,7 @@ class SagaState(NamedTuple):
     services: tuple[ServiceSnapshot, ...]
     """Snapshots of the services, in the order of `ChoreographyModel.services`."""
     outcomes: frozenset[tuple[str, str]] = frozenset()
-    """The outcomes that were emitted, each with its service."""
+    """The outcomes that were emitted, each with its service; one that comes from outside has an empty service."""
 
 
 class ReactionRun(NamedTuple):
@@ -411,7 +411,13 @@ class Step(NamedTuple):
 
 def begin(choreography: ChoreographyModel, event: str) -> SagaState:
     """Return the state in which the event that starts the saga is published and not yet delivered."""
-    return SagaState(frozenset({(event, 0)}), tuple(ServiceSnapshot() for _ in choreography.services))
+    snapshots = tuple(ServiceSnapshot() for _ in choreography.services)
+    return SagaState(frozenset({(event, 0)}), snapshots, _outcomes_from_outside(choreography, event))
+
+
+def _outcomes_from_outside(choreography: ChoreographyModel, event: str) -> frozenset[tuple[str, str]]:
+    """Return what an external event adds to `SagaState.outcomes`."""
+    return frozenset({(event, "")} if event in choreography.outcomes else ())
 
 
 def list_moves(choreography: ChoreographyModel, state: SagaState) -> list[Move]:
@@ -443,7 +449,9 @@ def list_external_moves(choreography: ChoreographyModel, state: SagaState) -> li
 def take_steps(choreography: ChoreographyModel, state: SagaState, move: Move) -> Iterator[Step]:
     """Make a move. Yield a step for each combination of results of the reactions that run because of it."""
     if move.kind == "start":
-        yield Step(move, (), state._replace(published=state.published | {(move.name, move.number)}))
+        outcomes = state.outcomes | _outcomes_from_outside(choreography, move.name)
+        published = state.published | {(move.name, move.number)}
+        yield Step(move, (), state._replace(published=published, outcomes=outcomes))
         return
     service = choreography.services[move.service]
     for release in choreography.releases.get(move.service, (service,)):

@@ -143,10 +143,12 @@ def prove_undone(choreography: ChoreographyModel) -> str | None:
     """Return the reason why a failed saga leaves no effect that is not undone; `None` if this rule cannot prove it.
 
     The rule requires that each handler with effects either runs only because of an outcome, or has a compensation for
-    every failure outcome that may be emitted. Handlers that are irreversible, and sagas with two outcomes, are covered
-    by other properties.
+    every failure outcome that may be emitted or come from outside. Handlers that are irreversible, and sagas with two
+    outcomes, are covered by other properties.
     """
-    failures = frozenset(name for name in choreography.failures if choreography.emitters[name])
+    failures = frozenset(
+        name for name in choreography.failures if choreography.emitters[name] or name in choreography.external
+    )
     covered = 0
     for reaction in choreography.reactions:
         if reaction.kind == "compensation" or not reaction.has_effects or reaction.irreversible:
@@ -176,9 +178,12 @@ def prove_irreversible_late(choreography: ChoreographyModel) -> str | None:
 def prove_no_endless_wait(choreography: ChoreographyModel) -> str | None:
     """Return the reason why no handler that waits for an outcome waits for ever; `None` if this rule cannot prove it.
 
-    The rule requires that each handler that takes an outcome, or an event that follows from one, otherwise takes only
-    events that come before that outcome in every saga, or that certainly follow it.
+    The rule requires that no two services emit outcomes and none comes from outside: a second outcome may close what
+    the first one implies. It also requires that each handler that takes an outcome, or an event that follows from one,
+    otherwise takes only events that come before that outcome in every saga, or that certainly follow it.
     """
+    if len(choreography.deciders) > 1 or choreography.outcomes & choreography.external:
+        return None
     implied, count = find_implied_events(choreography), 0
     remaining = _without_undone(choreography)
     for outcome in sorted(choreography.outcomes):
@@ -441,6 +446,9 @@ def _find_owners(choreography: ChoreographyModel) -> Iterator[Defect]:
     if len(choreography.deciders) > 1:
         services = " and ".join(choreography.deciders)
         yield Defect("two-deciders", choreography.kind, f"{services} both emit outcomes: let one service decide")
+    elif choreography.deciders and (outside := choreography.outcomes & choreography.external):
+        text = f"{choreography.deciders[0]} emits outcomes, and {' and '.join(sorted(outside))} comes from outside"
+        yield Defect("two-deciders", choreography.kind, f"{text}: let one service decide")
 
 
 def _find_reactions_to_neighbours(choreography: ChoreographyModel) -> Iterator[Defect]:

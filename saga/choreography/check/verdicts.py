@@ -193,7 +193,7 @@ def _prove(choreography: ChoreographyModel) -> dict[str, str | None]:
         "the manifests name one of each",
         None if idle else f"each of {len(seen.completed)} reactions has run in a run of the model",
         "no cycle of handlers with repeats",
-        "one service emits all outcomes",
+        "one service emits all outcomes" if choreography.deciders else "no service emits an outcome",
         "each handler with effects waits for events of the process or for outcomes",
     ]
     return dict(zip(PROPERTIES, proofs, strict=True))

@@ -22,7 +22,11 @@ class Choreo:
         to_outside: Sequence[str] = (),
         changes: Mapping[str, str] | None = None,
     ) -> None:
-        """`changes`: names under which services take changes of documents, with the collection of each."""
+        """`changes`: names under which services take changes of documents, with the collection of each.
+
+        An outcome that comes from outside is in the topic of an outcome that the deciding service emits.
+        """
+        self.decided = next((name for name in (*failure, *success) if name not in external), "outside")
         self.outcomes = {**dict.fromkeys(success, "success"), **dict.fromkeys(failure, "failure")}
         self.starts, self.external, self.to_outside = {*starts}, {*starts, *external}, {*to_outside}
         self.changes = {} if changes is None else changes
@@ -32,7 +36,7 @@ class Choreo:
         return EmittedContract(
             contract=name,
             version=1,
-            topic=f"topic-of-{name}",
+            topic=f"topic-of-{self.decided if name in self.outcomes and name in self.external else name}",
             key=KIND,
             outcome=self.outcomes.get(name),  # type: ignore[arg-type] # success or failure
             starts=name in self.starts,
@@ -165,10 +169,11 @@ class _Random:
         self.random = Random(seed)
         self.names = [f"s{number}" for number in range(services - 1)]
         self.failures = ["Cancelled"] if self.chance(0.7) else ["Cancelled", "Expired"]
+        self.withdrawn = ["Withdrawn"] if seed % 8 == 3 else []
         self.events = [START]
         self.made = Choreo(
-            failure=self.failures,
-            external=["Asked"] if self.chance(0.15) else [],
+            failure=[*self.failures, *self.withdrawn],
+            external=[*(["Asked"] if self.chance(0.15) else []), *self.withdrawn],
             to_outside=[
                 *("Confirmed", *self.failures),
                 *(
@@ -199,7 +204,8 @@ class _Random:
         yield handler("work", takes, self.random.choice(returns), effects=has_effects)
         self.events.append(done)
         if has_effects and self.chance(0.85):
-            on = " / ".join(self.failures if self.chance(0.8) else self.failures[:1])
+            failures = [*self.failures, *self.withdrawn]
+            on = " / ".join(failures if self.chance(0.8) else failures[:1])
             yield compensation("undo", "work", f"{on} + {done}")
         elif has_effects and self.chance(0.5):
             yield handler(
@@ -220,6 +226,8 @@ class _Random:
         yield handler("confirm", " + ".join(needed), "Confirmed" if self.chance(0.95) else "Confirmed | -")
         declined = " / ".join(f"Declined{name}" for name in self.names)
         yield handler("cancel", declined, "Cancelled" if self.chance(0.9) else "Cancelled | -")
+        if self.withdrawn:
+            yield handler("see", "Withdrawn", "-")
         if self.chance(0.75):
             opener = self.random.choice([START, START, START, done[0]])
             unless = done[0] if opener == START and self.chance(0.12) else ""

@@ -77,6 +77,20 @@ DEFECTS: Mapping[str, Callable[[], Defect]] = {
         order_expire=deadline("expire", START, "Expired"),
         shipping_unbook=compensation("unbook", "book", "Cancelled / Expired + Booked"),
     ),
+    "a failure outcome from outside that no compensation takes": defect(
+        "not-undone", "payment.reserve", external=["Withdrawn"], failure=("Cancelled", "Withdrawn"),
+        audit_note=handler("note", "Withdrawn"),
+    ),
+    "an effect without compensation, and a failure outcome from outside": defect(
+        "no-compensation", "payment.reserve", external=["Withdrawn"], failure=("Withdrawn",),
+        payment_release=None, shipping_book=None, shipping_unbook=None, order_cancel=None, order_expire=None,
+        order_confirm=handler("confirm", "Reserved", "Confirmed"), audit_note=handler("note", "Withdrawn / Declined"),
+    ),
+    "a service that decides beside an outcome from outside": defect(
+        "two-deciders", KIND, external=["Withdrawn"], failure=("Cancelled", "Withdrawn"),
+        payment_release=compensation("release", "reserve", "Cancelled / Withdrawn + Reserved"),
+        shipping_unbook=compensation("unbook", "book", "Cancelled / Withdrawn + Booked"),
+    ),
     "an irreversible effect at once": defect(
         "irreversible-early", "shipping.book", shipping_unbook=None,
         shipping_book=handler("book", f"{START} + Reserved", "Booked | Refused", irreversible=True),

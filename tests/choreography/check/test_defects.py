@@ -2,6 +2,7 @@
 
 import pytest
 
+from saga.choreography.check.model import begin, build_choreography
 from saga.choreography.check.reports import format_trace
 from saga.choreography.check.verdicts import ADVICE, NOTED, PROPERTIES, check_manifests
 from saga.choreography.manifest import make_manifest
@@ -11,7 +12,7 @@ from services.inventory import inventory
 from services.order import order
 from services.payment import payment
 from services.shipping import shipping
-from tests.choreography.check.building import START, Choreo, compensation, deadline, handler, usual
+from tests.choreography.check.building import KIND, START, Choreo, compensation, deadline, handler, usual
 from tests.choreography.check.defects import DEFECTS, shop
 
 EVENTS_MAX = 8
@@ -44,6 +45,34 @@ def test_a_planted_defect_is_found_with_a_short_sequence_of_events(name: str) ->
     elif finding.trace is not None:
         assert len(format_trace(verdict.choreography, finding.trace)) <= EVENTS_MAX
         assert replay_trace(planted.manifests, finding.trace), "the real runtime does the same"
+
+
+def test_an_outcome_from_outside_counts_as_an_outcome_of_the_saga() -> None:
+    made = (
+        Choreo(success=("Delivered",), external=("Delivered",), to_outside=("Captured",))
+        .service(
+            "payment",
+            handler("reserve", START, "Reserved", effects=True),
+            compensation("release", "reserve", "Cancelled + Reserved"),
+            handler("capture", "Delivered + Reserved", "Captured", effects=True),
+        )
+        .service("order", handler("see", "Reserved"), deadline("expire", START, "Cancelled"))
+    )
+    (verdict,) = check_manifests(made.manifests)
+    judged = {each.property: each.status for each in verdict.properties}
+    assert judged["success can be reached"] == "proved"
+    (finding,) = (each for each in verdict.findings if each.code == "two-outcomes")
+    assert finding.subject == "Cancelled and Delivered"
+    assert finding.trace is not None
+    assert replay_trace(made.manifests, finding.trace), "the real runtime does the same"
+
+
+def test_a_saga_that_an_outcome_begins_has_ended() -> None:
+    made = Choreo(starts=("Closed",), success=(), failure=("Closed",)).service("audit", handler("note", "Closed"))
+    choreography = build_choreography(KIND, made.manifests)
+    assert begin(choreography, "Closed").outcomes == {("Closed", "")}
+    (verdict,) = check_manifests(made.manifests)
+    assert {each.code for each in verdict.findings} == {"no-success"}
 
 
 def test_every_kind_of_finding_is_planted() -> None:
