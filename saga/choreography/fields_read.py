@@ -10,7 +10,7 @@ import ast
 import builtins
 import inspect
 import linecache
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import PurePath
@@ -72,30 +72,67 @@ def find_calls(function: Callable[..., object], sagas: frozenset[str]) -> CodeCa
     source = find_source(function)
     if source is None:
         return None
-    keys, steps, updates, is_followed = set[str](), set[str](), set[str](), True
-    found, seen = [source], {source.code}
-    while found:
-        source = found.pop()
-        for node in ast.walk(source.node):
+    finding = _SagaCalls()
+    finding.follow(source, sagas)
+    names = tuple(sorted(finding.steps)), tuple(sorted(finding.updates))
+    return CodeCalls(tuple(sorted(finding.keys)), *(names if finding.is_followed else (None, None)))
+
+
+@dataclass(slots=True)
+class _SagaCalls:
+    """Calls of `Saga` methods found so far, by following the `Saga` through a function and its helpers."""
+
+    keys: set[str] = field(default_factory=set)
+    steps: set[str] = field(default_factory=set)
+    updates: set[str] = field(default_factory=set)
+    is_followed: bool = True
+    """False if the `Saga`, or its `step` or `update`, is used in a way that cannot be followed."""
+    seen: set[tuple[CodeType, frozenset[str]]] = field(default_factory=set)
+
+    def follow(self, source: "FunctionSource", sagas: frozenset[str]) -> None:
+        """Add the calls of a function that receives the `Saga` as these parameters."""
+        names = _with_aliases(source.node, sagas)
+        if (source.code, names) in self.seen:
+            return
+        self.seen.add((source.code, names))
+        understood = set[ast.AST]()
+        for node in ast.walk(source.node):  # an expression comes before its parts
             match node:
-                case ast.Call(func=ast.Attribute(attr="idempotency_key"), args=[ast.Constant(value=str(name)), *_]):
-                    keys.add(name)
-                case ast.Call(func=ast.Attribute(attr="step"), args=[call, *_]):
-                    steps.add(ast.unparse(call))
-                case ast.Call(func=ast.Attribute(attr="update"), args=[kind, *_]):
-                    updates.add(ast.unparse(kind))
-                case ast.Call(func=ast.Name(id=name)) if (helper := find_helper(source, name)) is not None:
-                    if helper.code not in seen:
-                        seen.add(helper.code)
-                        found.append(helper)
-                case ast.Call(func=ast.Attribute(value=ast.Name(id=name))) if name in sagas:
-                    pass
-                case ast.Call() if any(_is_name(each, {*sagas}) for each in _arguments(node)):
-                    is_followed = False
+                case ast.Call():
+                    self.add(node)
+                    understood |= self.follow_call(source, node, names)
+                case ast.Attribute(attr=attr, value=value) if attr not in ("step", "update"):
+                    understood.add(value)
+                case ast.Assign(targets=targets, value=value) if all(map(_is_plain, targets)):
+                    understood.add(value)
+                case ast.Name(id=name, ctx=ast.Load()) if name in names and node not in understood:
+                    self.is_followed = False
                 case _:
                     pass
-    names = tuple(sorted(steps)), tuple(sorted(updates))
-    return CodeCalls(tuple(sorted(keys)), *(names if is_followed else (None, None)))
+
+    def add(self, node: ast.Call) -> None:
+        match node:
+            case ast.Call(func=ast.Attribute(attr="idempotency_key"), args=[ast.Constant(value=str(name)), *_]):
+                self.keys.add(name)
+            case ast.Call(func=ast.Attribute(attr="step"), args=[call, *_]):
+                self.steps.add(ast.unparse(call))
+            case ast.Call(func=ast.Attribute(attr="update"), args=[kind, *_]):
+                self.updates.add(ast.unparse(kind))
+            case _:
+                pass
+
+    def follow_call(self, source: "FunctionSource", node: ast.Call, names: frozenset[str]) -> set[ast.AST]:
+        """Follow a call into a function of the same module. Return the parts of the call in which the `Saga` is
+        followed."""
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name) as saga)) if name in names:
+                return {saga, *_arguments(node)}
+            case ast.Call(func=ast.Name(id=name)) if (helper := find_helper(source, name)) is not None:
+                pairs = [(to, arg) for to, arg in _pair_arguments(node, helper) or [] if to is not None]
+                self.follow(helper, frozenset(to for to, arg in pairs if _is_name(arg, names)))
+                return {arg for _, arg in pairs}
+            case _:
+                return set()
 
 
 def find_direct_calls(function: Callable[..., object], resources: Mapping[str, type]) -> tuple[str, ...]:
@@ -225,12 +262,8 @@ class _Walk:
 
     def __init__(self, finding: _FieldUse, source: "FunctionSource", parameter: str) -> None:
         self.finding, self.source = finding, source
-        self.names = {parameter}
+        self.names = _with_aliases(source.node, {parameter})
         self.local = set(_bound_names(source.node))
-        before = 0
-        while before != len(self.names):
-            before = len(self.names)
-            self.names |= set(_aliases(source.node, self.names))
 
     def walk(self, nodes: Iterable[ast.AST]) -> None:
         for node in nodes:
@@ -390,7 +423,16 @@ def _path(type_: Type, chain: _Chain) -> Iterator[str]:
         yield from _path(found.type, chain[1:])
 
 
-def _aliases(node: ast.AST, names: set[str]) -> Iterator[str]:
+def _with_aliases(node: ast.AST, names: Iterable[str]) -> frozenset[str]:
+    """Return these variables and all that are bound to one of them."""
+    found, before = frozenset(names), -1
+    while before != len(found):
+        before = len(found)
+        found |= {*_aliases(node, found)}
+    return found
+
+
+def _aliases(node: ast.AST, names: Set[str]) -> Iterator[str]:
     """Yield the variables to which an assignment or a `match` pattern binds the event."""
     for each in ast.walk(node):
         match each:
@@ -437,7 +479,7 @@ def _bound_names(node: ast.AST) -> Iterator[str]:
                 pass
 
 
-def _is_name(node: ast.AST, names: set[str]) -> bool:
+def _is_name(node: ast.AST, names: Set[str]) -> bool:
     return isinstance(node, ast.Name) and node.id in names
 
 

@@ -209,6 +209,50 @@ async def takes_a_step(saga: object, bank: object) -> None:
     await saga.step(bank.take, saga)
 
 
+async def uses_it_under_other_names(saga: object, bank: object) -> None:
+    context = saga
+    await takes_a_step_in(bank, context=context)
+    saga.state = (saga.state, saga.elapsed, saga.version)
+
+
+async def takes_a_step_in(bank: object, context: object) -> None:
+    await context.step(bank.take)
+
+
+async def hands_it_on_under_another_name(saga: object, bank: object) -> None:
+    context = saga
+    await noted_elsewhere(context, bank)
+
+
+async def lets_a_helper_hand_it_on(saga: object, bank: object) -> None:
+    await hands_on(saga, bank)
+
+
+async def hands_on(context: object, bank: object) -> None:
+    await noted_elsewhere(context, bank)
+
+
+async def hands_it_on_among_others(saga: object, bank: object) -> None:
+    await takes_a_step(*[saga, bank])
+
+
+async def hands_a_method_on(saga: object, bank: object) -> None:
+    await calls(saga.step, bank.take)
+
+
+async def gives_a_method_a_name(saga: object, bank: object) -> None:
+    change = saga.update
+    await change(Stock, "tea", Stock.set_aside, 2)
+
+
+async def calls(function: object, *given: object) -> None:
+    await function(*given)
+
+
+async def puts_it_into_an_object(saga: object, bank: object) -> None:
+    bank.saga = saga
+
+
 def also_asks(saga: object, once_more: bool = True) -> object:
     return saga.idempotency_key("elsewhere in the module") if once_more else also_asks(saga)
 

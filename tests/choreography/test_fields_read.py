@@ -87,7 +87,8 @@ def test_fields_are_found_in_the_source(readers: ModuleType, name: str) -> None:
 
 def test_each_function_of_the_module_has_expected_fields(readers: ModuleType) -> None:
     handlers = {name for name, value in vars(readers).items() if inspect.iscoroutinefunction(value)}
-    assert handlers - {"asks_for_keys", "later_noted", "takes_a_step", "uses_the_saga"} == set(ORDER) - {
+    of_sagas = {name for name in handlers if {"saga", "context"} & {*inspect.signature(vars(readers)[name]).parameters}}
+    assert handlers - of_sagas - {"later_noted", "calls"} == set(ORDER) - {
         "wrapped",
         "wrapped_without_saying",
     }
@@ -198,3 +199,25 @@ def test_keys_of_functions_that_are_called_count(readers: ModuleType) -> None:
 def test_steps_and_updates_are_found_in_functions_that_are_called(readers: ModuleType) -> None:
     found = find_calls(readers.uses_the_saga, frozenset({"saga"}))
     assert found == CodeCalls(keys=(), steps=("bank.take",), updates=("Stock",))
+
+
+def test_the_saga_is_followed_under_other_names(readers: ModuleType) -> None:
+    found = find_calls(readers.uses_it_under_other_names, frozenset({"saga"}))
+    assert found == CodeCalls(keys=(), steps=("bank.take",), updates=())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hands_it_on_under_another_name",
+        "lets_a_helper_hand_it_on",
+        "hands_it_on_among_others",
+        "hands_a_method_on",
+        "gives_a_method_a_name",
+        "puts_it_into_an_object",
+    ],
+)
+def test_a_saga_that_gets_where_nothing_follows_it_may_do_anything(readers: ModuleType, name: str) -> None:
+    found = find_calls(getattr(readers, name), frozenset({"saga"}))
+    assert found is not None
+    assert (found.steps, found.updates) == (None, None)
