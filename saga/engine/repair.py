@@ -94,7 +94,7 @@ async def republish_saga(
             return stages.outcomes
         whole = replace(state.loaded_progress, self_consumed_types=service.roles.self_consumed_types)
         try:
-            await processor.repository.checkpoint(state, Commit(whole))
+            await processor.repository.write_progress(state, Commit(whole))
         except Superseded:
             continue
         return stages.outcomes
@@ -219,7 +219,7 @@ class _Rebuilding:
         """
         now = Now(self._decision_time_ms(state.progress), self.service.retention_s)
         action = choose_next_action(
-            self.processor.read_progress(state, now.ms), self.service.roles, state, now, state.is_current
+            self.processor.prepare_progress(state, now.ms), self.service.roles, state, now, state.is_current
         )
         repository = self.processor.repository
         match action:

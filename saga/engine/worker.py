@@ -122,10 +122,10 @@ class Worker:
 
     def reach(self) -> Mapping[Partition, PartitionReach] | None:
         lag = self.lag()
-        ours = {p: prefix for p, prefix in self.assignment.trackers.items() if p.topic not in self.service.wakes}
+        ours = {p: tracker for p, tracker in self.assignment.trackers.items() if p.topic not in self.service.wakes}
         if lag is None or not lag.keys() >= ours.keys():
             return None
-        return {p: PartitionReach(prefix.done, prefix.end + lag[p]) for p, prefix in ours.items()}
+        return {p: PartitionReach(tracker.done, tracker.end + lag[p]) for p, tracker in ours.items()}
 
     def away(self) -> Mapping[str, float]:
         return self.service.ports.outage_watch.away()

@@ -24,7 +24,7 @@ from saga.progress.journal import Commit, TransitionDetails, WriteContext, find_
 
 
 def delay_compensation(
-    p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message, *, known: bool
+    p: SagaProgress, context: WriteContext, role: HandlerRole, outcome: Message, *, known: bool
 ) -> Commit:
     """Record that a compensation waits, and keep its failure outcome.
 
@@ -35,7 +35,11 @@ def delay_compensation(
     began = f"{role.name} has begun and is brought to its end first"
     reason = began if known else "no message with the start of this saga has come yet"
     return journal.append_transition(
-        _keep_outcome(p, role, outcome), hand, "waiting", _name(role), TransitionDetails(message=outcome, reason=reason)
+        _keep_outcome(p, role, outcome),
+        context,
+        "waiting",
+        _name(role),
+        TransitionDetails(message=outcome, reason=reason),
     )
 
 
@@ -50,7 +54,7 @@ def _keep_outcome(p: SagaProgress, role: HandlerRole, outcome: Message) -> SagaP
 
 
 def complete_compensation(
-    p: SagaProgress, hand: WriteContext, role: HandlerRole, result: CompensableResult, ended: TransitionDetails
+    p: SagaProgress, context: WriteContext, role: HandlerRole, result: CompensableResult, ended: TransitionDetails
 ) -> Commit:
     """Record that one result is undone. After the last result the handler is closed, unless it still has an open run,
     or a suspended run to undo."""
@@ -63,7 +67,7 @@ def complete_compensation(
         o for o in p.self_consumed if o.event.id != cause and not (last and o.event.id in result.self_consumed_ids)
     )
     if p.queue and own != p.self_consumed:
-        p, ended = _drop_withdrawn_runs(p, hand, {o.event.id for o in p.self_consumed if o not in own}, ended)
+        p, ended = _drop_withdrawn_runs(p, context, {o.event.id for o in p.self_consumed if o not in own}, ended)
     p = replace(
         p,
         results=rest,
@@ -82,17 +86,17 @@ def complete_compensation(
         or any(i.handler == role.name for i in p.intents)
         or (p.suspended_runs and suspended_runs.has_uncovered_calls(p, role.name))
     ):
-        p, letters = _close_handler(p, hand, role, outcome)
+        p, letters = _close_handler(p, context, role, outcome)
         ended = replace(ended, letters=(*ended.letters, *letters))
     else:
         p = _keep_outcome(p, role, outcome)
     return journal.append_transition(
-        journal.apply_emitted_events(p, hand.roles, ended.events), hand, "compensated", _name(role), ended
+        journal.apply_emitted_events(p, context.roles, ended.events), context, "compensated", _name(role), ended
     )
 
 
 def _drop_withdrawn_runs(
-    p: SagaProgress, hand: WriteContext, withdrawn: set[str], ended: TransitionDetails
+    p: SagaProgress, context: WriteContext, withdrawn: set[str], ended: TransitionDetails
 ) -> tuple[SagaProgress, TransitionDetails]:
     """Remove failed runs whose event has just been withdrawn, and end their dead letters. A run with an open intent
     stays."""
@@ -100,14 +104,14 @@ def _drop_withdrawn_runs(
         k
         for k in p.queue
         if k.message.id in withdrawn
-        and not hand.roles.handlers[k.handler].is_deadline
+        and not context.roles.handlers[k.handler].is_deadline
         and find_intent(p, k.handler, k.message) is None
         and suspended_runs.find_suspended_run(p, k.handler, k.message.id) is None
     ]
     if not gone:
         return p, ended
     for k in gone:
-        inbox = journal.add_to_inbox(p, hand, k.handler, [k.message.id])
+        inbox = journal.add_to_inbox(p, context, k.handler, [k.message.id])
         p = replace(p, inbox=inbox, queue=journal.remove_messages(p.queue, k.handler, [k.message.id]))
     reason = f"withdrawn, and never handled by {', '.join(k.handler for k in gone)}, which had failed on it"
     letters = [
@@ -138,12 +142,12 @@ def _has_more_results(p: SagaProgress, role: HandlerRole) -> bool:
     return any(page.kind == "results" and page.handlers == (role.name,) for page in p.segments)
 
 
-def close_without_results(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> Commit:
+def close_without_results(p: SagaProgress, context: WriteContext, role: HandlerRole, outcome: Message) -> Commit:
     """Record that there is nothing to undo, and close the handler: it will never run in this saga."""
-    p, letters = _close_handler(p, hand, role, outcome)
+    p, letters = _close_handler(p, context, role, outcome)
     reason = f"nothing of {role.name} to undo; it is closed"
     return journal.append_transition(
-        p, hand, "compensated", _name(role), TransitionDetails(message=outcome, reason=reason, letters=letters)
+        p, context, "compensated", _name(role), TransitionDetails(message=outcome, reason=reason, letters=letters)
     )
 
 
@@ -189,7 +193,7 @@ def make_abort_intent(p: SagaProgress, role: HandlerRole, run: str | None = None
 
 def complete_abort(  # the run, the outcome that ends it, and what became of the run's effects
     p: SagaProgress,
-    hand: WriteContext,
+    context: WriteContext,
     role: HandlerRole,
     outcome: Message,
     *,
@@ -203,7 +207,7 @@ def complete_abort(  # the run, the outcome that ends it, and what became of the
     intent = next(i for i in p.intents if i.handler == role.name and i.kind == ABORT)
     p = replace(p, intents=tuple(i for i in p.intents if i is not intent))
     is_dead = any(k.dead and k.handler == role.name for k in p.queue)
-    p, letters = _close_handler(p, hand, role, outcome)
+    p, letters = _close_handler(p, context, role, outcome)
     reason = f"{role.name} can never finish: {'it is a dead letter' if is_dead else 'it never continues'}"
     if calls:
         reason += "; the calls given to on_abort were made instead"
@@ -221,7 +225,7 @@ def complete_abort(  # the run, the outcome that ends it, and what became of the
         letters = (escalation, *letters)
     return journal.append_transition(
         p,
-        hand,
+        context,
         "compensated",
         _name(role),
         TransitionDetails(message=outcome, reason=reason, calls=calls, letters=letters),
@@ -229,7 +233,7 @@ def complete_abort(  # the run, the outcome that ends it, and what became of the
 
 
 def _close_handler(
-    p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message
+    p: SagaProgress, context: WriteContext, role: HandlerRole, outcome: Message
 ) -> tuple[SagaProgress, tuple[DeadLetterRecord, ...]]:
     """Close the handler for this saga: drop the messages that are stored for it, and record the end of their dead
     letters.
@@ -238,7 +242,7 @@ def _close_handler(
     """
     reason = f"{outcome.type} has closed {role.name}: the message will never be handled"
     letters = tuple([_make_dropped_record(k, reason) for k in p.queue if k.handler == role.name and k.dead])
-    inbox = journal.close_inbox(p, hand, role, outcome)
+    inbox = journal.close_inbox(p, context, role, outcome)
     later = tuple(c for c in p.suspended_runs if c.handler != role.name)
     p = replace(
         p,
@@ -248,22 +252,22 @@ def _close_handler(
         queue=tuple(k for k in p.queue if k.handler != role.name),
         waiting=tuple(k for k in p.waiting if k.handler != role.name),
         compensating=journal.remove_messages(p.compensating, role.name, [outcome.id]),
-        segments=_close_segments(p, hand, role) if p.segments else (),
+        segments=_close_segments(p, context, role) if p.segments else (),
         closed=p.closed if role.name in p.closed else (*p.closed, role.name),
         failed=p.failed if outcome.type in p.failed else (*p.failed, outcome.type),
     )
     return p, letters
 
 
-def _close_segments(p: SagaProgress, hand: WriteContext, role: HandlerRole) -> tuple[OverflowSegment, ...]:
+def _close_segments(p: SagaProgress, context: WriteContext, role: HandlerRole) -> tuple[OverflowSegment, ...]:
     """Turn segments of messages that are pending for the handler into inbox segments.
 
     Segments of the queue stay, because they may contain messages of other handlers. Queued messages of this handler are
     ignored when they become next.
     """
-    now_s = hand.entered_s
+    now_s = context.entered_s
     return tuple(
-        page.closed(now_s, now_s + hand.retention_s)
+        page.closed(now_s, now_s + context.retention_s)
         if page.kind == "waiting" and page.handlers == (role.name,)
         else page
         for page in p.segments

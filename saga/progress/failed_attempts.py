@@ -199,7 +199,7 @@ def _records_wait(entry: Transition, name: str) -> bool:
 
 
 def give_up(
-    p: SagaProgress, hand: WriteContext, action: HandlerAction, failure: RunFailure, intent: Intent | None
+    p: SagaProgress, context: WriteContext, action: HandlerAction, failure: RunFailure, intent: Intent | None
 ) -> Commit:
     """Give up a run: its message becomes a dead letter that blocks the saga.
 
@@ -229,13 +229,13 @@ def give_up(
     )
     p = _quarantine(p, action, pending)
     return journal.append_transition(
-        p, hand, "dead", action.name, _describe_attempt(message, failure, intent, (letter,))
+        p, context, "dead", action.name, _make_details(message, failure, intent, (letter,))
     )
 
 
 def park(
     p: SagaProgress,
-    hand: WriteContext,
+    context: WriteContext,
     action: HandlerAction,
     failure: RunFailure,
     intent: Intent | None,
@@ -255,7 +255,7 @@ def park(
         under=failure.under,
         undecodable=failure.undecodable,
         due_ms=due_ms,
-        delay_ms=max(0, due_ms - hand.now_ms),
+        delay_ms=max(0, due_ms - context.now_ms),
         put_off=failure.put_off,
     )
     c = (
@@ -278,8 +278,8 @@ def park(
         )
     else:
         p = replace(p, compensating=(*p.compensating, pending))
-    ended = _describe_attempt(message, failure, None, ())  # the answers that it received stay in its intent
-    return journal.append_transition(p, hand, "retrying", action.name, ended)
+    ended = _make_details(message, failure, None, ())  # the answers that it received stay in its intent
+    return journal.append_transition(p, context, "retrying", action.name, ended)
 
 
 def _waits_in_place(p: SagaProgress, action: HandlerAction, pending: PendingMessage, c: SuspendedRun) -> bool:
@@ -294,7 +294,7 @@ def _waits_in_place(p: SagaProgress, action: HandlerAction, pending: PendingMess
     )
 
 
-def _describe_attempt(
+def _make_details(
     message: Message, failure: RunFailure, intent: Intent | None, letters: tuple[DeadLetterRecord, ...]
 ) -> TransitionDetails:
     """Make the transition details of a failed attempt, with the answers that it received."""
@@ -332,7 +332,7 @@ def _find_order_number(p: SagaProgress, action: HandlerAction) -> int:
 
 
 def give_up_without_content(
-    p: SagaProgress, hand: WriteContext, action: HandlerAction, *, letter: str, reason: str
+    p: SagaProgress, context: WriteContext, action: HandlerAction, *, letter: str, reason: str
 ) -> Commit:
     """Record a dead letter whose message is too large for the progress: the saga is blocked, and only the dead letter's
     own record has the message's bytes."""
@@ -345,7 +345,7 @@ def give_up_without_content(
         ),
     )
     return journal.append_transition(
-        p, hand, "dead", action.name, TransitionDetails(message=action.message, reason=reason)
+        p, context, "dead", action.name, TransitionDetails(message=action.message, reason=reason)
     )
 
 

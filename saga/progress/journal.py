@@ -70,19 +70,13 @@ class WriteContext(Struct, frozen=True, kw_only=True, gc=False):
         return (self.now_ms if self.message.time <= self.time else from_iso(self.message.time)) // 1000
 
     @property
-    def surely_s(self) -> int:
-        """Return the latest time, in seconds since 1970, that has passed even if this worker's clock is ahead: see the
-        function `surely_s`."""
-        return surely_s(self.message, self.now_ms)
-
-    @property
     def forgotten_s(self) -> int:
-        """Return the time before which inbox entries may be dropped, in seconds since 1970: `surely_s` minus the
+        """Return the time before which inbox entries may be dropped, in seconds since 1970: `certain_now_s` minus the
         retention."""
-        return self.surely_s - self.retention_s
+        return certain_now_s(self.message, self.now_ms) - self.retention_s
 
 
-def surely_s(message: Message, now_ms: int) -> int:
+def certain_now_s(message: Message, now_ms: int) -> int:
     """Return the latest time, in seconds since 1970, that has passed even if this worker's clock is ahead: now or, if
     it is earlier, the message's own time.
 
@@ -127,7 +121,7 @@ def new_progress(service: str, saga: str, version: int) -> SagaProgress:
     return SagaProgress(service=service, saga=saga)
 
 
-def open_intent(p: SagaProgress, hand: WriteContext, intent: Intent) -> Commit:
+def open_intent(p: SagaProgress, context: WriteContext, intent: Intent) -> Commit:
     """Record an intent: a new one, or one with its next call. This adds no transition."""
     others = tuple(
         i for i in p.intents if not is_intent_of(i, intent.handler, intent.cause, undo=intent.kind == "undo")
@@ -137,9 +131,9 @@ def open_intent(p: SagaProgress, hand: WriteContext, intent: Intent) -> Commit:
             p,
             intents=(*others, intent),
             published=p.n,
-            started=p.started or hand.message.started,
-            principal=determine_principal(p, hand.message),
-            self_consumed_types=hand.self_consumed_types,
+            started=p.started or context.message.started,
+            principal=determine_principal(p, context.message),
+            self_consumed_types=context.self_consumed_types,
         )
     )
 
@@ -164,27 +158,29 @@ def is_intent_of(intent: Intent, handler: str, cause: str, *, undo: bool) -> boo
 
 
 def append_transition(
-    p: SagaProgress, hand: WriteContext, outcome: Outcome, handler: str, ended: TransitionDetails
+    p: SagaProgress, context: WriteContext, outcome: Outcome, handler: str, ended: TransitionDetails
 ) -> Commit:
     """Return the progress with one more transition. This is the last change before the write."""
     if len(p.inbox) > INBOX_MAX:
-        p = replace(p, inbox=_trim_inbox(p, hand))
-    if p.segments and any(page.is_forgotten(hand.surely_s) for page in p.segments):
-        pages = tuple(page for page in p.segments if not page.is_forgotten(hand.surely_s))
+        p = replace(p, inbox=_trim_inbox(p, context))
+    if p.segments and any(page.is_forgotten(certain_now_s(context.message, context.now_ms)) for page in p.segments):
+        pages = tuple(
+            page for page in p.segments if not page.is_forgotten(certain_now_s(context.message, context.now_ms))
+        )
         p = replace(p, segments=pages, format=compute_format(pages, p.deadlines, p.suspended_runs, p.version))
-    started, principal = p.started or hand.message.started, determine_principal(p, hand.message)
-    message, before, position, wake = ended.message, hand.before, hand.position, None
-    if hand.roles.deadlines:
-        p = timers.touch_deadlines(p, hand.roles, hand.message, ended.events, hand.now_ms)
+    started, principal = p.started or context.message.started, determine_principal(p, context.message)
+    message, before, position, wake = ended.message, context.before, context.position, None
+    if context.roles.deadlines:
+        p = timers.touch_deadlines(p, context.roles, context.message, ended.events, context.now_ms)
     # In most sagas nothing waits for a time, and checking that is cheap.
     if p.deadlines or p.queue or p.compensating or p.suspended_runs or p.timer is not None:
-        if not timers.is_clock_behind(hand.message, hand.now_ms):
-            p = timers.limit_delays(p, hand.roles, hand.now_ms)
-        p, wake = timers.set_timer(p, before, hand.now_ms)
+        if not timers.is_clock_behind(context.message, context.now_ms):
+            p = timers.limit_delays(p, context.roles, context.now_ms)
+        p, wake = timers.set_timer(p, before, context.now_ms)
     entry = Transition(
         n=p.n,
         previous=p.hash or integrity.get_initial_hash(p.service, p.saga),
-        time=hand.time,
+        time=context.time,
         outcome=outcome,
         handler=handler,
         message=message.id,
@@ -215,28 +211,28 @@ def append_transition(
             principal=principal,
             n=p.n + 1,
             published=p.n,
-            transitions_published=hand.transitions_published,
+            transitions_published=context.transitions_published,
             hash=sha256(raw).hexdigest(),
             transitions=(*p.transitions, Raw(raw)),
-            self_consumed_types=hand.self_consumed_types,
+            self_consumed_types=context.self_consumed_types,
         ),
         entry,
     )
 
 
-def _trim_inbox(p: SagaProgress, hand: WriteContext) -> dict[str, int]:
+def _trim_inbox(p: SagaProgress, context: WriteContext) -> dict[str, int]:
     """Return the inbox without entries older than the retention.
 
     Entries of messages that are still stored for another handler stay; otherwise those messages would later be taken
     for new ones.
     """
-    oldest = hand.forgotten_s
+    oldest = context.forgotten_s
     if all(at >= oldest for at in p.inbox.values()):
         return p.inbox
     needed = {
         ids.inbox_entry(message.id, name)
         for message in iterate_messages(p)
-        for name in hand.roles.names.get(message.type, ())
+        for name in context.roles.names.get(message.type, ())
     }
     return {key: at for key, at in p.inbox.items() if at >= oldest or key in needed}
 
@@ -249,9 +245,9 @@ def iterate_messages(p: SagaProgress) -> Iterator[Message]:
     yield from (part for c in p.suspended_runs for part in c.parts)
 
 
-def add_to_inbox(p: SagaProgress, hand: WriteContext, handler: str, messages: Iterable[str]) -> dict[str, int]:
+def add_to_inbox(p: SagaProgress, context: WriteContext, handler: str, messages: Iterable[str]) -> dict[str, int]:
     """Return the inbox with entries of these messages for the handler."""
-    inbox, at = dict(p.inbox), hand.entered_s
+    inbox, at = dict(p.inbox), context.entered_s
     for message in messages:
         inbox[ids.inbox_entry(message, handler)] = at
     return inbox
@@ -267,14 +263,14 @@ def remove_messages(
     return tuple(k for k in pending if not (k.handler == handler and k.message.id in gone))
 
 
-def ignore_message(p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str) -> Commit:
+def ignore_message(p: SagaProgress, context: WriteContext, role: HandlerRole, message: Message, reason: str) -> Commit:
     """Record that the message is ignored, with the reason."""
-    p = _finish_messages(p, hand, role, [message.id])
-    return append_transition(p, hand, "ignored", role.name, TransitionDetails(message=message, reason=reason))
+    p = _finish_messages(p, context, role, [message.id])
+    return append_transition(p, context, "ignored", role.name, TransitionDetails(message=message, reason=reason))
 
 
 def reject_message(
-    p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str, remedy: str
+    p: SagaProgress, context: WriteContext, role: HandlerRole, message: Message, reason: str, remedy: str
 ) -> Commit:
     """Record a dead letter that does not block the saga, because its message need not be handled."""
     letter = DeadLetterRecord(
@@ -286,13 +282,13 @@ def reject_message(
         message=message,
         blame="data",
     )
-    p = _finish_messages(p, hand, role, [message.id])
+    p = _finish_messages(p, context, role, [message.id])
     return append_transition(
-        p, hand, "dead", role.name, TransitionDetails(message=message, reason=reason, letters=(letter,))
+        p, context, "dead", role.name, TransitionDetails(message=message, reason=reason, letters=(letter,))
     )
 
 
-def keep_pending(p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str) -> Commit:
+def keep_pending(p: SagaProgress, context: WriteContext, role: HandlerRole, message: Message, reason: str) -> Commit:
     """Record that the message is pending until the other events have arrived."""
     before = find_order_number(p, role.name, message)
     pending = PendingMessage(
@@ -304,11 +300,11 @@ def keep_pending(p: SagaProgress, hand: WriteContext, role: HandlerRole, message
         queue=remove_messages(p.queue, role.name, [message.id]),
         waiting=waiting if before is None else tuple(sorted(waiting, key=lambda k: k.n)),
     )
-    return append_transition(p, hand, "waiting", role.name, TransitionDetails(message=message, reason=reason))
+    return append_transition(p, context, "waiting", role.name, TransitionDetails(message=message, reason=reason))
 
 
 def enqueue_message(
-    p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str, undecodable: str | None
+    p: SagaProgress, context: WriteContext, role: HandlerRole, message: Message, reason: str, undecodable: str | None
 ) -> Commit:
     """Record that the message is queued, in order, behind the run or dead letter that blocks the saga."""
     pending = PendingMessage(handler=role.name, message=message, n=p.n, undecodable=undecodable)
@@ -317,10 +313,10 @@ def enqueue_message(
         queue=(*remove_messages(p.queue, role.name, [message.id]), pending),
         waiting=remove_messages(p.waiting, role.name, [message.id]),
     )
-    return append_transition(p, hand, "queued", role.name, TransitionDetails(message=message, reason=reason))
+    return append_transition(p, context, "queued", role.name, TransitionDetails(message=message, reason=reason))
 
 
-def complete_run(p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: TransitionDetails) -> Commit:
+def complete_run(p: SagaProgress, context: WriteContext, role: HandlerRole, ended: TransitionDetails) -> Commit:
     """Record the end of a handler's run: state, inbox, events and results in one transition."""
     parts, delta = ended.parts, ended.delta
     ids_of_ended = [m.id for m in (parts[:1] if role.many else parts)]
@@ -341,17 +337,17 @@ def complete_run(p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: 
         )
     p = replace(
         p,
-        inbox=add_to_inbox(p, hand, role.name, ids_of_ended),
+        inbox=add_to_inbox(p, context, role.name, ids_of_ended),
         queue=p.queue and remove_messages(p.queue, role.name, ids_of_ended),
         waiting=p.waiting and remove_messages(p.waiting, role.name, ids_of_ended),
         intents=remove_intent(p, role, ended),
         completed_runs=ran,
-        results=add_results(p, hand, role, ended),
+        results=add_results(p, context, role, ended),
         state={**p.state, **delta} if delta else p.state,
     )
     if p.suspended_runs:
         p = remove_suspended_runs(p, role.name, ids_of_ended)
-    return append_transition(apply_emitted_events(p, hand.roles, ended.events), hand, "handled", role.name, ended)
+    return append_transition(apply_emitted_events(p, context.roles, ended.events), context, "handled", role.name, ended)
 
 
 def remove_intent(p: SagaProgress, role: HandlerRole, ended: TransitionDetails) -> tuple[Intent, ...]:
@@ -362,12 +358,12 @@ def remove_intent(p: SagaProgress, role: HandlerRole, ended: TransitionDetails) 
 
 
 def add_results(
-    p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: TransitionDetails
+    p: SagaProgress, context: WriteContext, role: HandlerRole, ended: TransitionDetails
 ) -> tuple[CompensableResult, ...]:
     """Return the saga's results and, after them, the events of this run that the handler's compensation can undo."""
     if role.undo is None:
         return p.results
-    own, undo = tuple([e.id for e in ended.events if e.type in hand.roles.by_type]), role.undo
+    own, undo = tuple([e.id for e in ended.events if e.type in context.roles.by_type]), role.undo
     took = tuple([m for m in ended.parts if m.type in undo.took]) if undo.took else ()
     new = [
         CompensableResult(handler=role.name, cause=ended.cause, event=e, consumed=took, self_consumed_ids=own, n=p.n)
@@ -411,28 +407,30 @@ def apply_emitted_events(p: SagaProgress, roles: HandlerRoles, events: Sequence[
     return replace(p, self_consumed=tuple(own) if own else (), outcome=outcome, compensating=compensating)
 
 
-def reschedule_timer(p: SagaProgress, hand: WriteContext) -> Commit:
+def reschedule_timer(p: SagaProgress, context: WriteContext) -> Commit:
     """Record a new timer, because the current one would fire too late or there is none."""
     reason = "a wake is due earlier than the one that was to come"
     return append_transition(
-        replace(p, timer=None), hand, "waiting", "", TransitionDetails(message=hand.message, reason=reason)
+        replace(p, timer=None), context, "waiting", "", TransitionDetails(message=context.message, reason=reason)
     )
 
 
-def record_deadline_event(p: SagaProgress, hand: WriteContext, message: Message) -> Commit:
+def record_deadline_event(p: SagaProgress, context: WriteContext, message: Message) -> Commit:
     """Record that the message opened or closed a deadline; no handler consumes it."""
-    p = replace(p, inbox=add_to_inbox(p, hand, DEADLINE, [message.id]))
-    return append_transition(p, hand, "noted", "", TransitionDetails(message=message))
+    p = replace(p, inbox=add_to_inbox(p, context, DEADLINE, [message.id]))
+    return append_transition(p, context, "noted", "", TransitionDetails(message=message))
 
 
-def _finish_messages(p: SagaProgress, hand: WriteContext, role: HandlerRole, messages: Sequence[str]) -> SagaProgress:
+def _finish_messages(
+    p: SagaProgress, context: WriteContext, role: HandlerRole, messages: Sequence[str]
+) -> SagaProgress:
     """Move these messages of this handler from the queue and the pending messages to the inbox."""
     if p.suspended_runs:
         messages = [*messages, *([] if role.many else find_suspended_ids(p, role.name, messages))]
         p = remove_suspended_runs(p, role.name, messages)
     return replace(
         p,
-        inbox=add_to_inbox(p, hand, role.name, messages),
+        inbox=add_to_inbox(p, context, role.name, messages),
         queue=remove_messages(p.queue, role.name, messages),
         waiting=remove_messages(p.waiting, role.name, messages),
     )
@@ -446,14 +444,14 @@ def find_remaining_consumers(p: SagaProgress, roles: HandlerRoles, own: SelfCons
             yield role
 
 
-def close_inbox(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> dict[str, int]:
+def close_inbox(p: SagaProgress, context: WriteContext, role: HandlerRole, outcome: Message) -> dict[str, int]:
     """Return the inbox after the compensation of `role` has ended: with entries of the outcome, and of the stored
     messages that the handler will never handle."""
     dropped = [k.message.id for k in (*p.queue, *p.waiting) if k.handler == role.name]
     dropped += [m.id for c in p.suspended_runs if c.handler == role.name for m in c.parts]
     return {
-        **add_to_inbox(p, hand, role.name, dropped),
-        **add_to_inbox(p, hand, compensation_name(role.name), [outcome.id]),
+        **add_to_inbox(p, context, role.name, dropped),
+        **add_to_inbox(p, context, compensation_name(role.name), [outcome.id]),
     }
 
 
@@ -465,7 +463,7 @@ CALLS_MAX = 64
 
 
 def suspend_run(
-    p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: TransitionDetails, next_turn: SuspendedRun
+    p: SagaProgress, context: WriteContext, role: HandlerRole, ended: TransitionDetails, next_turn: SuspendedRun
 ) -> Commit:
     """Record that a run is suspended until a time or an event. The messages that it needs stay stored.
 
@@ -473,7 +471,7 @@ def suspend_run(
     """
     needed = ended.parts[: len(role.takes)]
     gone = [m.id for m in (needed[:1] if role.many else needed)] + list(ended.shown)
-    results = add_results(p, hand, role, ended)
+    results = add_results(p, context, role, ended)
     calls: tuple[StepRecord, ...] = ()
     undo_with: tuple[AbortAction, ...] = ()
     if role.undo is not None and len(results) == len(
@@ -489,7 +487,7 @@ def suspend_run(
         )
     p = replace(
         remove_suspended_runs(p, role.name, gone),
-        inbox=add_to_inbox(p, hand, role.name, ended.shown),
+        inbox=add_to_inbox(p, context, role.name, ended.shown),
         queue=remove_messages(p.queue, role.name, gone),
         waiting=remove_messages(p.waiting, role.name, gone),
         intents=remove_intent(p, role, ended),
@@ -498,10 +496,10 @@ def suspend_run(
     )
     later = (
         *p.suspended_runs,
-        replace(next_turn, n=p.n, last_message=hand.message.id, calls=calls, undo_with=undo_with),
+        replace(next_turn, n=p.n, last_message=context.message.id, calls=calls, undo_with=undo_with),
     )
     p = replace(p, suspended_runs=later, format=compute_format(p.segments, p.deadlines, later, p.version))
-    return append_transition(apply_emitted_events(p, hand.roles, ended.events), hand, "later", role.name, ended)
+    return append_transition(apply_emitted_events(p, context.roles, ended.events), context, "later", role.name, ended)
 
 
 def keep_newest_calls(calls: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:

@@ -152,31 +152,31 @@ def is_message_complete(p: SagaProgress, roles: HandlerRoles, trigger: Trigger) 
 
 
 def record_decision(
-    p: SagaProgress, hand: WriteContext, action: RecordedDecision | TouchDeadline | RescheduleTimer
+    p: SagaProgress, context: WriteContext, action: RecordedDecision | TouchDeadline | RescheduleTimer
 ) -> Commit:
     """Record a decision for which no handler runs."""
     if isinstance(action, TouchDeadline):  # the message opens or closes a deadline
-        return journal.record_deadline_event(p, hand, action.message)
+        return journal.record_deadline_event(p, context, action.message)
     if isinstance(action, RescheduleTimer):
-        return journal.reschedule_timer(p, hand)
+        return journal.reschedule_timer(p, context)
     role, message = action.role, action.message
     match action:
         case Ignore():
-            return journal.ignore_message(p, hand, role, message, action.reason)
+            return journal.ignore_message(p, context, role, message, action.reason)
         case Reject():
-            return journal.reject_message(p, hand, role, message, action.reason, action.remedy)
+            return journal.reject_message(p, context, role, message, action.reason, action.remedy)
         case KeepPending():
-            return journal.keep_pending(p, hand, role, message, action.reason)
+            return journal.keep_pending(p, context, role, message, action.reason)
         case Enqueue():
-            return journal.enqueue_message(p, hand, role, message, action.reason, action.undecodable)
+            return journal.enqueue_message(p, context, role, message, action.reason, action.undecodable)
         case DelayCompensation():
-            return compensation.delay_compensation(p, hand, role, message, known=action.known)
+            return compensation.delay_compensation(p, context, role, message, known=action.known)
         case BeginAbort():
             dead = message.dead if isinstance(message, OperatorCommand) else None
             run = next((k.message.id for k in p.queue if k.dead == dead), None) if dead else None
-            return journal.open_intent(p, hand, compensation.make_abort_intent(p, role, run))
+            return journal.open_intent(p, context, compensation.make_abort_intent(p, role, run))
         case CloseHandler():  # pragma: no branch - it is the last one, and checkers would see another
-            return compensation.close_without_results(p, hand, role, message)
+            return compensation.close_without_results(p, context, role, message)
 
 
 # -------------------------------------------------------------------- runs that are held back

@@ -259,48 +259,48 @@ def find_replay_result(p: SagaProgress, entry: Transition) -> ReplayResult | Non
 # -------------------------------------------------------------------- records
 
 
-def apply_command(p: SagaProgress, hand: WriteContext, action: CommandDecision) -> Commit:
+def apply_command(p: SagaProgress, context: WriteContext, action: CommandDecision) -> Commit:
     """Record the result of a command."""
     command = action.command
-    p = replace(p, inbox=journal.add_to_inbox(p, hand, COMMAND, [command.id]))
+    p = replace(p, inbox=journal.add_to_inbox(p, context, COMMAND, [command.id]))
     match action:
         case Replay(pending=pending):
-            return _apply_replay(p, hand, command, pending)
+            return _apply_replay(p, context, command, pending)
         case AdmitAsNew():
-            return _apply_admission(p, hand, action)
+            return _apply_admission(p, context, action)
         case Discard(pending=pending):
-            return discard_message(p, hand, command, pending)
+            return discard_message(p, context, command, pending)
         case Release(run=run):
             ended = TransitionDetails(
                 message=command, cause=run.message.id, reason=describe_request(command), attempt=run.attempts
             )
-            role = hand.roles.handlers[run.handler]
+            role = context.roles.handlers[run.handler]
             name = role.undo.name if run.undoes and role.undo is not None else role.name
-            return journal.append_transition(release_run(p, run, hand.now_ms), hand, "released", name, ended)
+            return journal.append_transition(release_run(p, run, context.now_ms), context, "released", name, ended)
         case AnswerStep(pending=pending, intent=intent):
-            return _apply_answer(p, hand, command, pending, intent)
+            return _apply_answer(p, context, command, pending, intent)
         case ResolveEscalation(escalation=escalation):
-            return _apply_resolution(p, hand, command, escalation)
+            return _apply_resolution(p, context, command, escalation)
         case RejectCommand(reason=reason):  # pragma: no branch - it is the last one, and checkers would see another
             reason = f"not {_PAST[command.wanted]}: {reason} ({describe_request(command)})"
             return journal.append_transition(
-                p, hand, "ignored", COMMAND, TransitionDetails(message=command, reason=reason)
+                p, context, "ignored", COMMAND, TransitionDetails(message=command, reason=reason)
             )
 
 
-def _apply_replay(p: SagaProgress, hand: WriteContext, command: OperatorCommand, pending: PendingMessage) -> Commit:
+def _apply_replay(p: SagaProgress, context: WriteContext, command: OperatorCommand, pending: PendingMessage) -> Commit:
     """Record a replay: the message keeps its position at the head of the queue, and its attempts are counted from
     zero."""
-    p, end = _revive(p, hand, command, pending, "replayed", "it is tried again")
+    p, end = _revive(p, context, command, pending, "replayed", "it is tried again")
     ended = TransitionDetails(
         message=command, cause=pending.message.id, reason=describe_request(command), letters=(end,)
     )
-    return journal.append_transition(p, hand, "replayed", end.handler, ended)
+    return journal.append_transition(p, context, "replayed", end.handler, ended)
 
 
 def _revive(
     p: SagaProgress,
-    hand: WriteContext,
+    context: WriteContext,
     command: OperatorCommand,
     pending: PendingMessage,
     what: Literal["replayed", "resolved"],
@@ -315,12 +315,12 @@ def _revive(
         compensating=tuple(again if k is pending else k for k in p.compensating),
         replays=p.replays + 1,
     )
-    role = hand.roles.handlers[pending.handler]
+    role = context.roles.handlers[pending.handler]
     undoes = role.undo is not None and any(k is again for k in p.compensating)
     return p, _make_end_record(command, pending, what, so, role.undo.name if undoes and role.undo else role.name)
 
 
-def _apply_admission(p: SagaProgress, hand: WriteContext, action: AdmitAsNew) -> Commit:
+def _apply_admission(p: SagaProgress, context: WriteContext, action: AdmitAsNew) -> Commit:
     """Queue the message as if it had arrived now, and as if its saga began now."""
     command = action.command
     message = replace(action.message, time=command.time, started=p.started or command.time)
@@ -349,11 +349,11 @@ def _apply_admission(p: SagaProgress, hand: WriteContext, action: AdmitAsNew) ->
         message=message,
     )
     ended = TransitionDetails(message=command, cause=message.id, reason=describe_request(command), letters=(end,))
-    return journal.append_transition(p, replace(hand, message=message), "replayed", handler, ended)
+    return journal.append_transition(p, replace(context, message=message), "replayed", handler, ended)
 
 
 def _apply_answer(
-    p: SagaProgress, hand: WriteContext, command: OperatorCommand, pending: PendingMessage, intent: Intent
+    p: SagaProgress, context: WriteContext, command: OperatorCommand, pending: PendingMessage, intent: Intent
 ) -> Commit:
     """Record an operator's answer in place of the recorded or open call, and retry the run."""
     given = command.answered
@@ -362,11 +362,11 @@ def _apply_answer(
     calls = tuple(answered if c is known else c for c in intent.calls)
     resolved = replace(intent, calls=calls if known in intent.calls else (*calls, answered))
     p = replace(p, intents=tuple(resolved if i is intent else i for i in p.intents))
-    p, end = _revive(p, hand, command, pending, "resolved", f"{answered.name} is answered, and it is tried again")
+    p, end = _revive(p, context, command, pending, "resolved", f"{answered.name} is answered, and it is tried again")
     ended = TransitionDetails(
         message=command, cause=pending.message.id, reason=describe_request(command), letters=(end,), calls=(answered,)
     )
-    return journal.append_transition(p, hand, "resolved", end.handler, ended)
+    return journal.append_transition(p, context, "resolved", end.handler, ended)
 
 
 def make_answered_record(intent: Intent, given: StepAnswer, who: str = "") -> StepRecord:
@@ -386,7 +386,7 @@ def make_answered_record(intent: Intent, given: StepAnswer, who: str = "") -> St
 
 
 def _apply_resolution(
-    p: SagaProgress, hand: WriteContext, command: OperatorCommand, escalation: DeadLetterRecord | None
+    p: SagaProgress, context: WriteContext, command: OperatorCommand, escalation: DeadLetterRecord | None
 ) -> Commit:
     """Record that an operator has corrected what an escalation reports."""
     handler = COMMAND if escalation is None else escalation.handler
@@ -399,12 +399,12 @@ def _apply_resolution(
         message=command if escalation is None else escalation.message,
     )
     ended = TransitionDetails(message=command, reason=describe_request(command), letters=(end,))
-    return journal.append_transition(p, hand, "resolved", handler, ended)
+    return journal.append_transition(p, context, "resolved", handler, ended)
 
 
 def discard_message(  # the message, the command that discards it, and what became of its run's effects
     p: SagaProgress,
-    hand: WriteContext,
+    context: WriteContext,
     command: OperatorCommand,
     pending: PendingMessage,
     *,
@@ -418,8 +418,8 @@ def discard_message(  # the message, the command that discards it, and what beca
     """
     abort_intent = decisions.find_intent(p, pending.handler, pending.message, ABORT)
     gone = [pending.message.id]
-    inbox = journal.add_to_inbox(p, hand, pending.handler, gone)
-    inbox[ids.inbox_entry(command.id, COMMAND)] = hand.entered_s
+    inbox = journal.add_to_inbox(p, context, pending.handler, gone)
+    inbox[ids.inbox_entry(command.id, COMMAND)] = context.entered_s
     letters = [_make_end_record(command, pending, "discarded", "it is never handled", pending.handler)]
     if remains:
         letters.append(
@@ -434,7 +434,7 @@ def discard_message(  # the message, the command that discards it, and what beca
             )
         )
     goes_on = suspended_runs.find_suspended_run(p, pending.handler, pending.message.id)
-    left = () if goes_on is None else _find_remaining_parts(p, hand.roles.handlers[pending.handler], goes_on)
+    left = () if goes_on is None else _find_remaining_parts(p, context.roles.handlers[pending.handler], goes_on)
     later = tuple(c for c in p.suspended_runs if c is not goes_on)
     p = replace(
         p,
@@ -448,7 +448,7 @@ def discard_message(  # the message, the command that discards it, and what beca
     ended = TransitionDetails(
         message=command, cause=pending.message.id, reason=describe_request(command), calls=calls, letters=tuple(letters)
     )
-    return journal.append_transition(p, hand, "discarded", pending.handler, ended)
+    return journal.append_transition(p, context, "discarded", pending.handler, ended)
 
 
 def _find_remaining_parts(p: SagaProgress, role: HandlerRole, goes_on: SuspendedRun) -> tuple[PendingMessage, ...]:

@@ -127,7 +127,7 @@ def made(statements: list[list[str]], events: ModuleType) -> Any:
     return variables["handler"]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(statements=st.lists(STATEMENTS, min_size=1, max_size=5))
 def test_a_run_reads_no_field_that_was_not_found(events: ModuleType, statements: list[list[str]]) -> None:
     handler = made(statements, events)

@@ -38,7 +38,7 @@ def chain(draw: Draw, depth: int, length: int) -> list[dict[str, Any]]:
     return versions
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=not LONG)
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), derandomize=not LONG)
 @given(data=st.data())
 def test_what_the_check_lets_pass_is_read_as_it_was_written(data: st.DataObject) -> None:
     versions = chain(data.draw, 2, data.draw(st.integers(2, 3)))
@@ -64,7 +64,7 @@ def test_what_the_check_lets_pass_is_read_as_it_was_written(data: st.DataObject)
             assert ORDER.index(became) <= ORDER.index(allowed), f"{written} became {heard}"
 
 
-@settings(max_examples=4 * EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=not LONG)
+@settings(max_examples=4 * EXAMPLES, suppress_health_check=list(HealthCheck), derandomize=not LONG)
 @given(data=st.data())
 def test_avros_checker_finds_the_same_failures_and_the_difference_has_each_finding(data: st.DataObject) -> None:
     try:

@@ -47,7 +47,7 @@ KEYS = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_file_is_used_or_everything_wrong_with_it_is_reported(data: st.DataObject) -> None:
     whole = schema("Said", *fields(data.draw, Names(), 3, least=1), doc=data.draw(DOCS))

@@ -108,7 +108,7 @@ def test_a_line_of_json_is_bounded_before_it_is_looked_at(event_class: Any) -> N
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(data=st.data())
 def test_counting_goes_over_the_very_bytes_that_are_read(data: st.DataObject) -> None:
     """Over anything that fastavro writes it comes to the very end, and what it refuses fastavro does not read."""

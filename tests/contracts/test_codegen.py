@@ -269,7 +269,7 @@ def test_formatter_linter_and_type_checker_find_nothing_to_change(tmp_path: Path
 def test_nor_do_they_in_modules_of_any_schemas(tmp_path: Path) -> None:
     numbers = itertools.count()
 
-    @settings(max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=25, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(data=st.data())
     def write_one(data: st.DataObject) -> None:
         folder = tmp_path / f"case{next(numbers)}"

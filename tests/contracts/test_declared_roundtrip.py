@@ -195,7 +195,7 @@ def _any_contract(draw: Draw) -> dict[str, Any]:
     return whole
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_a_class_says_what_any_contract_says_with_the_same_bytes(data: st.DataObject) -> None:
     wanted = make_version(_any_contract(data.draw), "orders/Said.v1", "Said", 1)

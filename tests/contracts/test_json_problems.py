@@ -60,7 +60,7 @@ def test_what_is_no_object_is_one_problem(event_class: Any, data: object) -> Non
     assert list(codec.find_json_problems(data, event_class)) == ["Said: must be an object with the fields of Said"]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_something_is_wrong_exactly_when_a_line_is_refused(data: st.DataObject) -> None:
     whole = schema("Said", *fields(data.draw, Names(), 3, least=1))

@@ -21,7 +21,7 @@ from tests.contracts.anyschema import DOCS, Names, fields, values
 from tests.contracts.folders import field, generated, schema, write
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_events_of_any_schema_come_back_from_bytes_and_from_json(data: st.DataObject) -> None:
     whole = schema("Said", *fields(data.draw, Names(), 3, least=0), doc=data.draw(DOCS))

@@ -136,7 +136,7 @@ async def wrong_in(seed: int) -> str | None:
     return next((story for story in stories if story is not None), None)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32))
 async def test_a_faulty_connector_delivers_each_version_once_in_order_and_always_the_last(seed: int) -> None:
     assert await wrong_in(seed) is None

@@ -98,8 +98,8 @@ def a_rerun_sees_the_current_state(patch: pytest.MonkeyPatch) -> None:
 def compensations_close_nothing(patch: pytest.MonkeyPatch) -> None:
     close = compensation._close_handler
 
-    def leave_open(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> Any:
-        after, letters = close(p, hand, role, outcome)
+    def leave_open(p: SagaProgress, write_context: WriteContext, role: HandlerRole, outcome: Message) -> Any:
+        after, letters = close(p, write_context, role, outcome)
         return replace(after, closed=p.closed, failed=p.failed), letters
 
     patch.setattr(compensation, "_close_handler", leave_open)
@@ -136,8 +136,8 @@ def compensations_do_not_wait_for_originals(patch: pytest.MonkeyPatch) -> None:
 def originals_are_not_dropped(patch: pytest.MonkeyPatch) -> None:
     close = compensation._close_handler
 
-    def keep(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> Any:
-        after, letters = close(p, hand, role, outcome)
+    def keep(p: SagaProgress, write_context: WriteContext, role: HandlerRole, outcome: Message) -> Any:
+        after, letters = close(p, write_context, role, outcome)
         return replace(after, queue=p.queue, waiting=p.waiting), letters
 
     patch.setattr(compensation, "_close_handler", keep)
@@ -154,26 +154,34 @@ def self_consumed_parts_are_not_withdrawn(patch: pytest.MonkeyPatch) -> None:
     undone = compensation.complete_compensation
 
     def keep(
-        p: SagaProgress, hand: WriteContext, role: HandlerRole, result: CompensableResult, ended: TransitionDetails
+        p: SagaProgress,
+        write_context: WriteContext,
+        role: HandlerRole,
+        result: CompensableResult,
+        ended: TransitionDetails,
     ) -> Commit:
-        written = undone(p, hand, role, result, ended)
+        written = undone(p, write_context, role, result, ended)
         return Commit(replace(written.snapshot, self_consumed=p.self_consumed), written.entry)
 
     patch.setattr(message_processor, "complete_compensation", keep)
 
 
 def failed_runs_of_a_withdrawn_event_run_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(compensation, "_drop_withdrawn_runs", lambda p, hand, withdrawn, ended: (p, ended))
+    patch.setattr(compensation, "_drop_withdrawn_runs", lambda p, write_context, withdrawn, ended: (p, ended))
 
 
 def only_the_newest_result_is_undone(patch: pytest.MonkeyPatch) -> None:
     undone = compensation.complete_compensation
 
     def forget(
-        p: SagaProgress, hand: WriteContext, role: HandlerRole, result: CompensableResult, ended: TransitionDetails
+        p: SagaProgress,
+        write_context: WriteContext,
+        role: HandlerRole,
+        result: CompensableResult,
+        ended: TransitionDetails,
     ) -> Commit:
         others = tuple(r for r in p.results if r is result or r.handler != role.name)
-        return undone(replace(p, results=others), hand, role, result, ended)
+        return undone(replace(p, results=others), write_context, role, result, ended)
 
     patch.setattr(message_processor, "complete_compensation", forget)
 
@@ -248,7 +256,7 @@ def a_failed_send_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_ambiguous_write_counts_as_successful(patch: pytest.MonkeyPatch) -> None:
-    save = ProgressRepository.checkpoint
+    save = ProgressRepository.write_progress
 
     async def believe(repository: ProgressRepository, turn: ProcessingState, written: Commit) -> ProcessingState:
         try:
@@ -258,11 +266,11 @@ def an_ambiguous_write_counts_as_successful(patch: pytest.MonkeyPatch) -> None:
                 raise
             return replace(turn, progress=written.snapshot, is_current=True)
 
-    patch.setattr(ProgressRepository, "checkpoint", believe)
+    patch.setattr(ProgressRepository, "write_progress", believe)
 
 
 def an_ambiguous_write_is_overwritten(patch: pytest.MonkeyPatch) -> None:
-    save = ProgressRepository.checkpoint
+    save = ProgressRepository.write_progress
 
     async def insist(repository: ProgressRepository, turn: ProcessingState, written: Commit) -> ProcessingState:
         try:
@@ -275,7 +283,7 @@ def an_ambiguous_write_is_overwritten(patch: pytest.MonkeyPatch) -> None:
             there = await service.ports.store.get("saga", key)
             return await save(repository, replace(turn, cas=there.cas if there else 0, is_current=True), written)
 
-    patch.setattr(ProgressRepository, "checkpoint", insist)
+    patch.setattr(ProgressRepository, "write_progress", insist)
 
 
 def segments_are_not_searched(patch: pytest.MonkeyPatch) -> None:

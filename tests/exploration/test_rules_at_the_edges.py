@@ -32,8 +32,8 @@ def unwritten_step_results_bind_a_rerun(patch: pytest.MonkeyPatch) -> None:
 
 
 def inbox_entries_of_kept_messages_expire(patch: pytest.MonkeyPatch) -> None:
-    def trimmed(p: SagaProgress, hand: journal.WriteContext) -> dict[str, int]:
-        return {key: at for key, at in p.inbox.items() if at >= hand.forgotten_s}
+    def trimmed(p: SagaProgress, write_context: journal.WriteContext) -> dict[str, int]:
+        return {key: at for key, at in p.inbox.items() if at >= write_context.forgotten_s}
 
     patch.setattr(journal, "_trim_inbox", trimmed)
 

@@ -27,7 +27,7 @@ def claims_are_not_read(patch: pytest.MonkeyPatch) -> None:
 def claims_are_written_after_the_progress_that_names_them(patch: pytest.MonkeyPatch) -> None:
     light, save, late = (
         OverflowStore.store_claim,
-        ProgressRepository.checkpoint,
+        ProgressRepository.write_progress,
         list[tuple[OverflowStore, ProcessingState, StepRecord]](),
     )
 
@@ -44,7 +44,7 @@ def claims_are_written_after_the_progress_that_names_them(patch: pytest.MonkeyPa
         return turn
 
     patch.setattr(OverflowStore, "store_claim", put_off)
-    patch.setattr(ProgressRepository, "checkpoint", then)
+    patch.setattr(ProgressRepository, "write_progress", then)
 
 
 def a_claim_with_an_ambiguous_write_counts_as_written(patch: pytest.MonkeyPatch) -> None:

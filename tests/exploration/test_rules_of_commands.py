@@ -25,7 +25,9 @@ decide_command, replayed, discarded = (
 
 
 def replays_are_not_counted(patch: pytest.MonkeyPatch) -> None:
-    def uncounted(p: SagaProgress, hand: WriteContext, command: OperatorCommand, kept: PendingMessage) -> Commit:
+    def uncounted(
+        p: SagaProgress, write_context: WriteContext, command: OperatorCommand, kept: PendingMessage
+    ) -> Commit:
         append = journal.append_transition
 
         def same(p: SagaProgress, *rest: Any) -> Commit:
@@ -33,7 +35,7 @@ def replays_are_not_counted(patch: pytest.MonkeyPatch) -> None:
 
         with pytest.MonkeyPatch.context() as inside:
             inside.setattr(journal, "append_transition", same)
-            return replayed(p, hand, command, kept)
+            return replayed(p, write_context, command, kept)
 
     patch.setattr(operator_commands, "_apply_replay", uncounted)
 
@@ -41,14 +43,16 @@ def replays_are_not_counted(patch: pytest.MonkeyPatch) -> None:
 def a_command_is_executed_each_time_it_is_delivered(patch: pytest.MonkeyPatch) -> None:
     into = journal.add_to_inbox
     patch.setattr(operator_commands, "COMMAND", "another name each time")
-    patch.setattr(journal, "add_to_inbox", lambda p, hand, name, ids_: into(p, hand, f"{name}{p.n}", ids_))
+    patch.setattr(
+        journal, "add_to_inbox", lambda p, write_context, name, ids_: into(p, write_context, f"{name}{p.n}", ids_)
+    )
 
 
 def a_replay_forgets_open_intents(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         operator_commands,
         "_apply_replay",
-        lambda p, hand, command, kept: replayed(replace(p, intents=()), hand, command, kept),
+        lambda p, write_context, command, kept: replayed(replace(p, intents=()), write_context, command, kept),
     )
 
 
@@ -60,9 +64,9 @@ def a_begun_run_is_discarded_without_an_abort(patch: pytest.MonkeyPatch) -> None
         return Discard(command, next(k for k in p.queue if k.dead == command.dead))
 
     def forgotten(
-        p: SagaProgress, hand: WriteContext, command: OperatorCommand, kept: PendingMessage, **remains: Any
+        p: SagaProgress, write_context: WriteContext, command: OperatorCommand, kept: PendingMessage, **remains: Any
     ) -> Commit:
-        return discarded(replace(p, intents=()), hand, command, kept)
+        return discarded(replace(p, intents=()), write_context, command, kept)
 
     patch.setattr(operator_commands, "decide_command", at_once)
     patch.setattr(operator_commands, "discard_message", forgotten)
@@ -70,12 +74,14 @@ def a_begun_run_is_discarded_without_an_abort(patch: pytest.MonkeyPatch) -> None
 
 def discarded_messages_are_not_in_the_inbox(patch: pytest.MonkeyPatch) -> None:
     def absent(
-        p: SagaProgress, hand: WriteContext, command: OperatorCommand, kept: PendingMessage, **remains: Any
+        p: SagaProgress, write_context: WriteContext, command: OperatorCommand, kept: PendingMessage, **remains: Any
     ) -> Commit:
         into = journal.add_to_inbox
         with pytest.MonkeyPatch.context() as inside:
-            inside.setattr(journal, "add_to_inbox", lambda p, hand, name, ids_: into(p, hand, name, ()))
-            return discarded(p, hand, command, kept, **remains)
+            inside.setattr(
+                journal, "add_to_inbox", lambda p, write_context, name, ids_: into(p, write_context, name, ())
+            )
+            return discarded(p, write_context, command, kept, **remains)
 
     patch.setattr(operator_commands, "discard_message", absent)
 
@@ -125,8 +131,8 @@ def a_forgotten_saga_is_recorded_as_compensated(patch: pytest.MonkeyPatch) -> No
 def a_message_admitted_as_new_stays_in_the_inbox(patch: pytest.MonkeyPatch) -> None:
     admitted = operator_commands._apply_admission
 
-    def there(p: SagaProgress, hand: WriteContext, action: AdmitAsNew) -> Commit:
-        written = admitted(p, hand, action)
+    def there(p: SagaProgress, write_context: WriteContext, action: AdmitAsNew) -> Commit:
+        written = admitted(p, write_context, action)
         return replace(written, snapshot=replace(written.snapshot, inbox={**p.inbox, **written.snapshot.inbox}))
 
     patch.setattr(operator_commands, "_apply_admission", there)

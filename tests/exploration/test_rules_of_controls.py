@@ -16,8 +16,8 @@ parked, written = failed_attempts.park, MessageProcessor._write_run
 
 
 def a_pause_counts_an_attempt(patch: pytest.MonkeyPatch) -> None:
-    def counted(p: Any, hand: Any, action: Any, failure: RunFailure, intent: Any, *, due_ms: int) -> Any:
-        return parked(p, hand, action, replace(failure, attempts=failure.attempts + 1), intent, due_ms=due_ms)
+    def counted(p: Any, write_context: Any, action: Any, failure: RunFailure, intent: Any, *, due_ms: int) -> Any:
+        return parked(p, write_context, action, replace(failure, attempts=failure.attempts + 1), intent, due_ms=due_ms)
 
     patch.setattr(failed_attempts, "park", counted)
 

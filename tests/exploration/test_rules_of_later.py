@@ -23,21 +23,25 @@ def turns_share_their_keys(patch: pytest.MonkeyPatch) -> None:
 
 
 def events_of_the_last_turn_are_given_to_the_next(patch: pytest.MonkeyPatch) -> None:
-    def kept(p: SagaProgress, hand: Any, role: Any, ended: Any, next_turn: Any) -> Any:
-        written = gone_on(p, hand, role, replace(ended, shown=()), next_turn)
+    def kept(p: SagaProgress, write_context: Any, role: Any, ended: Any, next_turn: Any) -> Any:
+        written = gone_on(p, write_context, role, replace(ended, shown=()), next_turn)
         entry = replace(written.entry, shown=ended.shown) if written.entry else None
         return (
             replace(written, entry=entry)
             if not ended.shown
-            else suspend_without_taking(p, hand, role, ended, next_turn)
+            else suspend_without_taking(p, write_context, role, ended, next_turn)
         )
 
-    def suspend_without_taking(p: SagaProgress, hand: Any, role: Any, ended: Any, next_turn: Any) -> Any:
+    def suspend_without_taking(p: SagaProgress, write_context: Any, role: Any, ended: Any, next_turn: Any) -> Any:
         into_inbox = journal.add_to_inbox
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(journal, "add_to_inbox", lambda p, hand, handler, messages: into_inbox(p, hand, handler, ()))
+            inner.setattr(
+                journal,
+                "add_to_inbox",
+                lambda p, write_context, handler, messages: into_inbox(p, write_context, handler, ()),
+            )
             inner.setattr(journal, "remove_messages", lambda kept, handler, messages: kept)
-            return gone_on(p, hand, role, ended, next_turn)
+            return gone_on(p, write_context, role, ended, next_turn)
 
     patch.setattr(journal, "suspend_run", kept)
 

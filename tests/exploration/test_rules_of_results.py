@@ -49,7 +49,7 @@ def segments_of_results_are_removed_before_the_progress_is_written(patch: pytest
 
 
 def segments_are_written_after_the_progress_that_lists_them(patch: pytest.MonkeyPatch) -> None:
-    inserted, save, late = OverflowStore._insert_segment, ProgressRepository.checkpoint, list[tuple[Any, ...]]()
+    inserted, save, late = OverflowStore._insert_segment, ProgressRepository.write_progress, list[tuple[Any, ...]]()
 
     async def put_off(*asked: Any) -> None:
         late.append(asked)
@@ -62,7 +62,7 @@ def segments_are_written_after_the_progress_that_lists_them(patch: pytest.Monkey
         return turn
 
     patch.setattr(OverflowStore, "_insert_segment", put_off)
-    patch.setattr(ProgressRepository, "checkpoint", then)
+    patch.setattr(ProgressRepository, "write_progress", then)
 
 
 def all_results_of_a_handler_share_their_consumed_events(patch: pytest.MonkeyPatch) -> None:

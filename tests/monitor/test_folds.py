@@ -84,7 +84,7 @@ FILTERS = (
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(histories(), st.data())
 def test_what_is_folded_is_the_same_in_any_order_and_twice_as_once(
     history: list[TransitionEvent], data: st.DataObject
@@ -97,7 +97,7 @@ def test_what_is_folded_is_the_same_in_any_order_and_twice_as_once(
     assert usual(once) == usual(often)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(histories(), st.data())
 def test_of_two_words_by_one_number_the_same_counts_in_any_order(
     history: list[TransitionEvent], data: st.DataObject

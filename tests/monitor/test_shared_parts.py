@@ -125,7 +125,7 @@ def answers_of_one(monitor: Monitor) -> list[object]:
     ]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(histories(), st.data())
 def test_parts_answer_together_as_one_monitor_also_out_of_their_tables(
     history: list[TransitionEvent], data: st.DataObject
@@ -140,7 +140,7 @@ def test_parts_answer_together_as_one_monitor_also_out_of_their_tables(
     assert answers(shared.restarted().take(shuffled)) == one  # read again, since its position was not committed
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(histories(), st.data())
 def test_a_worker_that_dies_in_the_midst_of_writing_loses_nothing_and_counts_nothing_twice(
     history: list[TransitionEvent], data: st.DataObject
@@ -154,7 +154,7 @@ def test_a_worker_that_dies_in_the_midst_of_writing_loses_nothing_and_counts_not
     assert answers(shared.restarted(kept).take(history[at:])) == answers_of_one(Monitor().take(*history))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(histories(), st.data())
 def test_tables_are_read_in_any_order_with_entries_of_two_owners(
     history: list[TransitionEvent], data: st.DataObject

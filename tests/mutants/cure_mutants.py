@@ -21,9 +21,9 @@ def a_replay_runs_twice(patch: pytest.MonkeyPatch) -> None:
     """It is queued once more, as a message of its own."""
     replayed = operator_commands._apply_replay
 
-    def twice(p: SagaProgress, hand: WriteContext, command: OperatorCommand, kept: PendingMessage) -> Commit:
+    def twice(p: SagaProgress, write_context: WriteContext, command: OperatorCommand, kept: PendingMessage) -> Commit:
         again = replace(kept, message=replace(kept.message, id=f"{kept.message.id}-again"), dead=None)
-        return replayed(replace(p, queue=(*p.queue, again)), hand, command, kept)
+        return replayed(replace(p, queue=(*p.queue, again)), write_context, command, kept)
 
     patch.setattr(operator_commands, "_apply_replay", twice)
 
@@ -32,10 +32,10 @@ def a_compensation_may_be_discarded(patch: pytest.MonkeyPatch) -> None:
     discarded = operator_commands.discard_message
 
     def gone(
-        p: SagaProgress, hand: WriteContext, command: OperatorCommand, kept: PendingMessage, **remains: Any
+        p: SagaProgress, write_context: WriteContext, command: OperatorCommand, kept: PendingMessage, **remains: Any
     ) -> Commit:
         left = journal.remove_messages(p.compensating, kept.handler, [kept.message.id])
-        return discarded(replace(p, compensating=left), hand, command, kept, **remains)
+        return discarded(replace(p, compensating=left), write_context, command, kept, **remains)
 
     patch.setattr(operator_commands, "_why_not_discardable", lambda p, roles, role, kept: None)
     patch.setattr(operator_commands, "discard_message", gone)
@@ -43,7 +43,7 @@ def a_compensation_may_be_discarded(patch: pytest.MonkeyPatch) -> None:
 
 def a_command_overwrites_concurrent_writes(patch: pytest.MonkeyPatch) -> None:
     """Let a worker that has lost the partition execute it all the same, by its cached progress."""
-    save = ProgressRepository.checkpoint
+    save = ProgressRepository.write_progress
 
     async def saved(repository: ProgressRepository, turn: ProcessingState, written: Commit) -> ProcessingState:
         service = repository.service
@@ -52,7 +52,7 @@ def a_command_overwrites_concurrent_writes(patch: pytest.MonkeyPatch) -> None:
             turn = replace(turn, cas=0 if there is None else there.cas)
         return await save(repository, turn, written)
 
-    patch.setattr(ProgressRepository, "checkpoint", saved)
+    patch.setattr(ProgressRepository, "write_progress", saved)
 
 
 def a_resolution_is_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def open_sagas_expire(patch: pytest.MonkeyPatch) -> None:
     rewrite_source(
         patch,
         ProgressRepository,
-        "checkpoint",
+        "write_progress",
         "None if p.is_open else service.retention_s",
         "service.retention_s",
     )

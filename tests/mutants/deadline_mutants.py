@@ -21,7 +21,7 @@ _lanes: ContextVar[KeyedExecutor] = ContextVar("lanes")
 
 def deadlines_are_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     """No wake is named for them: the worker that opens one comes back to it at its time, if it lives."""
-    waits_for_time, save = timers.find_timed_work, ProgressRepository.checkpoint
+    waits_for_time, save = timers.find_timed_work, ProgressRepository.write_progress
     run, deliver = KeyedExecutor._run, MessageDelivery.deliver
 
     def others(p: SagaProgress) -> frozenset[tuple[str, str, int]]:
@@ -51,6 +51,6 @@ def deadlines_are_in_memory_only(patch: pytest.MonkeyPatch) -> None:
 
     finished_once(patch)
     patch.setattr(timers, "find_timed_work", others)
-    patch.setattr(ProgressRepository, "checkpoint", saved)
+    patch.setattr(ProgressRepository, "write_progress", saved)
     patch.setattr(KeyedExecutor, "_run", ran)
     patch.setattr(MessageDelivery, "deliver", delivered)

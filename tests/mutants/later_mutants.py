@@ -16,8 +16,8 @@ def a_turn_repeats_the_steps_of_the_last_one(patch: pytest.MonkeyPatch) -> None:
     """The state is not saved with the wait, and so the job does not know how far it has come."""
     gone_on = journal.suspend_run
 
-    def forgetful(p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: Any, next_turn: Any) -> Any:
-        return gone_on(p, hand, role, replace(ended, delta={}), next_turn)
+    def forgetful(p: SagaProgress, write_context: WriteContext, role: HandlerRole, ended: Any, next_turn: Any) -> Any:
+        return gone_on(p, write_context, role, replace(ended, delta={}), next_turn)
 
     patch.setattr(journal, "suspend_run", forgetful)
 
@@ -26,8 +26,8 @@ def a_turn_waits_for_events_of_the_last_turn(patch: pytest.MonkeyPatch) -> None:
     """What has come is not gone with the turn that saw it, and ends the next wait at once."""
     gone_on = journal.suspend_run
 
-    def kept(p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: Any, next_turn: Any) -> Any:
-        return gone_on(p, hand, role, replace(ended, shown=()), next_turn)
+    def kept(p: SagaProgress, write_context: WriteContext, role: HandlerRole, ended: Any, next_turn: Any) -> Any:
+        return gone_on(p, write_context, role, replace(ended, shown=()), next_turn)
 
     patch.setattr(journal, "suspend_run", kept)
 
@@ -35,8 +35,8 @@ def a_turn_waits_for_events_of_the_last_turn(patch: pytest.MonkeyPatch) -> None:
 def closed_suspended_runs_continue(patch: pytest.MonkeyPatch) -> None:
     close, why_over = compensation._close_handler, decisions.find_closing_reason
 
-    def left(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> Any:
-        after, letters = close(p, hand, role, outcome)
+    def left(p: SagaProgress, write_context: WriteContext, role: HandlerRole, outcome: Message) -> Any:
+        after, letters = close(p, write_context, role, outcome)
         return replace(after, suspended_runs=p.suspended_runs, format=p.format), letters
 
     def never(p: SagaProgress, role: HandlerRole) -> str | None:

@@ -12,7 +12,7 @@ from tests.mutants.runtime_mutants import rewrite_source
 
 def a_breaker_burns_attempts(patch: pytest.MonkeyPatch) -> None:
     """What it refuses counts as if the call had failed."""
-    rewrite_source(patch, HandlerRunner, "describe_failure", "postponed_s=context.postponed_s", "postponed_s=None")
+    rewrite_source(patch, HandlerRunner, "make_failure", "postponed_s=context.postponed_s", "postponed_s=None")
 
 
 def an_open_breaker_lets_all_through(patch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,7 @@ def progresses_are_written_without_compare_and_swap(patch: pytest.MonkeyPatch) -
     rewrite_source(
         patch,
         ProgressRepository,
-        "checkpoint",
+        "write_progress",
         "if state.cas:",
         "there = await store.get(PROGRESS, where)\n        if there is not None:\n"
         "            work = store.replace(PROGRESS, where, content, cas=there.cas, expiry_s=expiry_s)\n"
@@ -194,8 +194,8 @@ def a_step_begins_without_an_intent(patch: pytest.MonkeyPatch) -> None:
 def step_results_are_kept_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     begun = journal.open_intent
 
-    def without(p: SagaProgress, hand: WriteContext, intent: Intent) -> Commit:
-        return begun(p, hand, replace(intent, calls=(), begins=None))
+    def without(p: SagaProgress, write_context: WriteContext, intent: Intent) -> Commit:
+        return begun(p, write_context, replace(intent, calls=(), begins=None))
 
     patch.setattr(journal, "open_intent", without)
 
@@ -224,12 +224,14 @@ def a_second_failure_event_counts_as_other_content(patch: pytest.MonkeyPatch) ->
 
 
 def the_inbox_is_trimmed_by_count(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(journal, "_trim_inbox", lambda p, hand: dict(list(p.inbox.items())[-journal.INBOX_MAX :]))
+    patch.setattr(journal, "_trim_inbox", lambda p, write_context: dict(list(p.inbox.items())[-journal.INBOX_MAX :]))
 
 
 def a_pending_message_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    def waiting(p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str) -> Commit:
-        return journal.ignore_message(p, hand, role, message, reason)
+    def waiting(
+        p: SagaProgress, write_context: WriteContext, role: HandlerRole, message: Message, reason: str
+    ) -> Commit:
+        return journal.ignore_message(p, write_context, role, message, reason)
 
     patch.setattr(journal, "keep_pending", waiting)
 
@@ -241,9 +243,13 @@ def a_result_is_undone_twice(patch: pytest.MonkeyPatch) -> None:
     undone = compensation.complete_compensation
 
     def again(
-        p: SagaProgress, hand: WriteContext, role: HandlerRole, result: CompensableResult, ended: TransitionDetails
+        p: SagaProgress,
+        write_context: WriteContext,
+        role: HandlerRole,
+        result: CompensableResult,
+        ended: TransitionDetails,
     ) -> Commit:
-        written = undone(p, hand, role, result, ended)
+        written = undone(p, write_context, role, result, ended)
         if any(decode_transition(raw).cause == result.event.id for raw in p.transitions):
             return written
         rewound = replace(written.snapshot, results=p.results, closed=p.closed, compensating=p.compensating)
@@ -277,9 +283,9 @@ def a_dead_letter_blocks_no_other_message(patch: pytest.MonkeyPatch) -> None:
 
 def a_dead_letter_is_dropped(patch: pytest.MonkeyPatch) -> None:
     def dead(
-        p: SagaProgress, hand: WriteContext, action: HandlerAction, failure: RunFailure, intent: Intent | None
+        p: SagaProgress, write_context: WriteContext, action: HandlerAction, failure: RunFailure, intent: Intent | None
     ) -> Commit:
-        return journal.ignore_message(p, hand, action.role, action.message, failure.reason)
+        return journal.ignore_message(p, write_context, action.role, action.message, failure.reason)
 
     patch.setattr(failed_attempts, "give_up", dead)
 
@@ -361,7 +367,9 @@ def a_replay_takes_the_message_out_of_the_queue(patch: pytest.MonkeyPatch) -> No
     """It counts on the message to come again."""
     replayed = operator_commands._apply_replay
 
-    def forgotten(p: SagaProgress, hand: WriteContext, command: OperatorCommand, kept: PendingMessage) -> Commit:
-        return replayed(replace(p, queue=tuple(k for k in p.queue if k is not kept)), hand, command, kept)
+    def forgotten(
+        p: SagaProgress, write_context: WriteContext, command: OperatorCommand, kept: PendingMessage
+    ) -> Commit:
+        return replayed(replace(p, queue=tuple(k for k in p.queue if k is not kept)), write_context, command, kept)
 
     patch.setattr(operator_commands, "_apply_replay", forgotten)

@@ -122,33 +122,35 @@ def kept_in_every_way() -> Iterator[SagaProgress]:
     events = [replace(a_message("R", f"R-{i}"), source="svc", time=iso(NOW_MS)) for i in range(2)]
     delta = {"x": 1, "y": {"z": ["u", None]}}
     ended = TransitionDetails(cause=first.id, message=first, parts=(first,), delta=delta, events=events, attempt=2)
-    p = journal.complete_run(blank(), hand(blank(), first), role, ended).snapshot
+    p = journal.complete_run(blank(), write_context(blank(), first), role, ended).snapshot
     yield p
     intent = replace(an_intent("reserve", message), state=p.state)
-    p = journal.open_intent(p, hand(p, message), intent).snapshot
+    p = journal.open_intent(p, write_context(p, message), intent).snapshot
     yield p
     for name in ("one", "other", "third"):
         another = a_message("A", name)
-        p = journal.enqueue_message(p, hand(p, another), role, another, "it has begun", None).snapshot
+        p = journal.enqueue_message(p, write_context(p, another), role, another, "it has begun", None).snapshot
         yield p
     for name in ("F-1", "F-2"):
         outcome = a_message("F", name)
-        p = compensation.delay_compensation(p, hand(p, outcome), role, outcome, known=True).snapshot
+        p = compensation.delay_compensation(p, write_context(p, outcome), role, outcome, known=True).snapshot
         yield p
     opened, another = (
         replace(p, deadlines=(kept("remind", first, 1), kept("give_up", message, 2)), format=TIMED),
         a_message("A", "fourth"),
     )
-    p = journal.enqueue_message(opened, hand(p, another), role, another, "it has begun", None).snapshot
+    p = journal.enqueue_message(opened, write_context(p, another), role, another, "it has begun", None).snapshot
     yield p
     c = SuspendedRun(handler="poll", parts=(first,), n=p.n, turn=1, first_ms=NOW_MS, seen_ms=NOW_MS, due_ms=NOW_MS + 9)
     longer, another = replace(p, suspended_runs=(c,), format=CONTINUED), a_message("A", "fifth")
-    yield journal.enqueue_message(longer, hand(p, another), role, another, "it has begun", None).snapshot
+    yield journal.enqueue_message(longer, write_context(p, another), role, another, "it has begun", None).snapshot
     failure = RunFailure(reason="why", remedy="mend", attempts=5)
-    yield failed_attempts.give_up(p, hand(p, message), RunHandler(role, message, (message,)), failure, intent).snapshot
+    yield failed_attempts.give_up(
+        p, write_context(p, message), RunHandler(role, message, (message,)), failure, intent
+    ).snapshot
 
 
-def hand(p: SagaProgress, message: Message) -> WriteContext:
+def write_context(p: SagaProgress, message: Message) -> WriteContext:
     roles = roles_of(a_role("count", "R"), emitted="R")
     return WriteContext(
         message=message,
@@ -281,14 +283,14 @@ def test_the_history_of_another_saga_or_service_is_found_whatever_its_snapshot_c
 def written_by(service: str, saga: str) -> SagaProgress:
     p = replace(blank(), service=service, saga=saga)
     message = a_message("A")
-    return journal.ignore_message(p, hand(p, message), a_role("reserve", "A"), message, "because").snapshot
+    return journal.ignore_message(p, write_context(p, message), a_role("reserve", "A"), message, "because").snapshot
 
 
 def test_a_history_partly_written_by_an_older_version_is_checked_where_possible() -> None:
     message, role = a_message("B"), a_role("reserve", "A", "B")
 
     def older(p: SagaProgress) -> WriteContext:
-        return replace(hand(p, message), before=None)
+        return replace(write_context(p, message), before=None)
 
     begun = journal.ignore_message(blank(), older(blank()), role, message, "because").snapshot
     first = encode(replace(decode_transition(begun.transitions[0]), previous=""))
@@ -520,11 +522,11 @@ def test_items_in_segments_are_digested_like_items_in_the_snapshot() -> None:
     p = blank()
     for i in range(6):
         message = a_message("A", f"m-{i}")
-        p = journal.enqueue_message(p, hand(p, message), role, message, "it waits", None).snapshot
+        p = journal.enqueue_message(p, write_context(p, message), role, message, "it waits", None).snapshot
     in_hand = a_message("A", "m-6")
     aside, [new] = overflow.move_out(p, a_context(roles, message=in_hand))
     written = journal.enqueue_message(
-        aside, replace(hand(aside, in_hand), before=p), role, in_hand, "it waits", None
+        aside, replace(write_context(aside, in_hand), before=p), role, in_hand, "it waits", None
     ).snapshot
     assert written.segments == (new.segment,)
     assert verify_history(written.transitions, written) is None
@@ -559,9 +561,9 @@ def test_another_principal_in_the_place_of_the_one_that_began_a_saga_is_found(by
     message, role = replace(a_message("A"), principal="user:4711"), a_role("reserve", "A")
     p = replace(blank(), started=None)
     if by_intent:
-        p = journal.open_intent(p, hand(p, message), an_intent("reserve", message)).snapshot
+        p = journal.open_intent(p, write_context(p, message), an_intent("reserve", message)).snapshot
         assert integrity.find_mismatches(replace(p, principal="user:1"), []) == ["principal"]
-    p = journal.ignore_message(p, hand(p, message), role, message, "because").snapshot
+    p = journal.ignore_message(p, write_context(p, message), role, message, "because").snapshot
     entries = [decode_transition(raw) for raw in p.transitions]
     assert p.principal == "user:4711"
     assert "principal" not in integrity.find_mismatches(p, entries)
@@ -573,7 +575,9 @@ def test_another_principal_in_the_place_of_the_one_that_began_a_saga_is_found(by
 
 def test_a_principal_added_to_a_saga_without_one_is_found() -> None:
     p = replace(blank(), started=None)
-    p = journal.ignore_message(p, hand(p, a_message("A")), a_role("reserve", "A"), a_message("A"), "because").snapshot
+    p = journal.ignore_message(
+        p, write_context(p, a_message("A")), a_role("reserve", "A"), a_message("A"), "because"
+    ).snapshot
     entries = [decode_transition(raw) for raw in p.transitions]
     assert integrity.find_mismatches(replace(p, principal="user:1"), entries) == ["principal"]
 

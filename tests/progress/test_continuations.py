@@ -266,7 +266,7 @@ def test_a_failed_turn_moves_its_time_and_blocks_no_other_run() -> None:
 # ---------------------------------------------------------------- what is written
 
 
-def hand(p: SagaProgress, message: Message, *handlers: HandlerRole) -> WriteContext:
+def write_context(p: SagaProgress, message: Message, *handlers: HandlerRole) -> WriteContext:
     return replace(a_hand(message, roles=roles(*handlers)), before=p)
 
 
@@ -277,7 +277,7 @@ def turn_of(p: SagaProgress, role: HandlerRole, *parts: Message, **did: Any) -> 
     ended = TransitionDetails(message=parts[0], cause=cause, parts=parts, delta={"x": 1}, **did)
     needed = parts[: len(role.takes)]
     following = replace(going(role, *needed), turn=1 if c is None else c.turn + 1)
-    return journal.suspend_run(p, hand(p, W, role), role, ended, following).snapshot
+    return journal.suspend_run(p, write_context(p, W, role), role, ended, following).snapshot
 
 
 def test_each_turn_has_a_cause_of_its_own() -> None:
@@ -310,12 +310,12 @@ def test_a_turn_keeps_the_events_of_its_run_and_removes_those_it_was_given() -> 
 def test_the_last_turn_ends_the_run() -> None:
     p = with_(going(BOTH, A, B))
     ended = TransitionDetails(message=A, cause=f"{A.id}~1", parts=(A, B))
-    after = journal.complete_run(p, hand(p, W, BOTH), BOTH, ended).snapshot
+    after = journal.complete_run(p, write_context(p, W, BOTH), BOTH, ended).snapshot
     assert (after.suspended_runs, after.format, after.timer) == ((), PLAIN, None)
     assert len(after.inbox) == len(after.completed_runs) == 2
     p = with_(going(), waiting=[kept("look", E)])
     after = journal.complete_run(
-        p, hand(p, W, LOOK), LOOK, TransitionDetails(message=A, cause="c", parts=(A, E))
+        p, write_context(p, W, LOOK), LOOK, TransitionDetails(message=A, cause="c", parts=(A, E))
     ).snapshot
     assert (after.waiting, len(after.inbox), len(after.completed_runs)) == ((), 2, 1)
 
@@ -353,17 +353,17 @@ def test_a_suspended_run_is_closed_and_what_its_turns_did_is_undone() -> None:
     c = going(BOTH, A, B)
     p = with_(c)
     assert decide_compensation(p, BOTH, F) == CloseHandler(BOTH, F)
-    closed = compensation.close_without_results(p, hand(p, F, BOTH), BOTH, F).snapshot
+    closed = compensation.close_without_results(p, write_context(p, F, BOTH), BOTH, F).snapshot
     assert (closed.suspended_runs, closed.format, closed.closed) == ((), PLAIN, ("both",))
     assert len(closed.inbox) == 3, "the outcome and both messages"
     did = with_(replace(c, calls=(STEP,)))
     assert decide_compensation(did, BOTH, F) == BeginAbort(BOTH, F)
     sealed = compensation.make_abort_intent(did, BOTH)
     assert (sealed.kind, sealed.cause, sealed.not_undone, sealed.calls) == ("lieu", f"{A.id}+{B.id}~1", (STEP,), ())
-    p = journal.open_intent(did, hand(did, F, BOTH), sealed).snapshot
+    p = journal.open_intent(did, write_context(did, F, BOTH), sealed).snapshot
     assert decide_compensation(p, BOTH, F) == Abort(BOTH, F, sealed)
     assert Abort(BOTH, F, sealed).parts == (A, B)
-    written = compensation.complete_abort(p, hand(p, F, BOTH), BOTH, F, remains=["step post ran"])
+    written = compensation.complete_abort(p, write_context(p, F, BOTH), BOTH, F, remains=["step post ran"])
     assert written.entry is not None
     assert str(written.entry.reason).startswith("both can never finish: it never continues;")
     begun = replace(did, intents=(an_intent("both", A, B),), queue=(kept("both", A, dead="d"),))
@@ -385,8 +385,8 @@ def test_registered_abort_actions_replace_the_calls_that_they_cover() -> None:
     assert compensation.make_abort_intent(replace(p, intents=(answered,)), BOTH).unanswered_call is None
     never_begun = replace(begun, begins=None, calls=())
     assert compensation.make_abort_intent(replace(p, intents=(never_begun,)), BOTH).unanswered_call is None
-    p = journal.open_intent(p, hand(p, F, BOTH), sealed).snapshot
-    written = compensation.complete_abort(p, hand(p, F, BOTH), BOTH, F, remains=(), calls=(STEP,))
+    p = journal.open_intent(p, write_context(p, F, BOTH), sealed).snapshot
+    written = compensation.complete_abort(p, write_context(p, F, BOTH), BOTH, F, remains=(), calls=(STEP,))
     assert written.entry is not None
     assert (
         written.entry.reason
@@ -398,10 +398,10 @@ def test_registered_abort_actions_replace_the_calls_that_they_cover() -> None:
 def test_abort_actions_of_turns_are_kept_until_a_result_covers_them() -> None:
     postponed = replace(going(BOTH, A, B), undo_with=(BACK,))
     ended = TransitionDetails(message=A, cause="c", parts=(A, B), calls=(STEP, replace(STEP, name="more")))
-    p = journal.suspend_run(blank(), hand(blank(), W, BOTH), BOTH, ended, postponed).snapshot
+    p = journal.suspend_run(blank(), write_context(blank(), W, BOTH), BOTH, ended, postponed).snapshot
     assert [call.name for call in p.suspended_runs[0].calls] == ["more"]
     assert p.suspended_runs[0].undo_with == (replace(BACK, after=0),)
-    p = journal.suspend_run(p, hand(p, W, BOTH), BOTH, replace(ended, cause="d"), postponed).snapshot
+    p = journal.suspend_run(p, write_context(p, W, BOTH), BOTH, replace(ended, cause="d"), postponed).snapshot
     assert [call.name for call in p.suspended_runs[0].calls] == ["more"], "those of the turn before are covered"
     assert len(p.suspended_runs[0].undo_with) == 2
     sealed = compensation.make_abort_intent(p, BOTH)
@@ -412,14 +412,17 @@ def test_abort_actions_of_turns_are_kept_until_a_result_covers_them() -> None:
     begun = replace(p, intents=(replace(an_intent("both", A, B), undo_with=(BACK,)),))
     assert compensation.make_abort_intent(begun, BOTH).not_undone == ()
     result = replace(ended, cause="e", events=[replace(a_message("R"), source="svc")])
-    assert journal.suspend_run(p, hand(p, W, BOTH), BOTH, result, postponed).snapshot.suspended_runs[0].undo_with == ()
+    assert (
+        journal.suspend_run(p, write_context(p, W, BOTH), BOTH, result, postponed).snapshot.suspended_runs[0].undo_with
+        == ()
+    )
 
 
 def test_beyond_a_limit_only_the_newest_calls_are_listed_and_the_rest_counted() -> None:
     p = blank()
     for n in range(2 * CALLS_MAX):
         ended = TransitionDetails(message=A, cause=f"c{n}", parts=(A, B), calls=(replace(STEP, number=n + 1),))
-        p = journal.suspend_run(p, hand(p, W, BOTH), BOTH, ended, going(BOTH, A, B)).snapshot
+        p = journal.suspend_run(p, write_context(p, W, BOTH), BOTH, ended, going(BOTH, A, B)).snapshot
     first, *rest = p.suspended_runs[0].calls
     assert (first.name, first.number, len(rest)) == ("", CALLS_MAX, CALLS_MAX)
     assert [call.number for call in rest] == list(range(CALLS_MAX + 1, 2 * CALLS_MAX + 1))
@@ -437,7 +440,7 @@ def test_calls_of_turns_after_the_last_result_are_aborted_with_its_compensation(
     for left, closes in ({"calls": (STEP,)}, False), ({"undo_with": (BACK,)}, False), ({}, True):
         did = replace(with_(replace(going(BOTH, A, B), **left)), results=(result,))
         p = compensation.complete_compensation(
-            did, hand(did, F, BOTH), BOTH, result, TransitionDetails(message=F, cause="c")
+            did, write_context(did, F, BOTH), BOTH, result, TransitionDetails(message=F, cause="c")
         ).snapshot
         assert (p.closed == ("both",), p.suspended_runs == ()) == (closes, closes)
         if not closes:

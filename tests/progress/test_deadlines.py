@@ -38,7 +38,9 @@ A, B, C = a_message("A"), a_message("B"), a_message("C")
 PAID, OVER = a_message("Paid"), a_message("Over")
 
 
-def hand(p: SagaProgress, message: Message, roles: HandlerRoles = ROLES, now_ms: int = DUE - 1) -> WriteContext:
+def write_context(
+    p: SagaProgress, message: Message, roles: HandlerRoles = ROLES, now_ms: int = DUE - 1
+) -> WriteContext:
     return WriteContext(
         message=message, position=None, roles=roles, self_consumed_types=(), now_ms=now_ms, retention_s=1000, before=p
     )
@@ -63,7 +65,7 @@ def test_roles_distinguish_deadlines_from_handlers() -> None:
 
 def test_the_first_write_about_its_event_opens_a_deadline() -> None:
     p = journal.complete_run(
-        blank(), hand(blank(), A), HANDLER, TransitionDetails(message=A, cause=A.id, parts=(A,))
+        blank(), write_context(blank(), A), HANDLER, TransitionDetails(message=A, cause=A.id, parts=(A,))
     ).snapshot
     assert p.deadlines == (PendingMessage(handler="expire", message=A, n=0, due_ms=DUE),)
     assert p.is_open
@@ -85,7 +87,7 @@ def test_a_deadline_of_an_event_with_an_untrusted_time_counts_from_now() -> None
 
 
 def test_events_in_the_log_before_the_due_time_are_handled_before_the_deadline() -> None:
-    p = journal.record_deadline_event(blank(), hand(blank(), A, ALONE), A).snapshot
+    p = journal.record_deadline_event(blank(), write_context(blank(), A, ALONE), A).snapshot
     assert p.timer is not None
     assert find_next_ready(p, ALONE, DUE, handled_ms=DUE - 1) is None
     assert find_next_ready(p, ALONE, DUE, handled_ms=DUE) == RunHandler(EXPIRE, A, (A,))
@@ -113,7 +115,7 @@ def test_the_timer_of_a_deadline_is_checked_again_at_the_next_due_time_or_after_
 
 
 def test_a_message_that_no_handler_takes_is_recorded_because_it_opens_a_deadline() -> None:
-    context = hand(blank(), A, ALONE)
+    context = write_context(blank(), A, ALONE)
     written = record_decision(blank(), context, TouchDeadline(A))
     assert written.snapshot == journal.record_deadline_event(blank(), context, A).snapshot
     assert [each.message for each in written.snapshot.deadlines] == [A]
@@ -121,7 +123,7 @@ def test_a_message_that_no_handler_takes_is_recorded_because_it_opens_a_deadline
 
 def test_a_deadline_that_is_due_when_opened_is_checked_at_once() -> None:
     late = DUE + 8 * 3_600_000
-    p = journal.record_deadline_event(blank(), hand(blank(), A, ALONE, now_ms=late), A).snapshot
+    p = journal.record_deadline_event(blank(), write_context(blank(), A, ALONE, now_ms=late), A).snapshot
     assert p.timer is not None
     assert p.timer.due_ms == late
 
@@ -202,7 +204,7 @@ def test_a_message_that_only_opens_a_deadline_is_recorded_once() -> None:
     action = choose_next_action(opened(), ROLES, trigger, now, True)
     assert action == TouchDeadline(PAID)
     assert isinstance(action, TouchDeadline)
-    p = record_decision(opened(), hand(opened(), PAID), action).snapshot
+    p = record_decision(opened(), write_context(opened(), PAID), action).snapshot
     assert p.closed == ("expire",)
     assert is_message_known(p, ROLES, PAID)
     assert choose_next_action(p, ROLES, trigger, now, True) == Complete()
@@ -229,7 +231,7 @@ def test_a_deadline_is_void_after_an_outcome_of_the_service() -> None:
     ready = find_next_ready(replace(opened(), outcome="Over"), ROLES, DUE)
     assert ready == Ignore(EXPIRE, A, "the saga has ended here with Over")
     assert isinstance(ready, Ignore)
-    p = journal.ignore_message(opened(), hand(opened(), B), EXPIRE, A, "why").snapshot
+    p = journal.ignore_message(opened(), write_context(opened(), B), EXPIRE, A, "why").snapshot
     assert p.deadlines == ()
 
 
@@ -266,12 +268,14 @@ def test_a_begun_parked_deadline_resumes_at_its_time() -> None:
 def test_a_failed_deadline_moves_its_time_and_a_dead_one_blocks_the_saga() -> None:
     failure = RunFailure(reason="why", remedy="mend", attempts=2)
     action = RunHandler(EXPIRE, A, (A,))
-    p = failed_attempts.park(opened(), hand(opened(), B, now_ms=DUE), action, failure, None, due_ms=DUE + 7).snapshot
+    p = failed_attempts.park(
+        opened(), write_context(opened(), B, now_ms=DUE), action, failure, None, due_ms=DUE + 7
+    ).snapshot
     assert p.queue == ()
     assert p.deadlines == (PendingMessage(handler="expire", message=A, n=0, due_ms=DUE + 7, delay_ms=7, attempts=2),)
     assert p.timer is not None
     assert p.timer.due_ms == DUE + 7
-    p = failed_attempts.give_up(opened(), hand(opened(), B, now_ms=DUE), action, failure, None).snapshot
+    p = failed_attempts.give_up(opened(), write_context(opened(), B, now_ms=DUE), action, failure, None).snapshot
     assert p.deadlines == ()
     assert [k.handler for k in p.queue] == ["expire"]
 
@@ -279,7 +283,9 @@ def test_a_failed_deadline_moves_its_time_and_a_dead_one_blocks_the_saga() -> No
 def test_a_replayed_deadline_that_fails_again_waits_at_the_head() -> None:
     failure, action = RunFailure(reason="why", remedy="mend", attempts=2), RunHandler(EXPIRE, A, (A,))
     replayed = replace(blank(), n=3, queue=(kept("expire", A, 1), kept("handler", B, 2)))
-    p = failed_attempts.park(replayed, hand(replayed, B, now_ms=DUE), action, failure, None, due_ms=DUE + 7).snapshot
+    p = failed_attempts.park(
+        replayed, write_context(replayed, B, now_ms=DUE), action, failure, None, due_ms=DUE + 7
+    ).snapshot
     assert p.queue == (
         PendingMessage(handler="expire", message=A, n=1, due_ms=DUE + 7, delay_ms=7, attempts=2),
         kept("handler", B, 2),
@@ -292,7 +298,7 @@ def test_a_replayed_deadline_that_fails_again_waits_at_the_head() -> None:
 
 
 def test_the_timer_of_a_blocked_deadline_is_forwarded() -> None:
-    p = journal.enqueue_message(opened(), hand(opened(), B), HANDLER, B, "why", None).snapshot
+    p = journal.enqueue_message(opened(), write_context(opened(), B), HANDLER, B, "why", None).snapshot
     p = replace(p, queue=(), intents=(an_intent("handler", B),))
     assert p.timer is not None
     wake = replace(a_message("saga.wake"), id=p.timer.id)

@@ -46,7 +46,7 @@ HISTORIES = st.lists(STEPS, max_size=12)
 def next_of(p: SagaProgress, what: str, delta: dict[str, Any], events: int) -> Commit:
     """One more transition, of this kind."""
     message = a_message("A", id=f"m-{p.n}")
-    hand = WriteContext(
+    write_context = WriteContext(
         message=message,
         position=Position("things", 0, p.n),
         roles=ROLES,
@@ -59,17 +59,17 @@ def next_of(p: SagaProgress, what: str, delta: dict[str, Any], events: int) -> C
         case "handled":
             emitted = [a_message("R", id=f"r-{p.n}-{i}", value=b"\x00\xff") for i in range(events)]
             ended = TransitionDetails(cause=message.id, message=message, parts=(message,), delta=delta, events=emitted)
-            return journal.complete_run(p, hand, MANY, ended)
+            return journal.complete_run(p, write_context, MANY, ended)
         case "ignored":
-            return journal.ignore_message(p, hand, MANY, message, "because")
+            return journal.ignore_message(p, write_context, MANY, message, "because")
         case "waiting":
-            return journal.keep_pending(p, hand, BOTH, a_message("B", id=message.id), "for C")
+            return journal.keep_pending(p, write_context, BOTH, a_message("B", id=message.id), "for C")
         case "queued":
-            return journal.enqueue_message(p, hand, MANY, message, "because", None)
+            return journal.enqueue_message(p, write_context, MANY, message, "because", None)
         case "refused":
-            return journal.reject_message(p, hand, MANY, message, "why", "mend")
+            return journal.reject_message(p, write_context, MANY, message, "why", "mend")
     failure = RunFailure(reason="why", remedy="mend", attempts=2)
-    return failed_attempts.give_up(p, hand, RunHandler(MANY, message, (message,)), failure, None)
+    return failed_attempts.give_up(p, write_context, RunHandler(MANY, message, (message,)), failure, None)
 
 
 def written(steps: Sequence[tuple[str, dict[str, Any], int]]) -> SagaProgress:

@@ -15,11 +15,11 @@ class Counted:
 
 def test_a_printed_progress_shows_the_state_and_each_transition_with_its_reason() -> None:
     a = a_message("A")
-    hand = a_hand(a, roles=roles_of(a_role("take", "A")))
+    write_context = a_hand(a, roles=roles_of(a_role("take", "A")))
     p = journal.append_transition(
-        blank(), hand, "waiting", "take", TransitionDetails(message=a, reason="the other part is not there")
+        blank(), write_context, "waiting", "take", TransitionDetails(message=a, reason="the other part is not there")
     ).snapshot
-    p = journal.append_transition(p, hand, "handled", "take", TransitionDetails(message=a)).snapshot
+    p = journal.append_transition(p, write_context, "handled", "take", TransitionDetails(message=a)).snapshot
     shown = build_view(p, Counted(3))
     assert (shown.service, shown.saga_id, shown.state) == ("svc", "s", Counted(3))
     assert shown.transitions == (

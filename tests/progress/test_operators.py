@@ -204,9 +204,9 @@ def test_a_history_with_commands_is_unchanged_and_one_that_was_edited_is_not() -
     letter = DeadLetterRecord(
         id=DEAD, kind="dead letter", handler="on_a", reason="r", remedy="m", message=A, attempts=1
     )
-    hand = replace(first, before=p)
+    write_context = replace(first, before=p)
     ended = journal.TransitionDetails(message=A, letters=(letter,))
-    p = journal.append_transition(replace(p, queue=(died,)), hand, "dead", "on_a", ended).snapshot
+    p = journal.append_transition(replace(p, queue=(died,)), write_context, "dead", "on_a", ended).snapshot
     p = journal.enqueue_message(p, replace(second, before=p), roles.handlers["on_b"], B, "behind", None).snapshot
     action = operator_commands.decide_command(p, roles, a_command())
     assert isinstance(action, Replay)
@@ -464,8 +464,8 @@ def test_an_outcome_of_a_forgotten_saga_reports_that_nothing_was_compensated() -
 
 
 def refused(why: str) -> SagaProgress:
-    hand = a_hand(A, roles=ROLES)
-    return journal.reject_message(blank(), replace(hand, before=blank()), HANDLER, A, why, "look why").snapshot
+    write_context = a_hand(A, roles=ROLES)
+    return journal.reject_message(blank(), replace(write_context, before=blank()), HANDLER, A, why, "look why").snapshot
 
 
 def letter_id(p: SagaProgress) -> str:

@@ -33,8 +33,10 @@ SMALL = OverflowBounds(inbox_max=8, inbox_kept=3, small_segments_max=3)
 
 def complete(p: SagaProgress, id: str, *, role: HandlerRole = MANY, now_ms: int = NOW_MS) -> SagaProgress:
     message = replace(a_message("A" if role is MANY else "P", id=id), time=iso(now_ms))
-    hand = a_hand(message, roles=ROLES, now_ms=now_ms, retention_s=10**9)
-    return journal.complete_run(p, hand, role, TransitionDetails(cause=id, message=message, parts=(message,))).snapshot
+    write_context = a_hand(message, roles=ROLES, now_ms=now_ms, retention_s=10**9)
+    return journal.complete_run(
+        p, write_context, role, TransitionDetails(cause=id, message=message, parts=(message,))
+    ).snapshot
 
 
 def move(
@@ -135,8 +137,8 @@ def test_a_clock_ahead_by_more_than_the_retention_drops_no_segment() -> None:
     for number in range(12):
         p = store.write(complete(p, f"old-{number}"), "-")
     message = a_message("A", id="ahead")
-    hand = a_hand(message, roles=ROLES, now_ms=NOW_MS + 2 * RETENTION_S * 1000, retention_s=RETENTION_S)
-    after = journal.ignore_message(p, hand, MANY, message, "for a test").snapshot
+    write_context = a_hand(message, roles=ROLES, now_ms=NOW_MS + 2 * RETENTION_S * 1000, retention_s=RETENTION_S)
+    after = journal.ignore_message(p, write_context, MANY, message, "for a test").snapshot
     assert after.segments == p.segments
 
 

@@ -488,9 +488,11 @@ def test_closing_a_handler_drops_its_messages_in_segments_without_reading_them()
         )
 
     pages = (page("waiting", "alone"), page("waiting", "both"), page("queue", "alone"), page("inbox"))
-    hand = a_hand(FAILED)
-    p = compensation.close_without_results(replace(blank(), segments=pages), hand, ALONE, FAILED).snapshot
-    assert p.segments[0] == pages[0].closed(hand.entered_s, hand.entered_s + hand.retention_s)
+    write_context = a_hand(FAILED)
+    p = compensation.close_without_results(replace(blank(), segments=pages), write_context, ALONE, FAILED).snapshot
+    assert p.segments[0] == pages[0].closed(
+        write_context.entered_s, write_context.entered_s + write_context.retention_s
+    )
     assert p.segments[1:] == pages[1:]
 
 

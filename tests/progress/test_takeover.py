@@ -89,12 +89,16 @@ def replace_role(*, many: bool) -> HandlerRoles:
 
 
 def test_every_write_records_the_types_of_self_consumed_events() -> None:
-    hand = a_hand(a_message(), roles=NEW)
-    assert journal.open_intent(blank(), hand, an_intent("repeats", a_message())).snapshot.self_consumed_types == (
+    write_context = a_hand(a_message(), roles=NEW)
+    assert journal.open_intent(
+        blank(), write_context, an_intent("repeats", a_message())
+    ).snapshot.self_consumed_types == (
         "R",
         "T",
     )
-    assert journal.ignore_message(blank(), hand, REPEATS, a_message(), "because").snapshot.self_consumed_types == (
+    assert journal.ignore_message(
+        blank(), write_context, REPEATS, a_message(), "because"
+    ).snapshot.self_consumed_types == (
         "R",
         "T",
     )

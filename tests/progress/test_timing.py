@@ -285,8 +285,8 @@ FAILURE = RunFailure(reason="why", remedy="-", attempts=6, history=HISTORY, wher
 
 
 def park(p: SagaProgress, action: HandlerAction, intent: Intent | None = None, *, due_ms: int = LATER) -> Commit:
-    hand = replace(a_hand(action.message, roles=ROLES), before=p)
-    return failed_attempts.park(p, hand, action, FAILURE, intent, due_ms=due_ms)
+    write_context = replace(a_hand(action.message, roles=ROLES), before=p)
+    return failed_attempts.park(p, write_context, action, FAILURE, intent, due_ms=due_ms)
 
 
 def test_a_parked_run_moves_to_the_head_with_its_attempts_and_its_failures_are_recorded() -> None:

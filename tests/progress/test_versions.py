@@ -20,11 +20,11 @@ ROLES = roles_of(ROLE)
 def handled(p: SagaProgress, number: int, delta: dict[str, Any]) -> SagaProgress:
     """The progress after one more run, which changed this of the state."""
     message = a_message(value=str(number).encode())
-    hand = journal.WriteContext(
+    write_context = journal.WriteContext(
         message=message, position=None, roles=ROLES, self_consumed_types=(), now_ms=NOW_MS, retention_s=100, before=p
     )
     return journal.complete_run(
-        p, hand, ROLE, TransitionDetails(message=message, parts=(message,), delta=delta)
+        p, write_context, ROLE, TransitionDetails(message=message, parts=(message,), delta=delta)
     ).snapshot
 
 

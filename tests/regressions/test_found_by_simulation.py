@@ -295,10 +295,10 @@ def test_an_undone_result_is_no_part_although_its_run_has_other_results() -> Non
         self_consumed=(SelfConsumedEvent(event=x, n=0), SelfConsumedEvent(event=y, n=0)),
     )
     roles = HandlerRoles("s", [role], outcomes=frozenset(), emitted=frozenset("XY"))
-    hand = WriteContext(
+    write_context = WriteContext(
         message=a_message(), position=None, roles=roles, self_consumed_types=(), now_ms=0, retention_s=1
     )
-    once = complete_compensation(p, hand, role, p.results[1], TransitionDetails(message=hand.message))
+    once = complete_compensation(p, write_context, role, p.results[1], TransitionDetails(message=write_context.message))
     assert [own.event for own in once.snapshot.self_consumed] == [x]
 
 

@@ -98,7 +98,7 @@ async def test_a_handler_of_each_event_is_shown_the_first_document_that_is_there
     assert result.state.seen == ("Insert",)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.sampled_from(["insert", "update", "delete", "expiry"]), max_size=6))
 def test_a_document_that_is_there_in_the_end_has_started_its_saga_whatever_came_before(words: list[str]) -> None:
     made = {

@@ -169,7 +169,7 @@ async def test_a_text_that_is_not_utf8_is_no_key_and_no_collection(store: Sqlite
             )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(key=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=30))
 @example("\ufffe\uffff\ufffd")
 @example("\U0010ffff\u0800\u07ff\x7f\x80")
@@ -194,7 +194,7 @@ WAYS = {
 MARKS = '"_saga":{"updates":{"u":1}}'
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ways=st.lists(st.sampled_from(sorted(WAYS)), max_size=12), recursive=st.booleans())
 @example(ways=["INSERT", "INSERT OR REPLACE", "REPLACE"], recursive=False)
 @example(ways=["DELETE", "REPLACE", "REPLACE"], recursive=True)

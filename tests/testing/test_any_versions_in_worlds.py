@@ -100,7 +100,6 @@ def steps(draw: Draw, mode: str, newest: int) -> list[Step]:
 @pytest.mark.parametrize("mode", ["full_transitive", "backward_transitive", "forward_transitive"])
 @settings(
     max_examples=EXAMPLES,
-    deadline=None,
     phases=[Phase.generate],  # a schedule that is shrunk for minutes tells no more than its seed
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

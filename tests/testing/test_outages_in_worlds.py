@@ -120,7 +120,6 @@ def written(world: SimulatedWorld, party: str) -> list[str]:
 @pytest.mark.slow
 @settings(
     max_examples=EXAMPLES,
-    deadline=None,
     phases=[Phase.explicit, Phase.generate],  # a schedule that is shrunk for minutes tells no more than its seed
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -78,7 +78,7 @@ def back(every_type: Event) -> Event:
 
 @pytest.mark.parametrize("kind", EXAMPLES, ids=lambda kind: f"{kind.__module__.split('.')[1]}-{kind.__name__}")
 def test_events_of_the_example_come_back_equal(kind: type[Event]) -> None:
-    @settings(max_examples=10, deadline=None, database=None)
+    @settings(max_examples=10, database=None)
     @given(events(kind))
     def check(every_type: Event) -> None:
         assert type(every_type) is kind
@@ -87,7 +87,7 @@ def test_events_of_the_example_come_back_equal(kind: type[Event]) -> None:
     check()
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_events_of_any_schema_come_back_equal(data: st.DataObject) -> None:
     whole = schema("Said", *fields(data.draw, Names(), 3, least=0))
@@ -144,7 +144,7 @@ CORNERS: dict[str, Callable[[Any], bool]] = {
 def test_the_corners_of_a_contract_are_reached_and_no_others(every_type: type[Any]) -> None:
     reached: set[str] = set()
 
-    @settings(max_examples=200, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
+    @settings(max_examples=200, database=None, derandomize=True, phases=[Phase.generate])
     @given(events(every_type))
     def look(one: Event) -> None:
         reached.update(corner for corner, holds in CORNERS.items() if holds(one))
@@ -155,7 +155,7 @@ def test_the_corners_of_a_contract_are_reached_and_no_others(every_type: type[An
     assert reached == CORNERS.keys()
 
 
-@settings(max_examples=30, deadline=None, database=None)
+@settings(max_examples=30, database=None)
 @given(placed=events(OrderPlaced, order_id="o-1", total=Decimal("9.80"), quantity=st.integers(1, 5)))
 def test_fields_may_be_fixed_by_a_value_or_a_strategy(placed: OrderPlaced) -> None:
     assert (placed.order_id, placed.total) == ("o-1", Decimal("9.80"))

@@ -65,10 +65,10 @@ class Committer:
     async def close_partitions(self, partitions: Collection[Partition]) -> None:
         """Record that no message of these partitions is in progress. This is attempted once, and failures are
         ignored."""
-        prefixes = self.assignment.trackers
+        trackers = self.assignment.trackers
         async with self._one_at_a_time:
             for source, membership in self.sources.joined:
-                ours = {p: prefixes[p].position for p in partitions if p.topic in source.topics and p in prefixes}
+                ours = {p: trackers[p].position for p in partitions if p.topic in source.topics and p in trackers}
                 with suppress(Fenced, BrokerUnavailable):
                     await membership.clear_in_progress(ours)
 
@@ -82,10 +82,10 @@ class Committer:
         async with self._one_at_a_time:
             for source, membership in self.sources.joined:
                 moved = {
-                    partition: (prefix, offset)
-                    for partition, prefix in self.assignment.trackers.items()
-                    if prefix.may_have_moved
-                    and (offset := prefix.offset_to_commit()) is not None
+                    partition: (tracker, offset)
+                    for partition, tracker in self.assignment.trackers.items()
+                    if tracker.may_have_moved
+                    and (offset := tracker.offset_to_commit()) is not None
                     and partition.topic in source.topics
                 }
                 if not moved:
@@ -99,5 +99,5 @@ class Committer:
                     self.due.set()
                     continue
                 watching.answered("broker")
-                for prefix, offset in moved.values():
-                    prefix.acknowledge(offset)
+                for tracker, offset in moved.values():
+                    tracker.acknowledge(offset)

@@ -52,7 +52,7 @@ class DeadlineFence:
     """Topics of events that the service consumes."""
     sources: WorkerSources
     assignment: WorkerAssignment
-    lanes: KeyedExecutor
+    executor: KeyedExecutor
     wakes: Mapping[str, TimerTier]
     """Topics of the service's timers."""
     is_low_priority: Callable[[str], bool] | None = None
@@ -105,9 +105,9 @@ class DeadlineFence:
 
     # ---------------------------------------------------------------- used by waiting timers
 
-    def owns(self, position: Position, prefix: OffsetTracker) -> bool:
+    def owns(self, position: Position, tracker: OffsetTracker) -> bool:
         """Return whether the partition is still in the same assignment as when the message was received."""
-        return self.assignment.trackers.get(Partition(*position[:2])) is prefix
+        return self.assignment.trackers.get(Partition(*position[:2])) is tracker
 
     async def refresh_positions(self) -> None:
         """Query the committed offsets of other workers' partitions for which deadlines still wait."""
@@ -283,7 +283,7 @@ class DeadlineFence:
 
     def _is_behind(self, saga: str, seen_s: float) -> bool:
         """Return whether a message of the saga that was received by `seen_s` still waits to be processed."""
-        if self.lanes.has_waiting(saga, seen_s):
+        if self.executor.has_waiting(saga, seen_s):
             return True
         return self.is_low_priority is not None and self.is_low_priority(saga)
 

@@ -208,13 +208,13 @@ class FlowControl:
         open_: dict[Partition, OffsetTracker] = {}
         unfinished: list[int] = []
         window, wait = WINDOW * self.limits.inflight_max, self._low_priority_topics_to_skip()
-        for partition, prefix in self.assignment.trackers.items():
+        for partition, tracker in self.assignment.trackers.items():
             if partition in self.assignment.leaving or partition in self.timers.full or partition.topic in wait:
                 continue
             timers = self.timers.count(partition)
-            if prefix.unfinished - timers < share and len(prefix) - timers < window:
-                open_[partition] = prefix
-                unfinished.append(prefix.unfinished - timers)
+            if tracker.unfinished - timers < share and len(tracker) - timers < window:
+                open_[partition] = tracker
+                unfinished.append(tracker.unfinished - timers)
             else:
                 self.has_full_partition = True
         return open_, unfinished

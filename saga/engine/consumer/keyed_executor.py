@@ -78,7 +78,7 @@ class KeyedExecutor:
     """Tasks already cancelled: a second cancellation would interrupt their cleanup."""
 
     async def __aenter__(self) -> Self:
-        self._keeper = self.tasks.create_task(self._keep_tasks(), name="lanes")
+        self._keeper = self.tasks.create_task(self._keep_tasks(), name="queues of sagas")
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -98,7 +98,11 @@ class KeyedExecutor:
         finally:
             await self._cancel_all()
             if self._failures:
-                raise self._failures[0] if len(self._failures) == 1 else BaseExceptionGroup("lanes", self._failures)
+                raise (
+                    self._failures[0]
+                    if len(self._failures) == 1
+                    else BaseExceptionGroup("queues of sagas", self._failures)
+                )
 
     async def _cancel_all(self) -> None:
         """Cancel all tasks and wait until none is left, including those that start meanwhile."""
@@ -112,19 +116,19 @@ class KeyedExecutor:
 
     def _running_tasks(self) -> list[asyncio.Task[None]]:
         # A task that is cancelled before its first step never runs, and never removes its queue.
-        return [lane.task for lane in self._queues.values() if lane.task is not None and not lane.task.done()]
+        return [queue.task for queue in self._queues.values() if queue.task is not None and not queue.task.done()]
 
     def add(self, item: WorkItem) -> None:
         """Queue a message behind the others of its saga."""
         self.inflight += 1
         self.inflight_bytes += len(item.message.value)
         saga = item.message.saga
-        lane = self._queues.get(saga)
-        if lane is not None:
-            lane.waiting.append(item)
+        queue = self._queues.get(saga)
+        if queue is not None:
+            queue.waiting.append(item)
             return
-        lane = self._queues[saga] = SagaQueue(deque((item,)))
-        lane.task = asyncio.get_running_loop().create_task(self._run(saga, lane), name=f"lane {saga}")
+        queue = self._queues[saga] = SagaQueue(deque((item,)))
+        queue.task = asyncio.get_running_loop().create_task(self._run(saga, queue), name=f"queue of {saga}")
 
     def has_saga(self, saga: str) -> bool:
         """Return whether a message of the saga is in flight."""
@@ -133,24 +137,24 @@ class KeyedExecutor:
     def has_waiting(self, saga: str, until_s: float) -> bool:
         """Return whether a message of the saga that was received by `until_s` waits behind the current one. Timers do
         not count, because they bring nothing new."""
-        lane = self._queues.get(saga)
-        return lane is not None and any(
-            item.received_s <= until_s and type(item.message) is not SagaTimer for item in lane.waiting
+        queue = self._queues.get(saga)
+        return queue is not None and any(
+            item.received_s <= until_s and type(item.message) is not SagaTimer for item in queue.waiting
         )
 
-    async def _run(self, saga: str, lane: "SagaQueue") -> None:
-        waiting = lane.waiting
+    async def _run(self, saga: str, queue: "SagaQueue") -> None:
+        waiting = queue.waiting
         try:
             while waiting:
-                item = lane.current = waiting.popleft()
+                item = queue.current = waiting.popleft()
                 try:
                     finished = await (self.handle_guarded if item.tracker.guarded else self.handle)(item)
                     if (
-                        item in self._late and lane.task is not None
+                        item in self._late and queue.task is not None
                     ):  # the handler finished in spite of the cancellation
-                        lane.task.uncancel()
+                        queue.task.uncancel()
                 except asyncio.CancelledError:
-                    if item not in self._late or lane.task is None or lane.task.uncancel():
+                    if item not in self._late or queue.task is None or queue.task.uncancel():
                         raise
                     finished = False  # draining took too long: abandon the message, continue with the queue
                 finally:
@@ -175,28 +179,28 @@ class KeyedExecutor:
         self.inflight_bytes -= len(item.message.value)
         self.freed.set()
 
-    def finish(self, prefix: OffsetTracker, offset: int) -> None:
+    def finish(self, tracker: OffsetTracker, offset: int) -> None:
         """Mark a message as finished."""
-        prefix.finish(offset)
+        tracker.finish(offset)
         self.finished.set()
 
     def forget(self, partitions: Collection[Partition]) -> None:
         """Drop the queued messages of these partitions, because another member owns the partitions now."""
-        for lane in self._queues.values():
+        for queue in self._queues.values():
             # The first two fields of a position compare equal to a `Partition`.
-            gone = [item for item in lane.waiting if item.position[:2] in partitions]
+            gone = [item for item in queue.waiting if item.position[:2] in partitions]
             if gone:
-                remaining = [item for item in lane.waiting if item.position[:2] not in partitions]
+                remaining = [item for item in queue.waiting if item.position[:2] not in partitions]
                 for item in gone:
                     self._release(item)
-                lane.waiting.clear()
-                lane.waiting.extend(remaining)
+                queue.waiting.clear()
+                queue.waiting.extend(remaining)
 
     async def wait_until_idle(self, limit_s: float) -> set[asyncio.Future[None]]:
         """Wait until no message is being handled, or for `limit_s`. Returns the futures of those still running."""
         loop, left = asyncio.get_running_loop(), list[asyncio.Future[None]]()
-        for lane in self._queues.values():
-            if (item := lane.current) is not None:
+        for queue in self._queues.values():
+            if (item := queue.current) is not None:
                 item.done = item.done or loop.create_future()
                 left.append(item.done)
         return (await asyncio.wait(left, timeout=limit_s))[1] if left else set()
@@ -204,11 +208,11 @@ class KeyedExecutor:
     async def drain(self, limit_s: float) -> None:
         """Wait until no message is being handled. After `limit_s`, the remaining runs are cancelled and abandoned."""
         late = await self.wait_until_idle(limit_s)
-        for lane in self._queues.values():
-            if (item := lane.current) is not None and item.done in late:
+        for queue in self._queues.values():
+            if (item := queue.current) is not None and item.done in late:
                 self._late.add(item)
-                if lane.task is not None:
-                    lane.task.cancel()
+                if queue.task is not None:
+                    queue.task.cancel()
         if late:
             await asyncio.wait(late)
 

@@ -71,12 +71,12 @@ class PartitionListener:
                 continue
             del self._beginning[partition]
             log_id = self.committer.sources.log_id(partition)
-            prefix = self.assignment.trackers[partition] = OffsetTracker(offset, log_id)
+            tracker = self.assignment.trackers[partition] = OffsetTracker(offset, log_id)
             if partition in left:
-                prefix.guarded = self._guarded_messages_max(partition)
-                prefix.repeats_max = WINDOW * self.guarded_max + POLL_MAX
+                tracker.guarded = self._guarded_messages_max(partition)
+                tracker.repeats_max = WINDOW * self.guarded_max + POLL_MAX
             if (gap := self._missed.pop(partition, None)) is not None:
-                self._skip_gap(partition, prefix, *gap)
+                self._skip_gap(partition, tracker, *gap)
             self.assignment.leaving.discard(partition)
         self.wake_polls()
 
@@ -87,17 +87,17 @@ class PartitionListener:
         delivered again, waits behind the run in its saga's queue, and is recognized as a duplicate.
         """
         self._release(partitions)
-        prefixes = self.assignment.trackers
+        trackers = self.assignment.trackers
         try:
             await self.committer.commit()
             # A guarded partition from which nothing new was delivered stays open, so that the next owner guards it,
             # too. Messages in progress make no difference: they crashed no process.
             await self.committer.close_partitions(
-                [p for p in partitions if p in prefixes and prefixes[p].guarded < self._guarded_messages_max(p)]
+                [p for p in partitions if p in trackers and trackers[p].guarded < self._guarded_messages_max(p)]
             )
         finally:  # also if the commit takes longer than the group waits
             for partition in partitions:
-                prefixes.pop(partition, None)
+                trackers.pop(partition, None)
             self.cache.clear()
             self.wake_polls()
         self.outage_watch.report(Revoked(service=self.outage_watch.service, partitions=tuple(partitions)))
@@ -112,9 +112,9 @@ class PartitionListener:
             self.outage_watch.report(Lost(service=self.outage_watch.service, partitions=unwarned))
 
     def on_expired(self, partition: Partition, first: int, after: int) -> None:
-        prefix = self.assignment.trackers.get(partition)
-        if prefix is not None:
-            self._skip_gap(partition, prefix, first, after)
+        tracker = self.assignment.trackers.get(partition)
+        if tracker is not None:
+            self._skip_gap(partition, tracker, first, after)
         elif partition in self._beginning:  # a member may read before the partition is open
             self._missed[partition] = self._missed.get(partition, (first,))[0], after
         self.outage_watch.report(
@@ -128,12 +128,12 @@ class PartitionListener:
             )
         )
 
-    def _skip_gap(self, partition: Partition, prefix: OffsetTracker, first: int, after: int) -> None:
+    def _skip_gap(self, partition: Partition, tracker: OffsetTracker, first: int, after: int) -> None:
         """Commit behind the gap, so that it is reported once; in a timer topic only when its timers are republished."""
         if is_timer_topic(partition.topic):
-            prefix.begin(first)
-            self._start_task(self._republish_expired_timers(partition, prefix, first), "lost timers")
-        prefix.skip_to(after)
+            tracker.begin(first)
+            self._start_task(self._republish_expired_timers(partition, tracker, first), "lost timers")
+        tracker.skip_to(after)
         self.committer.due.set()
 
     def _start_task(self, work: Coroutine[object, object, None], name: str) -> None:
@@ -146,10 +146,10 @@ class PartitionListener:
         for task in self._looking:
             task.cancel()
 
-    async def _republish_expired_timers(self, partition: Partition, prefix: OffsetTracker, first: int) -> None:
+    async def _republish_expired_timers(self, partition: Partition, tracker: OffsetTracker, first: int) -> None:
         """Republish timers whose records expired. Only afterwards may the committed offset move past these records."""
         await self.lost_timers.republish([partition.topic])
-        self.executor.finish(prefix, first)
+        self.executor.finish(tracker, first)
 
     def on_replaced(self, partition: Partition, position: int) -> None:
         if is_timer_topic(partition.topic):

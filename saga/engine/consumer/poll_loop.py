@@ -68,12 +68,12 @@ class PollLoop:
 
     async def run(self, membership: Membership, stop: asyncio.Event) -> None:
         """Poll until `stop` is set."""
-        ports, prefixes, yielding = self.service.ports, self.assignment.trackers, self.low_priority
+        ports, trackers, yielding = self.service.ports, self.assignment.trackers, self.low_priority
         away, stalled, met_s = False, dict[Place, StalledPartition](), -inf
         idle_s = POLL_S
         while not stop.is_set():
             open_, room = self.flow.choose_partitions()
-            if not open_ and prefixes:  # without an assignment, poll: that is how partitions arrive
+            if not open_ and trackers:  # without an assignment, poll: that is how partitions arrive
                 self.executor.freed.clear()
                 await self.executor.freed.wait()
                 if not stop.is_set():
@@ -109,34 +109,34 @@ class PollLoop:
 
     def _route_records(self, records: Iterable[Record]) -> None:
         """Route each record, and register its offset."""
-        service, assignment, lanes = self.service, self.assignment, self.executor
-        now_s, partition, prefix = service.ports.clock.monotonic_s(), ("", -1), None
-        add = lanes.add if self.low_priority is None else self.low_priority.add
+        service, assignment, executor = self.service, self.assignment, self.executor
+        now_s, partition, tracker = service.ports.clock.monotonic_s(), ("", -1), None
+        add = executor.add if self.low_priority is None else self.low_priority.add
         for record in records:  # the records of one partition come together
             if record[:2] != partition:
                 partition = record[:2]  # as good as a `Partition`
                 place = Partition(*partition)
-                prefix = None if place in assignment.leaving else assignment.trackers.get(place)
+                tracker = None if place in assignment.leaving else assignment.trackers.get(place)
                 if record.topic not in assignment.scattered:
                     self._check_partitioner(record)
-            if prefix is None:
+            if tracker is None:
                 continue
             taken, offset = route_record(record, service), record.offset
             if isinstance(taken, SkippedRecord):  # skipped records are many: their offsets are not registered
-                prefix.skip_to(offset + 1)
-                lanes.finished.set()
+                tracker.skip_to(offset + 1)
+                executor.finished.set()
                 if taken.why is not None:
                     self._report_passed_over(record, taken)
                 continue
-            prefix.begin(offset)
+            tracker.begin(offset)
             if isinstance(taken, Message):
-                item = WorkItem(taken, Position(*partition, offset, record.log_id), prefix, now_s)
+                item = WorkItem(taken, Position(*partition, offset, record.log_id), tracker, now_s)
                 if type(taken) is SagaTimer:
                     self.timers.add(item, record, service.wakes[record.topic])
                 else:
                     add(item)
             else:
-                self.unreadable.give_up(record, prefix, taken.reason)
+                self.unreadable.give_up(record, tracker, taken.reason)
 
     def _check_partitioner(self, record: Record) -> None:
         """Report an event topic, once, whose producer uses another partitioner, because the order within its sagas is
@@ -175,13 +175,13 @@ class UnreadableRecords:
     """Publishes dead letters for records that belong to no saga. They count as messages in flight."""
 
     service: ServiceRuntime
-    lanes: KeyedExecutor
+    executor: KeyedExecutor
     _under_way: set[asyncio.Task[None]] = field(default_factory=set)
 
-    def give_up(self, record: Record, prefix: OffsetTracker, reason: str) -> None:
+    def give_up(self, record: Record, tracker: OffsetTracker, reason: str) -> None:
         """Start publishing the dead letter. Other records are handled meanwhile."""
-        self.lanes.inflight += 1
-        task = self.lanes.tasks.create_task(self._send_dead_letter(record, prefix, reason), name="dead letter")
+        self.executor.inflight += 1
+        task = self.executor.tasks.create_task(self._send_dead_letter(record, tracker, reason), name="dead letter")
         self._under_way.add(task)
         task.add_done_callback(self._finish)
 
@@ -190,7 +190,7 @@ class UnreadableRecords:
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=limit_s)
 
-    async def _send_dead_letter(self, record: Record, prefix: OffsetTracker, reason: str) -> None:
+    async def _send_dead_letter(self, record: Record, tracker: OffsetTracker, reason: str) -> None:
         """Publish a dead letter, and only then mark the record as finished, so that its offset does not move before."""
         position = Position(*record[:3], record.log_id)
         contract, now_ms = self.service.contracts.get(type_of(record) or ""), self.service.ports.clock.now_ms()
@@ -200,7 +200,7 @@ class UnreadableRecords:
             await outbox.send_dead_letter(self.service, position, letter)
         except Draining:
             return
-        self.lanes.finish(prefix, record.offset)
+        self.executor.finish(tracker, record.offset)
         self.service.ports.outage_watch.report(
             DeadLettered(
                 service=self.service.name,
@@ -213,8 +213,8 @@ class UnreadableRecords:
 
     def _finish(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
-        self.lanes.inflight -= 1
-        self.lanes.freed.set()
+        self.executor.inflight -= 1
+        self.executor.freed.set()
 
 
 def _report_stalled_partitions(

@@ -49,13 +49,13 @@ class WorkerAssignment:
     _pauses: dict[asyncio.Future[None], None] = field(default_factory=dict)
 
     def is_committed(self, position: Position) -> bool:
-        prefix = self.trackers.get(Partition(position.topic, position.partition))
+        tracker = self.trackers.get(Partition(position.topic, position.partition))
         # An offset of another log says nothing about this one: the record may never have been published.
-        return prefix is not None and prefix.log_id == position.log_id and prefix.is_committed(position.offset)
+        return tracker is not None and tracker.log_id == position.log_id and tracker.is_committed(position.offset)
 
     def is_of_current_log(self, position: Position) -> bool:
         return any(
-            p.topic == position.topic and prefix.log_id == position.log_id for p, prefix in self.trackers.items()
+            p.topic == position.topic and tracker.log_id == position.log_id for p, tracker in self.trackers.items()
         )
 
     def check_running(self, position: Position) -> None:

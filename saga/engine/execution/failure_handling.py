@@ -184,7 +184,7 @@ class FailureHandler:
         p = state.loaded_progress
         before, _ = count_failures_before(p, request.action)
         failure = RunFailure(reason=describe_deaths(state.deaths), remedy=DEADLY, attempts=before, blame="code")
-        intent = request.open_intent(p)
+        intent = request.find_intent(p)
         return Write(
             replace(state, deaths=0),
             partial(failed_attempts.give_up, action=request.action, failure=failure, intent=intent),
@@ -213,7 +213,7 @@ class FailureHandler:
         the run's intent with the last answers, if the run has begun.
         """
         ports, p, action = self.service.ports, state.loaded_progress, request.action
-        history, begun = state.attempts_of(request.run), request.open_intent(p)
+        history, begun = state.attempts_of(request.run), request.find_intent(p)
         before, named = count_failures_before(p, action)
         since_ms = failed_attempts.find_postponed_since_ms(p, action, before + len(history), wait.reason)
         left_s = wait.left_s
@@ -464,7 +464,7 @@ def _hold_back(state: ProcessingState, request: RunRequest, due_ms: int) -> Proc
 
 def _intent_with_answers(state: ProcessingState, request: RunRequest, failed: AttemptFailed) -> Intent | None:
     """Return the run's open intent with the last answers added; `None` if the run has not begun."""
-    intent = request.open_intent(state.loaded_progress)
+    intent = request.find_intent(state.loaded_progress)
     if intent is None:
         return None
     undo_with = failed.abort_actions if intent.kind == "do" else intent.undo_with

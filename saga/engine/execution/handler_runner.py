@@ -59,7 +59,7 @@ class HandlerRunner:
         is repeated.
         """
         p = state.loaded_progress
-        context = await self.open(state, request, request.open_intent(p) or request.make_intent(p))
+        context = await self.open(state, request, request.find_intent(p) or request.make_intent(p))
         measured, work = state.measurements, self.call(context)
         try:
             try:
@@ -71,7 +71,7 @@ class HandlerRunner:
                     raise
                 if context.halt is not None:
                     raise context.halt from why
-                return self.describe_failure(context, why)
+                return self.make_failure(context, why)
             finally:
                 measured.handler_s += self.service.ports.clock.monotonic_s() - context.begun_s
         except Superseded:
@@ -93,7 +93,7 @@ class HandlerRunner:
                 intent = replace(intent, version=service.version)
         return SagaContext(self.repository, state, request, intent, codec)
 
-    def describe_failure(self, context: SagaContext, error: Exception) -> AttemptFailed:
+    def make_failure(self, context: SagaContext, error: Exception) -> AttemptFailed:
         """Describe a failed attempt."""
         reason, service = context.describe(error), self.service
         if context.postponed_s is None:

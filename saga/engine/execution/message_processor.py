@@ -146,7 +146,7 @@ class MessageProcessor:
                 now = service.decision_time()
                 if state.progress.deadlines:
                     now = await self._add_log_progress(state, now)
-                p = self.read_progress(state, now.ms)
+                p = self.prepare_progress(state, now.ms)
                 action = choose_next_action(p, service.roles, state, now, state.is_current)
             match action:
                 case RunHandler() | Compensate():
@@ -176,7 +176,7 @@ class MessageProcessor:
             return await self._give_up_oversized(state, action, why)
         return self._complete_if_finished(state)
 
-    def read_progress(self, state: ProcessingState, now_ms: int) -> SagaProgress | None:
+    def prepare_progress(self, state: ProcessingState, now_ms: int) -> SagaProgress | None:
         """Return the progress as decisions see it, without the runs that are held back.
 
         If the first message of the queue could not be decoded when it arrived, it is decoded again, because this
@@ -247,7 +247,7 @@ class MessageProcessor:
             await control_log.refresh(service, state.position)
         if not controls.stops:
             return await self._attempt(state, request)
-        begun = request.open_intent(state.loaded_progress)
+        begun = request.find_intent(state.loaded_progress)
         refusal = admit(
             service.name, controls.in_force, request.action, has_begun=begun is not None, now_ms=clock.now_ms()
         )
@@ -277,7 +277,7 @@ class MessageProcessor:
             try:
                 after = await self.repository.commit(context.processing, record_run, self.service, request, outcome)
             except TooLarge as why:  # the result of the run, added to the progress
-                outcome = self.runner.describe_failure(context, why)
+                outcome = self.runner.make_failure(context, why)
             except Superseded:  # decided again; steps that were answered are not repeated
                 return self.runner.carry(context).drop_progress()
             else:
@@ -307,7 +307,7 @@ class MessageProcessor:
         except Permanent as why:
             context = await self.runner.open(state, request, action.intent)
             context.begun_s = begun_s
-            return await self._react(request, self.runner.describe_failure(context, why))
+            return await self._react(request, self.runner.make_failure(context, why))
         if action.intent.undo_with:
             return await self._run(state, request)
         return await self.repository.commit(state, record_abort, action, request.remains, ())

@@ -32,7 +32,7 @@ class RunRequest(Struct, frozen=True, kw_only=True, gc=False):
         c = self.action.goes_on
         return self.handler.version if c is None else c.handler_version
 
-    def open_intent(self, p: SagaProgress) -> Intent | None:
+    def find_intent(self, p: SagaProgress) -> Intent | None:
         """Return the open intent of the run; `None` if the run has not begun."""
         return find_run_intent(p, self.run) if p.intents else None
 

@@ -249,10 +249,10 @@ class SagaContext(Saga[Any]):
     ) -> tuple[StepRecord, Any]:
         """Make a step, or take its answer from the record. Returns the step's record, and the type of its result."""
         name = getattr(call, "__name__", type(call).__name__)
-        asked, type_ = self._describe_call("step", name, args, kwargs), return_type_of(call)
+        asked, type_ = self._make_record("step", name, args, kwargs), return_type_of(call)
         answered = self.replay.answer_of(asked, self._digest)
         if answered is None:
-            asked = self._describe_arguments(asked, self._written, call, args, kwargs)
+            asked = self._with_arguments(asked, self._written, call, args, kwargs)
             used = self.service.used_resources.get(type(getattr(call, "__self__", None)))
             step = ExternalCall(
                 self.processing.message.saga, self.handler.name, asked, call, args, kwargs, self.secrets
@@ -291,11 +291,11 @@ class SagaContext(Saga[Any]):
     ) -> tuple[StepRecord, Any]:
         declared = self._document_kind(kind)
         name = getattr(change, "__name__", type(change).__name__)
-        asked = self._describe_call("update", name, args, kwargs, document=f"{declared.collection}/{key}")
+        asked = self._make_record("update", name, args, kwargs, document=f"{declared.collection}/{key}")
         type_ = document_updates.result_of(change, declared.kind)
         answered = self.replay.answer_of(asked, self._digest)
         if answered is None:
-            asked = self._describe_arguments(asked, self._written, change, args, kwargs, first=1)
+            asked = self._with_arguments(asked, self._written, change, args, kwargs, first=1)
             await self._begin(asked)
             update = document_updates.DocumentUpdate(
                 declared=declared,
@@ -322,7 +322,7 @@ class SagaContext(Saga[Any]):
 
     async def _read_document(self, kind: type[Any], key: str) -> tuple[StepRecord, Any]:
         declared = self._document_kind(kind)
-        asked = self._describe_call("read", declared.collection, (), {}, document=f"{declared.collection}/{key}")
+        asked = self._make_record("read", declared.collection, (), {}, document=f"{declared.collection}/{key}")
         answered = self.replay.answer_of(asked, self._digest)
         if answered is None:
             with self.processing.measurements.span("store", f"read {declared.collection}"):
@@ -340,7 +340,7 @@ class SagaContext(Saga[Any]):
             return bool(await self._replay_result(await self._or_fail(self._read_flag(name)), bool, ()))
 
     async def _read_flag(self, name: str) -> StepRecord:
-        asked = self._describe_call("read", flag_named(name), (), {}, document=f"flag/{name}")
+        asked = self._make_record("read", flag_named(name), (), {}, document=f"flag/{name}")
         answered = self.replay.answer_of(asked, self._digest)
         if answered is None:
             on = await self._or_halt(
@@ -396,7 +396,7 @@ class SagaContext(Saga[Any]):
             )
         return declared
 
-    def _describe_call(
+    def _make_record(
         self, kind: Any, name: str, args: Sequence[object], kwargs: Mapping[str, object], document: str | None = None
     ) -> StepRecord:
         """Make the record of a call, to compare it with the recorded calls."""
@@ -435,7 +435,7 @@ class SagaContext(Saga[Any]):
         await self._shielded(self._save(intent))
 
     async def _save(self, intent: Intent) -> None:
-        self.processing = await self.repository.open_intent(self.processing, intent)
+        self.processing = await self.repository.write_intent(self.processing, intent)
         self.intent = intent  # only now: an intent that is not written does not bind a rerun
         self.replay.mark_saved(intent.begins)
 
@@ -658,7 +658,7 @@ class SagaContext(Saga[Any]):
                 texts += marks.texts(value)
         return texts
 
-    def _describe_arguments(
+    def _with_arguments(
         self,
         asked: StepRecord,
         written: bytes,

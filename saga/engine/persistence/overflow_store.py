@@ -16,7 +16,7 @@ from saga.messages import Message
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress import ids, overflow
 from saga.progress.document import UNREADABLE, OverflowSegment, SagaProgress, StepRecord, progress_key
-from saga.progress.journal import surely_s
+from saga.progress.journal import certain_now_s
 from saga.progress.overflow import NewSegment, OverflowContext, SegmentDocument, claim_key, digest_content
 from saga.store.port import Document
 
@@ -168,7 +168,7 @@ class OverflowStore:
         ports, saga = self.service.ports, state.message.saga
         expiry_s = None
         if new.segment.expires:
-            left_s = new.segment.expires - surely_s(state.message, ports.clock.now_ms())
+            left_s = new.segment.expires - certain_now_s(state.message, ports.clock.now_ms())
             expiry_s = (
                 min(max(0, left_s), max(self.service.retention_s + overflow.YEAR_S, EXPIRY_S_MAX)) + EXPIRY_S_MORE
             )

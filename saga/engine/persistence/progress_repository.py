@@ -198,7 +198,7 @@ class ProgressRepository:
         written = record_it(p, self._write_context(state, p), *args, **kwargs)
         clock, entry = ports.clock, written.entry
         began = clock.monotonic_s()
-        state = await self.checkpoint(state, written)
+        state = await self.write_progress(state, written)
         saved = clock.monotonic_s()
         stages.persisted_s += saved - began
         if entry is not None:
@@ -223,7 +223,7 @@ class ProgressRepository:
             )
             self.service.ports.outage_watch.report(ended)
 
-    async def checkpoint(self, state: ProcessingState, written: Commit) -> ProcessingState:
+    async def write_progress(self, state: ProcessingState, written: Commit) -> ProcessingState:
         """Write the progress without publishing its events. An ambiguous write counts as refused and is never repeated,
         because it may still take effect.
 
@@ -279,12 +279,12 @@ class ProgressRepository:
             await self.overflow.remove_segments(emptied)
         return replace(state, progress=p, cas=cas, is_current=True, unpublished=())
 
-    async def open_intent(self, state: ProcessingState, intent: Intent) -> ProcessingState:
+    async def write_intent(self, state: ProcessingState, intent: Intent) -> ProcessingState:
         """Write an intent, so that the call that begins now is known after a crash. Raises `Superseded` and
         `TooLarge`."""
         p = state.loaded_progress
         context = self._write_context(state, p, appends=False)
-        return await self.checkpoint(state, journal.open_intent(p, context, intent))
+        return await self.write_progress(state, journal.open_intent(p, context, intent))
 
     async def write_archive(self, position: Position, p: SagaProgress, archive: TransitionArchive) -> SagaProgress:
         """Archive the oldest published transitions in an insert-only document, and return the progress without them."""
