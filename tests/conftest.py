@@ -43,8 +43,8 @@ sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A busy machine is no mistake of a test, so no example has a deadline. What is drawn is the same in each run, or a change would be blamed for what a
-# new draw finds: `make explore` sets the number of seeds, and draws other values.
+# A busy machine is no mistake of a test, so no example has a deadline. What is drawn is the same in each run, or a
+# change would be blamed for what a new draw finds: `make explore` sets the number of seeds, and draws other values.
 IS_DERANDOMIZED = "SAGA_TEST_SEEDS" not in os.environ
 settings.register_profile(
     "here", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=IS_DERANDOMIZED
