@@ -298,6 +298,11 @@ class RandomPlan:
     chance: Chance
     _fitting: dict[tuple[str, OperationKind, tuple[str, ...]], tuple[FaultRule, ...]] = field(default_factory=dict)
 
+    @property
+    def targets(self) -> set[str]:
+        """Names that some operation of the run had: those that a rule's target can match."""
+        return {name for service, _, names in self._fitting for name in (service, *names)}
+
     def fault_at(self, operation: Operation, now_s: float) -> PlannedFault | None:
         key = (operation.service, operation.what, operation.names)
         rules = self._fitting.get(key)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from traceback import extract_tb
 from typing import TypeAlias, TypeVar
 
@@ -16,7 +17,16 @@ from saga.progress.decisions import TOO_OLD
 from saga.support.printable import count_noun
 from saga.telemetry.events import DeadLettered
 from saga.testing.decorators import Crashes, Mode, Replayed, Seeds
-from saga.testing.fault_plans import APPLICATION, POSSIBLE, FaultPlan, Operation, PlannedFault, Schedule
+from saga.testing.fault_plans import (
+    APPLICATION,
+    POSSIBLE,
+    FaultPlan,
+    Faults,
+    Operation,
+    PlannedFault,
+    RandomPlan,
+    Schedule,
+)
 from saga.testing.simulation.network import InjectedFault, OperationRecord, TraceNote
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from saga.testing.world import CheckFailed, DocumentWrite
@@ -296,6 +306,9 @@ class Tally:
     reached: set[str] = field(default_factory=set)
     """Labels of those that have completed a run."""
 
+    targets: set[str] = field(default_factory=set)
+    """Names of services, topics, and handlers with steps, in runs with faults drawn at random."""
+
     mistakes: dict[str, None] = field(default_factory=dict)
     """Descriptions of the exceptions that fakes raised by mistake; see `describe_mistake`."""
 
@@ -303,6 +316,9 @@ class Tally:
         self.runs += 1
         self.mistakes |= done.world.workers.mistakes
         self.reached |= done.world.workers.reached
+        self.targets.update(done.world.cluster.topics)
+        if isinstance(done.world.network.plan, RandomPlan):
+            self.targets |= done.world.network.plan.targets
         for name, releases in done.world.workers.releases.items():
             declared = (each.prepared.declared for each in releases)
             self.reactions |= {f"{name}.{reaction.name}": reaction for each in declared for reaction in each.reactions}
@@ -346,8 +362,8 @@ def run_all(
 ) -> FailedScenario | None:
     """Run a scenario as its decorator prescribes, or only with these seeds. Return `None` if no run fails.
 
-    Raises `SagaError` if no saga ended at all and dead letters are the cause, and for handlers that no run has reached,
-    if the decorator asks for that.
+    Raises `SagaError` if no saga ended at all and dead letters are the cause, for faults whose target is nothing in
+    these worlds, and for handlers that no run has reached, if the decorator asks for that.
     """
     for schedule in _schedules(scenario, mode, seeds, tally, care):
         careful = tally.runs < CAREFUL
@@ -358,16 +374,36 @@ def run_all(
         tally.add(done)
         if done.failure is not None:
             return FailedScenario(done, shrink(scenario, done, watched))
+    check_some_ended(tally)
+    if isinstance(mode, Seeds):
+        _check_targets(tally, mode.faults)
+    if isinstance(mode, Seeds) and mode.unreached is not None and seeds is None:
+        _check_all_reached(tally, mode.unreached)
+    return None
+
+
+def check_some_ended(tally: Tally) -> None:
+    """Raise `SagaError` if no saga ended at all and dead letters are the cause."""
     if tally.dead and not tally.ended:
         [(why, _)] = tally.dead.most_common(1)
         mistakes = "".join(f"; {mistake}" for mistake in tally.mistakes)
         raise SagaError(
-            f"no saga ended in {tally.runs:,} runs: each stands still because of a dead letter, so nothing was tested; "
-            f"most of them: {why}{mistakes}"
+            f"no saga ended in {count_noun(tally.runs, 'run')}: each stands still because of a dead letter, so nothing "
+            f"was tested; most of them: {why}{mistakes}"
         )
-    if isinstance(mode, Seeds) and mode.unreached is not None and seeds is None:
-        _check_all_reached(tally, mode.unreached)
-    return None
+
+
+def _check_targets(tally: Tally, faults: Faults) -> None:
+    """Raise `SagaError` for faults whose target is nothing that these worlds have, because such faults never happen."""
+    known = {"*"} | tally.targets | tally.reactions.keys()
+    unknown = list(dict.fromkeys(rule.target for rule in faults.rules if rule.target not in known))
+    if unknown:
+        near = {name: get_close_matches(name, known, n=1) for name in unknown}
+        named = ", ".join(f"{name!r}{f' (did you mean {near[name][0]!r}?)' if near[name] else ''}" for name in unknown)
+        raise SagaError(
+            f"in {count_noun(tally.runs, 'run')} the faults for target {named} never happened: no service, topic or "
+            "service.handler of these worlds has that name"
+        )
 
 
 def _check_all_reached(tally: Tally, allowed: Sequence[Callable[..., object]]) -> None:

@@ -178,3 +178,17 @@ def test_runs_in_which_every_saga_dies_test_nothing_and_say_so() -> None:
 
     with pytest.raises(SagaError, match=r"no saga ended in 5 runs: .*payment.reserve: .*has no return annotation"):
         tried(asked, Seeds(5, faults.of("delay")))
+
+
+def test_faults_whose_target_is_nothing_in_the_world_are_reported() -> None:
+    asked = scenario(orders=1, asked_max=99)
+    for known in ("till", "till.ring", "orders", "application", "*"):
+        assert tried(asked, Seeds(1, faults.of("delay", target=known))) is None
+    with pytest.raises(
+        SagaError, match=r"^in 2 runs the faults for target 'tlil' \(did you mean 'till'\?\) never happ"
+    ):
+        tried(asked, Seeds(2, MANY | faults.of("delay", "duplicate", target="tlil")))
+    with pytest.raises(
+        SagaError, match=r"^in 1 run the faults for target 'xyz', 'till.rung' \(did you mean 'till.ring'"
+    ):
+        tried(asked, Seeds(1, faults.of("delay", target="xyz") | faults.of("delay", target="till.rung")))
