@@ -16,7 +16,6 @@ from saga.messaging import envelope
 from saga.messaging.timers import tiers_of
 from saga.ops.dead_letters import DeadLetter, decode_headers_as_text, read_dead_letters
 from saga.ops.histories import (
-    ProgressSummary,
     UnreadableHistory,
     add_archives,
     compute_status,
@@ -342,20 +341,18 @@ async def _find_state(
         return "blocks"
     if letter.saga is None or (letter.undoes is None and letter.handler is None):
         return "-"
-    p = await _read_summary(letter, sources)
-    if letter.undoes is not None and p is not None:
-        return "goes on" if any(result.event.id == letter.undoes for result in p.results) else "over"
-    if p is not None and any(pending.dead == letter.id for pending in (*p.queue, *p.compensating)):
-        return "blocks"
-    return "-"
-
-
-async def _read_summary(letter: DeadLetter, sources: Sequence[ServiceStore]) -> ProgressSummary | None:
     source = next((source for source in sources if source.service == letter.service), None)
     if source is None or not letter.saga:
-        return None
+        return "-"
     seen = await read_summary(source, letter.saga)
-    return seen.progress if seen is not None else None  # a damaged progress is reported where sagas are listed
+    if seen is None:  # the progress has expired, which it does not while a compensation is pending
+        return "-" if letter.undoes is None else "over"
+    p = seen.progress
+    if p is None:  # a damaged progress is reported where sagas are listed
+        return "-"
+    if letter.undoes is not None:
+        return "goes on" if any(result.event.id == letter.undoes for result in p.results) else "over"
+    return "blocks" if any(pending.dead == letter.id for pending in (*p.queue, *p.compensating)) else "-"
 
 
 # -------------------------------------------------------------------- parked runs

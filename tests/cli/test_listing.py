@@ -521,16 +521,21 @@ def test_a_compensation_that_fails_is_listed_until_it_has_come_to_its_end(shop: 
     """`payment` has reserved money for `order-1`, and it is escalated that it cannot be given back."""
     [result] = decode_progress(content_of(shop, "payment", "order-1")).results
 
-    def printed_remedy(undoes: str) -> str:
-        message = Message(id="m", type="OrderCancelled", schema="", saga="order-1", source="order", time="", value=b"x")
+    def printed_remedy(undoes: str, name: str = "order-1") -> str:
+        message = Message(id="m", type="OrderCancelled", schema="", saga=name, source="order", time="", value=b"x")
         dead = replace(a_letter(1, "escalation"), handler="release", message=message)
         publish_letters(shop, dead_letters.escalation_to_outgoing("payment", dead, iso(NOW_MS), undoes, "here", None))
-        found = json.loads(saga("sagas", "list", "--json", "--dead").stdout)["letters"]
-        [letter] = [each for each in found if each["what"] == "escalation"]
+        found = json.loads(saga("dead", "list", "--all", "--json", "--service", "payment").stdout)["letters"]
+        [letter] = [each for each in found if (each["what"], each["saga"]) == ("escalation", name)]
         return str(letter["now"])
 
     assert printed_remedy(result.event.id) == "goes on"
     assert printed_remedy("another") == "over"
+    assert printed_remedy("another", "order-0") == "over", "a pending compensation never lets its progress expire"
+    put(shop / ".saga" / "payment.db", ("payment::damaged", b"no document"))
+    assert printed_remedy("another", "damaged") == "-"
+    (shop / ".saga" / "payment.db").unlink()
+    assert printed_remedy("another", "order-00") == "-", "without the store it is not known"
 
 
 def test_headers_of_the_original_are_never_taken_for_ours() -> None:
