@@ -45,14 +45,16 @@ from saga.progress.journal import Commit, TransitionDetails, WriteContext
 def decide_command(
     p: SagaProgress, roles: HandlerRoles, command: OperatorCommand, undecodable: Mapping[str, str] = NO_HANDLERS
 ) -> CommandDecision | BeginAbort | Abort | None:
-    """Decide what a command does; `None` if it was applied before, or its saga is unknown.
+    """Decide what a command does; `None` if it was applied before, or is about work of an unknown saga.
 
     `undecodable`: handlers that can never decode the message that the command contains, with the reason for each.
     """
-    if (not p.n and command.original is None) or ids.inbox_entry(command.id, COMMAND) in p.inbox:
+    if ids.inbox_entry(command.id, COMMAND) in p.inbox:
         return None
     if command.wanted == "resolve" and command.answered is None:
         return _decide_resolution(p, command)
+    if not p.n and command.original is None:
+        return None
     if command.wanted == "release":
         return _decide_release(p, command)
     pending = next((k for k in (*p.queue, *p.compensating) if k.dead == command.dead), None)
@@ -196,12 +198,17 @@ def _find_call(intent: Intent, given: StepAnswer) -> StepRecord | None:
 
 
 def _decide_resolution(p: SagaProgress, command: OperatorCommand) -> ResolveEscalation | RejectCommand:
-    """Decide on a command that closes an escalation."""
+    """Decide on a command that closes an escalation.
+
+    An escalation outlives its saga, because it stays open until a person closes it. So it is refused as unknown only if
+    the progress has every transition since the saga began: none is archived, and none was forgotten with the saga.
+    """
     letters = {letter.id: letter for raw in p.transitions for letter in decode_transition(raw).letters}
     if f"{command.dead}-resolved" in letters:
         return RejectCommand(command, f"escalation {command.dead} is closed already")
     escalation = letters.get(command.dead)
-    if (escalation is None and not p.first) or (escalation is not None and escalation.kind != "escalation"):
+    is_complete = p.started is not None and not p.first and not p.replays
+    if is_complete if escalation is None else escalation.kind != "escalation":
         return RejectCommand(command, f"no escalation {command.dead} is known of this saga here")
     return ResolveEscalation(command, escalation)
 

@@ -292,6 +292,24 @@ async def test_a_command_for_an_unknown_saga_writes_nothing(place: Workplace, ou
         assert await place.dead(service) == []
 
 
+async def test_escalations_of_a_forgotten_saga_are_closed_and_it_stays_forgotten(
+    place: Workplace, outside: Outside
+) -> None:
+    """Nobody could close them otherwise: the calls that they name were corrected after the retention."""
+    service = service_of(outside)
+    async with at_work(place, service):
+        for escalation in ("dead-1", "dead-2"):
+            await place.broker.publish([a_command(place, "resolve", escalation, saga="order-9")])
+            await place.at_rest(service)
+        p = await place.progress(service, "order-9")
+        assert p is not None
+        assert (p.started, p.is_open) == (None, False), "what comes late is too old as before, and the progress expires"
+        assert history.verify_history(p.transitions, p) is None
+        assert [(headers["dead_id"], headers["dead_what"]) for _, headers in await place.dead(service)] == [
+            ("dead-1-resolved", "resolved"), ("dead-2-resolved", "resolved")
+        ]  # fmt: skip
+
+
 async def test_an_invalid_command_is_a_dead_letter_and_stops_no_worker(place: Workplace, outside: Outside) -> None:
     service, good = service_of(outside), a_command(place, "replay", "dead-1")
     headers = tuple((n, v) for n, v in good.headers if n != "ce_type")

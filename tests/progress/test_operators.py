@@ -389,6 +389,9 @@ def test_an_unknown_escalation_is_not_closed_unless_its_transition_may_be_archiv
     p = escalated()
     assert "no escalation other is known of this saga" in reason(p, a_command("resolve", dead="other"))
     assert "no escalation dead-1-discarded is known" in reason(p, a_command("resolve", dead="dead-1-discarded"))
+    assert "is known of this saga" in reason(blank_with_one(), a_command("resolve", dead="other"))
+    again = replace(blank_with_one(), replays=1)  # a message of a forgotten saga was handled as new
+    assert executed(again, a_command("resolve", dead="other")).snapshot.n == 2
     written = executed(replace(p, first=1), a_command("resolve", dead="other"))
     assert written.entry is not None
     assert (written.entry.outcome, written.entry.handler) == ("resolved", COMMAND)
