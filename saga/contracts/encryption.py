@@ -369,7 +369,9 @@ def _encrypt_part(data: Any, type_: Type, path: str, encrypt: EncryptText) -> An
         case MapType(values), dict():
             return {name: _encrypt_part(part, values, f"{path}[{name!r}]", encrypt) for name, part in data.items()}
         case _:
-            return _encrypt_whole(data, None, path, encrypt) if isinstance(data, dict | list) else data
+            # A value of another form than the type: it may be what a sensitive field in the type should hold.
+            unfit = isinstance(data, dict | list) or has_sensitive(type_)
+            return _encrypt_whole(data, None, path, encrypt) if unfit else data
 
 
 def _encrypt_whole(data: Any, type_: Type | None, path: str, encrypt: EncryptText) -> Any:

@@ -17,10 +17,10 @@ from saga.broker.port import Broker, Listener, Membership, Subscription
 from saga.contracts.codec import HEADER_SIZE, MARKER
 from saga.contracts.contract import Contract, Version
 from saga.contracts.foreign_values import frame, is_version, schema_id_of
-from saga.errors import ConfigurationError, RegistryUnavailable
+from saga.errors import ConfigurationError, RegistryUnavailable, SagaError
 from saga.messages import Outgoing, Partition, Record, StalledPartition, Topic, Writer
 from saga.messaging.names import is_without_events
-from saga.registry.port import RegistryOptions, SchemaIncomplete, SchemaRegistry
+from saga.registry.port import ID_MAX, RegistryOptions, SchemaIncomplete, SchemaRegistry
 from saga.support.clock import Clock
 
 AGAIN_S = 0.5
@@ -243,7 +243,7 @@ class BlockedPartitions:
     async def _learn(self, id_: int, wake: Callable[[], None]) -> bool:
         try:
             await self._known.learn(id_)
-        except RegistryUnavailable as why:
+        except SagaError as why:  # this task has to go on asking, whatever the answer is
             if self.trouble.get(id_) != str(why):
                 self.trouble[id_] = str(why)
                 wake()
@@ -428,9 +428,10 @@ class RegistryCache:
             await self.ask(id_)
 
     async def ask(self, id_: int) -> Writer:
-        """Request the schema of an id. Raises `RegistryUnavailable`."""
+        """Request the schema of an id, unless no registry can have it. Raises `RegistryUnavailable`."""
         try:
-            writer = Writer(id_, await self.registry.schema(id_), self.registry.address)
+            schema = await self.registry.schema(id_) if id_ <= ID_MAX else ""
+            writer = Writer(id_, schema, self.registry.address)
         except SchemaIncomplete as why:
             writer = Writer(id_, "", self.registry.address, str(why))
         until_s = None if writer.schema else self.clock.monotonic_s() + MISSING_S

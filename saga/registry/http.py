@@ -12,7 +12,7 @@ import aiohttp
 
 from saga.contracts.foreign_values import SCHEMA_BYTES_MAX, inline_references
 from saga.errors import ConfigurationError, RegistryUnavailable
-from saga.registry.port import RegisteredSchema, RegistryOptions, RegistryRefused, SchemaIncomplete
+from saga.registry.port import ID_MAX, RegisteredSchema, RegistryOptions, RegistryRefused, SchemaIncomplete
 from saga.support.printable import printable, quote_text, shorten
 from saga.support.settings import load_certificate, path_of, read_secret, secret_reader
 
@@ -25,7 +25,6 @@ NONE_THERE = (40401, 40402, 40403)
 such a code is not a registry."""
 REFERENCES_MAX = 100
 """Largest number of schemas to which a schema may refer, directly or indirectly."""
-ID_MAX = (1 << 32) - 1
 
 
 class HttpRegistry:
@@ -98,7 +97,7 @@ class HttpRegistry:
     async def _ask(self, method: str, path: str, body: object = None) -> Any:
         """Return the registry's answer, decoded from JSON; `None` if the requested thing does not exist.
 
-        Raises `RegistryUnavailable`, `RegistryRefused`.
+        Raises `RegistryUnavailable`, and `RegistryRefused` for a schema that was to be registered.
         """
         assert self._session is not None, "only called inside the block"
         try:
@@ -112,9 +111,9 @@ class HttpRegistry:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as why:
             detail = shorten(printable(f"{type(why).__name__}: {why}"), SAID_BYTES_MAX)
             raise RegistryUnavailable(f"the schema registry at {self.address} cannot be used: {detail}") from why
-        return self._parse_answer(status, text)
+        return self._parse_answer(method, status, text)
 
-    def _parse_answer(self, status: int, text: bytes) -> Any:
+    def _parse_answer(self, method: str, status: int, text: bytes) -> Any:
         if len(text) > ANSWER_BYTES_MAX:
             raise self._invalid_answer(f"its answer has more than {ANSWER_BYTES_MAX} bytes")
         try:
@@ -132,7 +131,7 @@ class HttpRegistry:
                 f"the schema registry at {self.address} does not let us in (status {status}): see SAGA_REGISTRY_USER "
                 "and its password, and what that user may do there"
             )
-        if status in (409, 422) and code is not None:
+        if method == "POST" and status in (409, 422) and code is not None:
             raise RegistryRefused(detail)
         raise self._invalid_answer(f"its status is {status}{f' ({detail})' if detail else ''}")
 

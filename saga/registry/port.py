@@ -27,6 +27,11 @@ class RegisteredSchema(NamedTuple):
     """JSON text."""
 
 
+ID_MAX = (1 << 31) - 1
+"""Largest schema id. Registries read ids as signed numbers of 32 bits, and answer a request for a larger one as if
+there were no such path."""
+
+
 class RegistryRefused(SagaError):
     """Error for a schema that the registry refuses: it is invalid, or incompatible with the registered ones."""
 

@@ -2,6 +2,7 @@
 
 import base64
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 
 from saga.contracts import codec
 from saga.contracts.checks import find_incompatible
-from saga.contracts.encryption import decrypt_fields, encrypt_fields
+from saga.contracts.encryption import decrypt_fields, encrypt_fields, encrypt_json
 from saga.contracts.library import binding_of
+from saga.contracts.schema import RecordType
 from saga.contracts.sensitive_fields import collect_secrets
 from saga.encryption.keys import SubjectKey
 from saga.encryption.sensitive_fields import DecryptionFailed
@@ -102,6 +104,57 @@ def test_what_a_release_of_before_has_sealed_is_opened_still(moved: Any) -> None
     assert shown == event_of(moved, {place: place for place in PLACES})
     with pytest.raises(DecryptionFailed):
         KEY.decrypt(texts["card"], f"Moved|card|{SAGA}x")
+
+
+# ---------------------------------------------------------------- JSON that the contract refuses
+
+
+@pytest.fixture(scope="module")
+def sent(tmp_path_factory: pytest.TempPathFactory) -> RecordType:
+    """A record with a nested record that has a sensitive field, in places of all kinds, and with harmless fields."""
+    folder = tmp_path_factory.mktemp("sent")
+    fields = (
+        field("payer", PAYER),
+        field("many", {"type": "array", "items": "Payer"}),
+        field("named", {"type": "map", "values": "Payer"}),
+        field("maybe", ["null", "Payer"], default=None),
+        field("deep", {"type": "map", "values": {"type": "array", "items": "Payer"}}),
+        field("note", "string"),
+        field("count", "int"),
+    )
+    write(folder, schema("Sent", *fields))
+    return binding_of(generated(folder, "Sent").Sent).version.record
+
+
+SECRET = "Main Street 5"
+NUMBER = 4242
+
+
+@pytest.mark.parametrize("secret", [SECRET, NUMBER, [SECRET], {"street": SECRET}, {"iban": {"street": SECRET}}])
+def test_no_value_is_left_in_the_clear_where_a_record_with_sensitive_fields_belongs(
+    sent: RecordType, secret: object
+) -> None:
+    places = {
+        "payer": secret,
+        "many": [secret, secret],
+        "named": {"a": secret},
+        "maybe": secret,
+        "deep": {"a": [secret], "b": secret},
+    }
+    for value in ({**places, "note": "hello", "count": 7}, dict.fromkeys(places, secret)):
+        sealed = encrypt_json(json.dumps(value).encode(), sent, lambda path, plain: KEY.encrypt(plain, path))
+        assert sealed is not None
+        assert SECRET not in sealed.decode()
+        assert str(NUMBER) not in sealed.decode()
+        read = json.loads(sealed)
+        assert {name: read[name] for name in read if name not in places} == {
+            name: value[name] for name in value if name not in places
+        }
+
+
+def test_a_scalar_that_the_contract_refuses_stays_readable_where_nothing_is_sensitive(sent: RecordType) -> None:
+    value = json.dumps({"note": 7, "count": "many", "payer": None, "maybe": None}).encode()
+    assert encrypt_json(value, sent, lambda path, plain: KEY.encrypt(plain, path)) == value
 
 
 # ---------------------------------------------------------------- marks of other versions

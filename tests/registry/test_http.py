@@ -130,7 +130,7 @@ async def test_a_malformed_answer_is_an_outage(server: Answering, status: int, b
     ("body", "call"),
     [
         ({"id": -1}, "register"),
-        ({"id": 1 << 32}, "register"),
+        ({"id": 1 << 31}, "register"),
         ({"id": "1"}, "register"),
         ({"id": True}, "register"),
         ([1, "2"], "versions"),
@@ -161,6 +161,8 @@ async def test_a_schema_rejected_by_the_registry_raises_its_reason(server: Answe
     async with server.registry() as registry:
         with pytest.raises(RegistryRefused, match=r"^Incompatible\\nschema$"):
             await registry.register("sales", "{}")
+        with pytest.raises(RegistryUnavailable, match=rf"its status is {status} \(Incompatible\\nschema\)"):
+            await registry.schema(7)
 
 
 async def test_a_refused_connection_and_a_silent_registry_are_outages(

@@ -1,10 +1,13 @@
 """Records that wait for a schema registry: passed on in order, no more than asked for, and dropped with their
 partition."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
 
+from saga.contracts.foreign_values import frame
+from saga.errors import SagaError
 from saga.messages import Partition, Record
 from saga.registry.edge import BlockedPartitions, RegistryCache, RegistryListener
 from saga.testing.conformance import broker_suite
@@ -15,7 +18,7 @@ SALES, OTHER = Partition("sales", 0), Partition("sales", 1)
 
 
 def record(offset: int, id_: int, partition: Partition = SALES) -> Record:
-    return Record(*partition, offset, b"k", b"\0\0\0\0" + bytes([id_]), (), 0)
+    return Record(*partition, offset, b"k", frame(id_, b""), (), 0)
 
 
 @pytest.fixture
@@ -65,3 +68,40 @@ async def test_pending_records_are_dropped_with_their_partition_and_read_again_b
     await goes(RegistryListener(inner, held))
     assert list(held.records) == [OTHER]
     assert inner.partitions_of(goes.__name__) == {SALES}
+
+
+@pytest.mark.parametrize("id_", [1 << 31, (1 << 32) - 1])
+async def test_an_id_that_no_registry_gives_is_missing_without_a_request(known: RegistryCache, id_: int) -> None:
+    """Registries answer such a request as if the path did not exist, which is what a wrong address does, too."""
+    held = BlockedPartitions(known, Standing())
+    assert held.pass_ready([record(0, id_)]) == []
+    await known.learn(id_)
+    (passed,) = held.release_ready([SALES], 10)
+    assert passed.writer is not None
+    assert (passed.writer.id, passed.writer.schema) == (id_, "")
+    assert known.registry.asked == []  # type: ignore[attr-defined]
+    await known.learn((1 << 31) - 1)
+    assert known.registry.asked == [f"schema {(1 << 31) - 1}"]  # type: ignore[attr-defined]
+
+
+async def test_requests_continue_after_an_answer_that_nobody_expected(
+    known: RegistryCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, woken = BlockedPartitions(known, Standing()), asyncio.Event()
+    ask_schema = known.registry.schema
+
+    async def refuse(id_: int) -> str:
+        raise SagaError("it refuses")
+
+    monkeypatch.setattr(known.registry, "schema", refuse)
+    held.pass_ready([record(0, 1)])
+    async with asyncio.TaskGroup() as tasks:
+        asking = tasks.create_task(held.ask(woken.set))
+        await woken.wait()
+        assert [each.reason for each in held.stalled_partitions()] == ["it refuses"]
+        woken.clear()
+        monkeypatch.setattr(known.registry, "schema", ask_schema)
+        await woken.wait()
+        assert offsets(held.release_ready([SALES], 10)) == [0]
+        assert held.stalled_partitions() == []
+        asking.cancel()
