@@ -18,7 +18,7 @@ from urllib.parse import quote
 from saga.contracts.compatibility import CompatibilityBreak, find_breaks, suggest_remedy
 from saga.contracts.contract import DEFAULT_MODE, Contract, Mode, Version
 from saga.contracts.json_form import read_json
-from saga.contracts.loading import find_missing_marks, merge_marks
+from saga.contracts.loading import find_missing_marks, merge_all_marks, merge_marks
 from saga.contracts.schema import (
     MISSING,
     ArrayType,
@@ -193,7 +193,7 @@ def _find_unmarked(contract: Contract) -> Iterator[ContractProblem]:
                 "all versions, and encrypted where there are keys",
                 remedy='add "sensitive": true; for a value that need not be hidden, add a field with another name',
             )
-        earlier.append(version.written)
+        earlier = merge_all_marks([*earlier, version.written])
 
 
 def describe_modes(contracts: Iterable[Contract]) -> list[str]:

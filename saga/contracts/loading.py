@@ -440,8 +440,8 @@ def _make_contracts(files: list[_File], schemas: str, topics: Mapping[str, Topic
 
 def _mark_in_all_versions(versions: list[Version]) -> tuple[Version, ...]:
     """Return the versions with a field marked as sensitive in all of them if any of them marks it."""
-    records = [version.written for version in versions]
-    return tuple(replace(version, record=merge_marks(version.written, records)) for version in versions)
+    records = merge_all_marks([version.written for version in versions])
+    return tuple(replace(version, record=record) for version, record in zip(versions, records, strict=True))
 
 
 # -------------------------------------------------------------------- upcasts
@@ -499,6 +499,16 @@ def check_upcast_steps(versions: Sequence[Version]) -> Iterator[tuple[int, str]]
 
 
 # -------------------------------------------------------------------- merged marks
+
+
+def merge_all_marks(records: list[RecordType]) -> list[RecordType]:
+    """Return the records of all versions, with a field marked as sensitive in each of them if any marks it.
+
+    A mark passes from version to version. If a field was renamed twice, no alias connects its first name with its last.
+    """
+    while (merged := [merge_marks(record, records) for record in records]) != records:
+        records = merged
+    return records
 
 
 def merge_marks(record: RecordType, others: Iterable[RecordType]) -> RecordType:

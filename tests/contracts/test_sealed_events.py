@@ -214,3 +214,48 @@ def test_check_names_each_mark_that_a_later_version_lacks(placed: Path) -> None:
         ("orders/Placed.v3.avsc", "note"),
         ("orders/Placed.v3.avsc", "other.iban"),
     ]
+
+
+@pytest.fixture
+def renamed(tmp_path: Path) -> Any:
+    """A contract whose sensitive fields, one of them in a nested record, were renamed twice, and marked only at
+    first."""
+    names = (("ssn", "iban"), ("tax_id", "account"), ("tax", "bank"))
+    for number, (outer, inner) in enumerate(names, 1):
+        aliases = [] if number == 1 else [[name] for name in names[number - 2]]
+        outer_more: dict[str, Any] = {"aliases": aliases[0]} if aliases else {"sensitive": True}
+        inner_more: dict[str, Any] = {"aliases": aliases[1]} if aliases else {"sensitive": True}
+        holder = {"type": "record", "name": "Holder", "fields": [field(inner, "string", **inner_more)]}
+        more = {} if number == 1 else {"compatible": "backward"}
+        fields = field(outer, "string", **outer_more), field("holder", holder)
+        write(tmp_path, schema("Filed", *fields, **more), version=number)
+    return tmp_path
+
+
+def test_a_mark_survives_two_renames(renamed: Path) -> None:
+    filed: Any = generated(renamed, "Filed")
+    event = filed.Filed(order_id=SAGA, tax="SECRET-1", holder=filed.Holder(bank="SECRET-2"))
+    binding = binding_of(filed.Filed)
+    assert sorted(collect_secrets(event)) == ["SECRET-1", "SECRET-2"]
+    assert b"SECRET" not in encrypt_fields(codec.encode(event), binding.version, SAGA, KEY)
+    lacking = [(p.file, p.at) for p in find_incompatible([binding.contract]) if p.rule == "sensitive"]
+    assert lacking == [
+        ("orders/Filed.v2.avsc", "tax_id"),
+        ("orders/Filed.v2.avsc", "holder.account"),
+        ("orders/Filed.v3.avsc", "tax"),
+        ("orders/Filed.v3.avsc", "holder.bank"),
+    ]
+
+
+def test_a_mark_reaches_the_first_version_from_the_third(tmp_path: Path) -> None:
+    for number, (name, more) in enumerate(
+        [("ssn", {}), ("tax_id", {"aliases": ["ssn"]}), ("tax", {"aliases": ["tax_id"], "sensitive": True})], 1
+    ):
+        compatible = {} if number == 1 else {"compatible": "backward"}
+        write(tmp_path, schema("Filed", field(name, "string", **more), **compatible), version=number)
+    versions = binding_of(generated(tmp_path, "Filed").Filed).contract.versions
+    assert [[each.name for each in version.record.fields if each.sensitive] for version in versions] == [
+        ["ssn"],
+        ["tax_id"],
+        ["tax"],
+    ]
