@@ -248,9 +248,12 @@ def test_a_mark_survives_two_renames(renamed: Path) -> None:
 
 
 def test_a_mark_reaches_the_first_version_from_the_third(tmp_path: Path) -> None:
-    for number, (name, more) in enumerate(
-        [("ssn", {}), ("tax_id", {"aliases": ["ssn"]}), ("tax", {"aliases": ["tax_id"], "sensitive": True})], 1
-    ):
+    fields: list[tuple[str, dict[str, Any]]] = [
+        ("ssn", {}),
+        ("tax_id", {"aliases": ["ssn"]}),
+        ("tax", {"aliases": ["tax_id"], "sensitive": True}),
+    ]
+    for number, (name, more) in enumerate(fields, 1):
         compatible = {} if number == 1 else {"compatible": "backward"}
         write(tmp_path, schema("Filed", field(name, "string", **more), **compatible), version=number)
     versions = binding_of(generated(tmp_path, "Filed").Filed).contract.versions
