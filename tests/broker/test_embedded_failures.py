@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,8 @@ import pytest
 
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.log import PURPOSE, RecordLog
-from saga.broker.port import Subscription
+from saga.broker.embedded.membership import Timing
+from saga.broker.port import Membership, Subscription
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
 from saga.messages import Outgoing, Partition, Topic
 from saga.store.sqlite.connection import open_to_write
@@ -251,6 +252,106 @@ async def test_a_refused_commit_fails_alone(broker: EmbeddedBroker) -> None:
         assert values([record async for record in broker.scan("orders")]) == ["0", "1"]
         positions = dict(broker.connection.execute("SELECT log, offset FROM positions"))
         assert positions == {1: 0, 2: 0, 3: 1, 4: 0}
+
+
+async def fails_to_release(broker: EmbeddedBroker, listener: RecordingListener, membership: Membership) -> None:
+    """Wait until the member has let its listener commit and could not write that it releases partitions."""
+
+    async def fail() -> None:
+        broker.connection.execute("PRAGMA query_only = ON")
+
+    listener.before_letting_go = fail
+    with pytest.raises(BrokerUnavailable):
+        await conformance.read(membership, 1, listener=listener)
+    listener.before_letting_go = None
+    assert listener.partitions_of("revoked")
+
+
+async def test_revoked_partitions_whose_release_failed_are_lost_once_they_are_released(
+    broker: EmbeddedBroker, path: Path
+) -> None:
+    first, second = RecordingListener(), RecordingListener()
+    async with (
+        broker.join(Subscription("payment", ["orders"]), first) as membership,
+        EmbeddedBroker(path, clock=CLOCK) as other,
+    ):
+        await conformance.complete(first)
+        async with other.join(Subscription("payment", ["orders"]), second):
+            await fails_to_release(broker, first, membership)
+            assert not first.partitions_of("gone")
+            broker.connection.execute("PRAGMA query_only = OFF")
+            await conformance.until(lambda: len(second.has) == 2)
+            assert first.partitions_of("gone") == second.has.keys()
+            assert not first.partitions_of("lost")
+
+
+async def test_revoked_partitions_whose_release_failed_are_lost_once_another_member_takes_them(path: Path) -> None:
+    first, second, timing = RecordingListener(), RecordingListener(), Timing(drain_s=0.2)
+    async with (
+        EmbeddedBroker(path, clock=CLOCK, timing=timing) as broker,
+        EmbeddedBroker(path, clock=CLOCK, timing=timing) as other,
+    ):
+        await broker.ensure_topics([Topic("orders", 4)])
+        async with broker.join(Subscription("payment", ["orders"]), first) as membership:
+            await conformance.complete(first)
+            async with other.join(Subscription("payment", ["orders"]), second):
+                await fails_to_release(broker, first, membership)
+                await conformance.until(lambda: len(second.has) == 2)
+                await conformance.until(lambda: first.partitions_of("gone") == second.has.keys())
+                broker.connection.execute("PRAGMA query_only = OFF")
+
+
+async def test_revoked_partitions_whose_release_failed_come_back_if_the_other_member_leaves(
+    broker: EmbeddedBroker, path: Path
+) -> None:
+    first, second = RecordingListener(), RecordingListener()
+    async with (
+        broker.join(Subscription("payment", ["orders"]), first) as membership,
+        EmbeddedBroker(path, clock=CLOCK) as other,
+    ):
+        await conformance.complete(first)
+        async with other.join(Subscription("payment", ["orders"]), second):
+            await fails_to_release(broker, first, membership)
+        broker.connection.execute("PRAGMA query_only = OFF")
+        await conformance.complete(first)
+        await broker.publish([event("orders", "k", "after")])
+        assert values(await conformance.read(membership, 1, listener=first)) == ["after"]
+        assert not first.partitions_of("gone")
+        assert not first.partitions_of("lost")
+
+
+async def test_partitions_whose_ends_cannot_be_read_are_read_once_they_can(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.publish([event("orders", "k", "before")])
+    read_ends, failures = RecordLog.read_ends, list[sqlite3.Error]()
+
+    def fail_once(log: RecordLog, logs: Iterable[int]) -> Mapping[int, int]:
+        if not failures and (logs := list(logs)):
+            failures.append(why := sqlite3.OperationalError("disk I/O error"))
+            why.sqlite_errorcode = sqlite3.SQLITE_IOERR
+            raise why
+        return read_ends(log, logs)
+
+    monkeypatch.setattr(RecordLog, "read_ends", fail_once)
+    listener = RecordingListener()
+    async with broker.join(Subscription("payment", ["orders"]), listener) as membership:
+        await conformance.complete(listener)
+        assert failures
+        assert values(await conformance.read(membership, 1, listener=listener)) == ["before"]
+
+
+async def test_records_that_come_while_the_listener_is_assigned_their_partition_are_read(
+    broker: EmbeddedBroker,
+) -> None:
+    class Publishing(RecordingListener):
+        async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
+            await broker.publish([event("orders", "k", "meanwhile")])
+            await super().on_assigned(partitions)
+
+    listener = Publishing()
+    async with broker.join(Subscription("payment", ["orders"]), listener) as membership:
+        assert values(await conformance.read(membership, 1, listener=listener)) == ["meanwhile"]
 
 
 async def test_a_record_beyond_all_bounds_is_refused_before_it_is_queued(broker: EmbeddedBroker) -> None:

@@ -82,6 +82,9 @@ class EmbeddedMember:
         self._listener, self._seat, self._shared = listener, seat, shared
         self._id = 0
         self._owned: dict[Partition, EmbeddedPartition] = {}
+        self._revoked: dict[Partition, EmbeddedPartition] = {}
+        """Partitions that the listener has given up, but that the file still grants to this member. They are lost once
+        they are released, unless this member takes them back."""
         self._by_log: dict[int, Partition] = {}
         """Partitions that may be read, by log. A partition that is being revoked is still owned, but not contained
         here."""
@@ -377,20 +380,20 @@ class EmbeddedMember:
         shared, now_s = self._shared, self._shared.clock.monotonic_s()
         view = shared.groups.read_view(self.group, self._id)
         if not view.alive:
-            self._lose(list(self._owned))
+            self._lose([*self._owned, *self._revoked])
             await self.join()
             return 0
         if view.generation != self._generation:
             self._generation, self._since_s = view.generation, now_s
             self._compare_identities(shared.groups.read_identities(self.group).values())
         granted = {h.log: h.granted for h in view.holdings if h.owner == self._id}
-        self._lose([p for p, owned in self._owned.items() if granted.get(owned.log) != owned.granted])
+        held = self._owned | self._revoked
+        self._lose([p for p, partition in held.items() if granted.get(partition.log) != partition.granted])
         if leaving := [h.log for h in view.holdings if h.owner == self._id and h.target != self._id]:
-            going = [p for p, owned in self._owned.items() if owned.log in leaving]
-            await self._revoke(going)
+            await self._revoke([p for p, owned in self._owned.items() if owned.log in leaving])
             await shared.writer.do(lambda: shared.groups.release(self.group, self._id, leaving))
             shared.notify_group(self.group)
-            self._listener.on_lost(going)
+            self._lose([p for p, revoked in self._revoked.items() if revoked.log in leaving])
             return 0
         # Two checks longer than `drain_s`, because the draining member may have noticed the change that much later.
         patience_s = self._since_s + shared.timing.drain_s + 2 * shared.timing.watch_s - now_s
@@ -419,15 +422,17 @@ class EmbeddedMember:
         taken = {partition: g for g in grants if (partition := shared.partition_of(g.log)) is not None}
         if not taken:
             return
+        with shared.file.translate_errors():  # before anything is taken: after an error all of this is repeated
+            ends = shared.log.read_ends(grant.log for grant in taken.values())
         for partition, grant in taken.items():  # we may commit from here on, and read once the listener knows
             self._owned[partition] = EmbeddedPartition(grant.log, grant.granted, grant.offset, grant.was_in_progress)
+            self._revoked.pop(partition, None)
         await self._listener.on_assigned({partition: grant.offset for partition, grant in taken.items()})
         self._by_log.update({grant.log: partition for partition, grant in taken.items()})
-        with shared.file.translate_errors():
-            self.update_heads(shared.log.read_ends(grant.log for grant in taken.values()))
+        self.update_heads({**ends, **shared.log.heads})  # records may have come while the listener was called
 
     async def _revoke(self, partitions: Collection[Partition]) -> None:
-        """Stop reading these partitions, let the listener commit, and forget the partitions."""
+        """Stop reading these partitions, and let the listener commit and give them up."""
         if not partitions:
             return
         for partition in partitions:
@@ -437,14 +442,16 @@ class EmbeddedMember:
         with suppress(TimeoutError):  # the partitions are taken from this member anyway
             await self._shared.clock.within(self._shared.timing.drain_s, self._listener.on_revoked(partitions))
         for partition in partitions:
-            self._owned.pop(partition, None)
+            self._revoked[partition] = self._owned.pop(partition)
 
     def _lose(self, partitions: Collection[Partition]) -> None:
-        """Forget partitions that now belong to another member, without calling `on_revoked`."""
+        """Forget partitions that no longer belong to this member, without calling `on_revoked`."""
         if not partitions:
             return
         for partition in partitions:
-            self._by_log.pop(self._owned.pop(partition).log, None)
+            self._revoked.pop(partition, None)
+            if (owned := self._owned.pop(partition, None)) is not None:
+                self._by_log.pop(owned.log, None)
             self._behind.pop(partition, None)
             self._standstills.pop(partition, None)
         self._listener.on_lost(partitions)
