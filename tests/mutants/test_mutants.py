@@ -3,7 +3,10 @@
 `python -m tests.mutants` prints which seed finds which, and plays all 300 seeds without a mutant.
 """
 
+from collections.abc import Iterator, Sequence
+
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.mutants.catalogue import FOUND_BY, MUTANTS, SURVIVORS, Mutant
 from tests.mutants.planted import planted
@@ -22,7 +25,13 @@ def clean_seeds(name: str) -> set[int]:
     return {*range(CLEAN_SEEDS), *found_by}
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.plant.__name__)
+def in_shares(mutants: Sequence[Mutant]) -> Iterator[ParameterSet]:
+    """Of three mutants, `make test` plays one, and `make test-slow` the others."""
+    for number, mutant in enumerate(mutants):
+        yield pytest.param(mutant, id=mutant.plant.__name__, marks=[pytest.mark.slow] if number % 3 else [])
+
+
+@pytest.mark.parametrize("mutant", [*in_shares(MUTANTS)])
 def test_a_mutant_is_found_and_nothing_else_is(mutant: Mutant) -> None:
     scenario = SCENARIOS[mutant.scenario]
     with planted() as (patch, calls):

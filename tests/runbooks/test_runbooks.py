@@ -162,6 +162,7 @@ def test_expired(place: Place, guarded: Guarded) -> None:
     )
 
 
+@pytest.mark.slow
 def test_hot(place: Place) -> None:
     def one_saga() -> None:
         place.start()

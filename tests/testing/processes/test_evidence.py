@@ -17,7 +17,7 @@ from services.payment import payment
 from tests.testing.invariants.order_runs import at_the_end
 from tests.testing.simulation.orders import drawn, ran
 
-SEEDS = 40
+SEEDS = 15
 FOREIGN: tuple[FaultKind, ...] = ("expiry",)
 """Real processes forget no saga while a test looks on."""
 

@@ -121,7 +121,7 @@ def test_a_deadline_waits_for_readers_that_are_behind_as_long_as_its_grace_allow
 
 
 @simulate(
-    seeds=25,
+    seeds=12,
     faults=faults.everything()
     | faults.of("outage", rate=0.01, target="order")
     | faults.of("lag", rate=0.05, target="shipments")
