@@ -194,11 +194,34 @@ class ChoreographyModel:
     def consumers(self) -> Mapping[str, tuple[ServiceModel, ...]]:
         """Return, for each event, the services in which it may cause or cancel a reaction."""
         return {
-            name: tuple(s for s in self.services.values() if name in s.consumed_contracts) for name in self.contracts
+            name: tuple(s for s in self.services.values() if name in self.consumed_contracts[s.name])
+            for name in self.contracts
         }
 
     @cached_property
-    def consequences(self) -> dict[frozenset[str], frozenset[str]]:
+    def consumed_contracts(self) -> Mapping[str, frozenset[str]]:
+        """Return, for each service, the contracts whose events may cause or cancel a reaction in one of its
+        releases."""
+        return {
+            name: frozenset().union(*(each.consumed_contracts for each in self.releases_of(service)))
+            for name, service in self.services.items()
+        }
+
+    @cached_property
+    def declarations(self) -> Mapping[str, tuple[ReactionModel, ...]]:
+        """Return, for each label, the reaction as each release declares it: two if both releases have it."""
+        found: dict[str, tuple[ReactionModel, ...]] = {}
+        for service in self.services.values():
+            for reaction in (each for release in self.releases_of(service) for each in release.reactions.values()):
+                found[reaction.label] = (*found.get(reaction.label, ()), reaction)
+        return found
+
+    def releases_of(self, service: ServiceModel) -> tuple[ServiceModel, ...]:
+        """Return the releases of a service that take messages: the service itself if there is only one."""
+        return self.releases.get(service.name, (service,))
+
+    @cached_property
+    def consequences(self) -> dict[tuple[frozenset[str], object], frozenset[str]]:
         """Cache of the labels of the reactions that follow a set of outcomes: see
         `saga.choreography.check.search.follows`."""
         return {}
@@ -221,7 +244,7 @@ class ChoreographyModel:
         In the model, all reactions to an event happen at once. At run time one of them may fail and be retried later,
         and in the meantime a deadline, an outcome or the other reaction may come first.
         """
-        for service in self.services.values():
+        for service in (each for one in self.services.values() for each in self.releases_of(one)):
             waiting = [*service.handlers, *service.deadlines]
             for place, first in enumerate(waiting):
                 for second in waiting[place + 1 :]:
@@ -309,6 +332,7 @@ def _shape(reaction: ReactionModel) -> tuple[object, ...]:
 def _join_reactions(old: ReactionModel, new: ReactionModel) -> ReactionModel:
     return replace(
         new,
+        optional=old.optional | new.optional,
         alternatives=tuple(dict.fromkeys((*old.alternatives, *new.alternatives))),
         has_effects=old.has_effects or new.has_effects,
         irreversible=old.irreversible or new.irreversible,
@@ -425,10 +449,11 @@ def list_moves(choreography: ChoreographyModel, state: SagaState) -> list[Move]:
     runs."""
     found: list[Move] = []
     for service, known in zip(choreography.services.values(), state.services, strict=True):
+        consumed = choreography.consumed_contracts[service.name]
         found += [
             Move("deliver", service.name, name, number)
             for name, number in sorted(state.published - known.delivered)
-            if name in service.consumed_contracts
+            if name in consumed
         ]
         found += [Move("deadline", service.name, name) for name, status in known.deadlines if status == "open"]
         found += [Move("turn", service.name, name) for name, status in known.handlers if status == "suspended"]
@@ -437,7 +462,7 @@ def list_moves(choreography: ChoreographyModel, state: SagaState) -> list[Move]:
 
 def list_external_moves(choreography: ChoreographyModel, state: SagaState) -> list[Move]:
     """Return the moves for external events, each of which may happen or not."""
-    repeated = frozenset().union(*(each.repeats for each in choreography.reactions))
+    repeated = frozenset().union(*(each.repeats for some in choreography.declarations.values() for each in some))
     found: list[Move] = []
     for name in sorted(choreography.external):
         number = sum(instance[0] == name for instance in state.published)
@@ -454,7 +479,7 @@ def take_steps(choreography: ChoreographyModel, state: SagaState, move: Move) ->
         yield Step(move, (), state._replace(published=published, outcomes=outcomes))
         return
     service = choreography.services[move.service]
-    for release in choreography.releases.get(move.service, (service,)):
+    for release in choreography.releases_of(service):
         known = state.services[choreography.places[move.service]]
         if choreography.releases and _has_undeclared_work(release, known, move):
             continue  # the release leaves the saga to the other one

@@ -7,7 +7,7 @@ not need.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random  # noqa: TID251 - seeds are given: the same seed makes the same run
 from typing import NamedTuple
@@ -73,8 +73,14 @@ def find_violations(choreography: ChoreographyModel, state: SagaState) -> Iterat
                 yield PropertyViolation("irreversible-early", reaction.label)
             elif compensation is None:
                 yield PropertyViolation("no-compensation", reaction.label)
-            elif failed - compensation.takes or failed & (known.received_outcomes | {known.outcome}):
+            elif failed - _taken_in_a_release(choreography, compensation) or failed & (
+                known.received_outcomes | {known.outcome}
+            ):
                 yield PropertyViolation("not-undone", reaction.label)
+
+
+def _taken_in_a_release(choreography: ChoreographyModel, reaction: ReactionModel) -> frozenset[str]:
+    return frozenset().union(*(each.takes for each in choreography.declarations[reaction.label]))
 
 
 def find_violations_at_rest(choreography: ChoreographyModel, state: SagaState) -> Iterator[PropertyViolation]:
@@ -87,28 +93,41 @@ def find_violations_at_rest(choreography: ChoreographyModel, state: SagaState) -
     ended = {name for name, _ in state.outcomes}
     for service, known in zip(choreography.services.values(), state.services, strict=True):
         for reaction in service.handlers:
-            follows_it = any(follows(choreography, reaction, frozenset({name})) for name in ended)
+            follows_it = any(follows(choreography, reaction, frozenset({name}), any) for name in ended)
             has_it = any(part[0] == reaction.name and part[1][0] in ended for part in known.parts)
             if _waits(known, reaction) and (follows_it or has_it):
                 yield PropertyViolation("waits-for-ever", reaction.label, at_rest=True)
 
 
 def is_because_of(choreography: ChoreographyModel, reaction: ReactionModel, outcomes: frozenset[str]) -> bool:
-    """Return whether a reaction runs only after one of these outcomes was emitted, or always emits one of them
-    itself."""
+    """Return whether a reaction runs only after one of these outcomes was emitted, or always emits one of them itself:
+    in each release that declares it."""
     return follows(choreography, reaction, outcomes) or all(outcomes & {*each.once} for each in reaction.alternatives)
 
 
-def follows(choreography: ChoreographyModel, reaction: ReactionModel, outcomes: frozenset[str]) -> bool:
-    """Return whether a reaction waits for one of these outcomes, or for an event that is emitted only after one."""
-    if outcomes not in choreography.consequences:
+def follows(
+    choreography: ChoreographyModel,
+    reaction: ReactionModel,
+    outcomes: frozenset[str],
+    releases: Callable[[Iterable[bool]], bool] = all,
+) -> bool:
+    """Return whether a reaction waits for one of these outcomes, or for an event that is emitted only after one.
+
+    `releases`: whether that has to be so in `all` releases that declare the reaction, or in `any` of them.
+    """
+    key = (outcomes, releases)
+    if key not in choreography.consequences:
         found: set[str] = set()
         before = -1
         while before != len(found):
             before = len(found)
-            found |= {each.label for each in choreography.reactions if _waits_for(choreography, each, outcomes, found)}
-        choreography.consequences[outcomes] = frozenset(found)
-    return reaction.label in choreography.consequences[outcomes]
+            found |= {
+                label
+                for label, declared in choreography.declarations.items()
+                if releases(_waits_for(choreography, each, outcomes, found) for each in declared)
+            }
+        choreography.consequences[key] = frozenset(found)
+    return reaction.label in choreography.consequences[key]
 
 
 def _waits_for(

@@ -4,7 +4,7 @@ import pytest
 
 from saga.choreography.check.model import begin, build_choreography
 from saga.choreography.check.reports import format_trace
-from saga.choreography.check.verdicts import ADVICE, NOTED, PROPERTIES, check_manifests
+from saga.choreography.check.verdicts import ADVICE, NOTED, PROPERTIES, check_deployment, check_manifests
 from saga.choreography.manifest import make_manifest
 from saga.errors import ContractError
 from saga.testing.trace_replay import replay_trace
@@ -112,3 +112,38 @@ def test_an_event_of_a_handler_that_comes_too_late_to_decide_is_not_certain() ->
     assert finding.subject == "mail.send"
     assert finding.trace is not None
     assert replay_trace(made.manifests, finding.trace)
+
+
+def test_an_event_that_only_the_old_release_takes_is_delivered_during_a_deployment() -> None:
+    old = shop(
+        order_tell=handler("tell", "Confirmed", "Ready"), mail_send=handler("send", "Ready", irreversible=True),
+        audit_note=handler("note", "Ready"),
+    )  # fmt: skip
+    new = shop(
+        order_tell=handler("tell", "Reserved", "Ready"), mail_send=handler("send", "Confirmed", irreversible=True),
+        audit_note=handler("note", "Ready"),
+    )  # fmt: skip
+    for alone in (old, new):
+        (verdict,) = check_manifests(alone.manifests)
+        assert verdict.status == "proved"
+    (verdict,) = check_deployment(old.manifests, new.manifests)
+    assert {each.key for each in verdict.findings} == {("irreversible-early", "mail.send")}
+
+
+def test_an_event_that_only_the_old_release_takes_has_a_consumer() -> None:
+    new = shop(
+        shipping_book=handler("book", f"{START} + Reserved", "Shipped | Refused", effects=True),
+        shipping_unbook=compensation("unbook", "book", "Cancelled + Shipped"),
+        order_confirm=handler("confirm", "Shipped", "Confirmed"),
+    )
+    (verdict,) = check_deployment(shop().manifests, new.manifests)
+    assert "no-consumer" not in {each.code for each in verdict.findings}
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_handler_that_waits_for_the_outcome_in_one_release_is_not_because_of_it(before: bool) -> None:
+    early = shop(mail_send=handler("send", "Booked", irreversible=True), audit_note=handler("note", "Confirmed"))
+    late = shop(mail_send=handler("send", "Confirmed", irreversible=True), audit_note=handler("note", "Confirmed"))
+    old, new = (early, late) if before else (late, early)
+    (verdict,) = check_deployment(old.manifests, new.manifests)
+    assert ("irreversible-early", "mail.send") in {each.key for each in verdict.findings}
