@@ -259,7 +259,7 @@ async def _replay(
     """Send the commands and print the results. Return whether all were carried out."""
     (service,) = selection.services
     code = _declared_in(options.modules, service) if options.modules else None
-    late = await find_too_old(selection, deployment) if options.older else []
+    late, is_cut = await find_too_old(selection, deployment) if options.older else ((), False)
     found = [each async for each in find_blocking(selection, deployment)]
     if selection.owner is not None:
         found = await add_owners(found, service, deployment)
@@ -274,7 +274,7 @@ async def _replay(
     if not found and not late:
         print_lines("no dead letter is selected: `saga dead list` shows those that block a saga", err=True)
         return False
-    is_whole = not looping and not is_missing
+    is_whole = not looping and not is_missing and not is_cut
     if options.dry_run and code is None:
         for letter in letters:
             _print_state(letter, f"would be {OUTCOMES[request.wanted]}", letter.reason, as_json)
@@ -386,7 +386,8 @@ replay = _command(
 
     A message older than the service's retention blocks nothing, and the service keeps nothing of it. With --older it is
     handled as if it came now, as the first of a new saga if the service has no progress. Check first that it was not
-    handled at its time. A message that contradicts one that was handled is never handled.
+    handled at its time. A message that contradicts one that was handled is never handled. If there are more of them
+    than --limit, the exit code is 1: repeat the command for the rest.
 
     \b
     saga dead replay payment --all --dry-run --code services.payment --who ada --why "is it fixed?"

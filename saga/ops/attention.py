@@ -209,14 +209,37 @@ async def _list_blocked(selection: Selection, deployment: Deployment) -> AsyncIt
             yield each
 
 
-async def find_too_old(selection: Selection, deployment: Deployment) -> list[DeadLetter]:
+class TooOldMessages(NamedTuple):
+    """Dead letters of messages that arrived after the retention."""
+
+    letters: Sequence[DeadLetter]
+    """Newest first."""
+    more: bool
+    """True if there are more of them than the limit allows, or if some records could not be read."""
+
+
+async def find_too_old(selection: Selection, deployment: Deployment) -> TooOldMessages:
     """Find dead letters of messages that arrived after the retention. They block nothing.
 
-    Dead letters that were replayed are left out. Raises `NoStore`.
+    Dead letters that were replayed are left out. The limit counts only what is returned.
     """
-    found = await find_attention(selection, deployment)
-    letters = (each.letter for each in found.items if each.state == "-" and each.letter.what == "dead letter")
-    return [letter for letter in letters if letter.saga and letter.reason.startswith(TOO_OLD)]
+    found = await read_dead_letters(selection.services, deployment.broker_settings, deployment.clock)
+    if found.problem:
+        deployment.warn(f"some records of the topics <service>.dead cannot be shown: {found.problem}")
+    ended = {letter.ends for letter in found.letters}
+    letters = [
+        letter
+        for letter in found.letters
+        if letter.what == "dead letter" and letter.saga and letter.reason.startswith(TOO_OLD)
+        if letter.id not in ended and selection.matches(letter)
+    ]
+    is_cut = len(letters) > selection.limit
+    if is_cut:
+        deployment.warn(
+            f"there are more than {selection.limit} messages older than the retention: repeat the command for the "
+            "rest, or raise --limit"
+        )
+    return TooOldMessages(letters[: selection.limit], is_cut or found.problem is not None)
 
 
 class BlockingDeadLetter(NamedTuple):

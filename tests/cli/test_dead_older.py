@@ -2,12 +2,18 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from saga.engine.persistence import dead_letters
+from saga.messages import Outgoing, Position
+from saga.support.clock import iso
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery
 from tests.cli.test_dead import BY, SOURCE, mend, until
+from tests.cli.test_listing import NOW_MS, a_letter, a_message, publish_letters
 from tests.cli.test_missing_topics import running
 
 
@@ -53,6 +59,31 @@ def test_a_message_that_was_too_old_is_handled_as_new_once(late: None, saga: Cal
     assert saga("dead", "replay", service, "--saga", "cup-1", "--older", *BY).exit_code == 1, "it is replayed"
     died = saga("dead", "replay", service, "--saga", "cup-2", "--older", *BY)
     assert (died.exit_code, "replayed, then dead" in died.stdout) == (1, True)
+
+
+def test_messages_beyond_the_limit_are_reported_and_selected_by_the_next_command(shop: Path, saga: Call) -> None:
+    messages = [replace(a_message("A", f"late-{n}"), saga=f"s-{n}", time=iso(NOW_MS + n)) for n in range(5)]
+    late = [dead_letters.from_forgotten("payment", each, Position("orders", 0, 3), None) for each in messages]
+    publish_letters(shop, *late)
+    command = ("dead", "replay", "payment", "--reason", "older than", "--older", "--dry-run", *BY)
+    first = saga(*command, "--limit", "3")
+    assert first.exit_code == 1
+    assert [line.split()[1] for line in first.stdout.splitlines()] == ["s-4", "s-3", "s-2"]
+    assert "there are more than 3 messages older than the retention" in first.stderr
+    ends = [
+        dead_letters.to_outgoing(
+            "payment", a_letter(n, "replayed", f"{dead_id(each)}-replayed"), iso(NOW_MS), "-", None
+        )
+        for n, each in enumerate(late[2:], 1)
+    ]
+    publish_letters(shop, *ends)
+    second = saga(*command, "--limit", "3")
+    assert (second.exit_code, second.stderr) == (0, "")
+    assert [line.split()[1] for line in second.stdout.splitlines()] == ["s-1", "s-0"], "ends do not count"
+
+
+def dead_id(letter: Outgoing) -> str:
+    return (dict(letter.headers)["dead_id"] or b"").decode()
 
 
 def test_discarding_knows_no_such_option(saga: Call) -> None:
