@@ -73,7 +73,11 @@ def check_trace(manifests: str | Path, start: str, moves: Sequence[str], finding
         subject: reaction or event that the finding is about, such as `payment.reserve`.
     """
     found = list(read_manifests(Path(manifests)).values())
-    kinds = {each.kind for each in found for use in (*each.consumes, *each.emits) if use.contract == start}
+    kinds = {
+        each.kind
+        for each in found
+        if start in each.changes or any(used.contract == start for used in (*each.consumes, *each.emits))
+    }
     services = [each for each in found if each.kind in kinds]
     parsed = [parse_move(text) for text in moves]
     saga, failures = asyncio.run(_replay(services, start, [m for m, _ in parsed], [r for _, rs in parsed for r in rs]))

@@ -1,11 +1,14 @@
 """Planted defects are found, each with a short sequence of events that a replay on the real runtime confirms."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from saga.choreography.check.model import begin, build_choreography
-from saga.choreography.check.reports import format_trace
+from saga.choreography.check.reports import format_test, format_trace
 from saga.choreography.check.verdicts import ADVICE, NOTED, PROPERTIES, check_deployment, check_manifests
-from saga.choreography.manifest import make_manifest
+from saga.choreography.manifest import DeclaredReaction, Manifest, format_manifest, make_manifest
 from saga.errors import ContractError
 from saga.testing.trace_replay import replay_trace
 from services.inventory import inventory
@@ -147,3 +150,22 @@ def test_a_handler_that_waits_for_the_outcome_in_one_release_is_not_because_of_i
     old, new = (early, late) if before else (late, early)
     (verdict,) = check_deployment(old.manifests, new.manifests)
     assert ("irreversible-early", "mail.send") in {each.key for each in verdict.findings}
+
+
+def test_the_printed_test_replays_a_saga_that_a_document_begins(tmp_path: Path) -> None:
+    def make(*ends: DeclaredReaction) -> list[Manifest]:
+        made = Choreo(starts=(), to_outside=("Confirmed", "Cancelled"), changes={"OrderWritten": "orders"})
+        made.service("intake", handler("read", "OrderWritten", "Asked | -"))
+        made.service("order", handler("confirm", "Asked", "Confirmed | -"), *ends)
+        for manifest in made.manifests:
+            (tmp_path / f"{manifest.service}.json").write_text(format_manifest(manifest), "utf-8")
+        return made.manifests
+
+    (verdict,) = check_manifests(make())
+    (finding,) = verdict.findings
+    namespace: dict[str, Callable[[], None]] = {}
+    exec("\n".join(format_test(finding, str(tmp_path))), namespace)
+    with pytest.raises(AssertionError, match="outcomes none"):
+        namespace["test_no_outcome_order_id"]()
+    make(deadline("end", "Asked", "Cancelled"))
+    namespace["test_no_outcome_order_id"]()
