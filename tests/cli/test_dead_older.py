@@ -13,8 +13,9 @@ from saga.support.clock import iso
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery
 from tests.cli.test_dead import BY, SOURCE, mend, until
-from tests.cli.test_listing import NOW_MS, a_letter, a_message, publish_letters
+from tests.cli.test_listing import NOW_MS, a_letter, publish_letters
 from tests.cli.test_missing_topics import running
+from tests.progress.pieces import a_message
 
 
 @pytest.fixture
