@@ -169,7 +169,7 @@ class _Random:
         self.random = Random(seed)
         self.names = [f"s{number}" for number in range(services - 1)]
         self.failures = ["Cancelled"] if self.chance(0.7) else ["Cancelled", "Expired"]
-        self.withdrawn = ["Withdrawn"] if seed % 8 == 3 else []
+        self.withdrawn = ["Withdrawn"] if seed % 8 == 3 and services < 4 else []
         self.events = [START]
         self.made = Choreo(
             failure=[*self.failures, *self.withdrawn],
