@@ -46,8 +46,8 @@ _ANY_TIME = re.compile(
     r"(:(?P<second>[0-9]{2})(\.(?P<part>[0-9]{1,12}))?)?"
     r"(?P<zone>[Zz]|[+-][0-9]{2}(:?[0-9]{2})?)"
 )
-_WHOLE_FLOAT_MAX = 2**53
-"""Largest number up to which a float represents every whole number exactly."""
+_WHOLE_FLOAT_MAX = 2**53 - 1
+"""Largest whole number that no other number in JSON becomes when it is read as a float: 2**53 + 1 becomes 2**53."""
 _NO_NUMBERS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 _A_TIME = 'a time with its zone as text: "2026-11-21T14:06:40.123Z"'
@@ -158,11 +158,20 @@ def read_objects(text: bytes | str) -> tuple[Any, list[tuple[dict[str, Any], lis
             twice.append((read, [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]))
         return read
 
-    return json.loads(text, object_pairs_hook=object_, parse_constant=_no_constant), twice
+    read = json.loads(text, object_pairs_hook=object_, parse_constant=_no_constant, parse_float=_parse_float)
+    return read, twice
 
 
 def _no_constant(constant: str) -> Never:
     raise ValueError(f"{constant} is no number in JSON")
+
+
+def _parse_float(text: str) -> float:
+    """Parse a number. One beyond the range of a float would become an infinity, which the sender has not written."""
+    number = float(text)
+    if not isfinite(number):
+        raise ValueError("it has a number that is too great for a float")
+    return number
 
 
 def _keep_value(value: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from fastavro import parse_schema, schemaless_writer
 
 from saga.contracts.compatibility import compare_schemas
-from saga.contracts.foreign_values import frame, to_single_object
+from saga.contracts.foreign_values import frame, from_foreign_json, to_single_object
 from saga.contracts.library import Library
 from saga.contracts.schema import without_logical_types
 from saga.contracts.schema_parser import read_foreign
@@ -257,3 +257,18 @@ def test_a_field_that_its_sender_calls_otherwise_by_now_is_not_read_by_its_name(
     record = Library.load(write(tmp_path, ours)).contracts["Said"].newest.record
     (found,) = compare_schemas(read_foreign(theirs), record)
     assert (found.rule, found.path, found.effect) == ("alias", "x", "misread")
+
+
+def test_a_whole_number_that_a_float_changes_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, schema("Counted", field("count", "long")))
+    version = Library.load(tmp_path / "contracts").contracts["Counted"].newest
+
+    def read(count: str) -> bytes:
+        return from_foreign_json(f'{{"order_id": "o-1", "count": {count}}}'.encode(), version)
+
+    assert read("9007199254740991.0") == read("9007199254740991")
+    assert read("-9007199254740991.0") == read("-9007199254740991")
+    assert read('"9007199254740993"') == read("9007199254740993")
+    for count in ("9007199254740993.0", "9007199254740992.0", "-9007199254740993.0", "1e18"):
+        with pytest.raises(BadInput, match="count: is a number, not a whole number"):
+            read(count)

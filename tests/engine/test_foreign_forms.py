@@ -123,6 +123,10 @@ def test_json_that_is_no_event_keeps_its_bytes_and_names_all_that_is_wrong() -> 
         (JSON.decode().encode("utf-32"), "it is not UTF-8: its byte 1 is ff"),
         (b"[" * 100_000, "its JSON is nested too deeply"),
         (b"[]", "must be an object with the fields of OrderPlaced"),
+        (
+            b'{"total":1e400}',
+            "it is to be JSON, and cannot be read as that: it has a number that is too great for a float",
+        ),
         (b'{"order_id":"1","order_id":"2"}', "the name 'order_id' comes twice in one object"),
         (b"[" + b"0," * 100_001 + b"0]", "at most 100000 values"),
     ],

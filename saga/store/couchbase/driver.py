@@ -158,8 +158,10 @@ async def release_cluster(shared: SharedCluster) -> None:
         task.cancel()
     if shared.evicts:
         await asyncio.wait(shared.evicts.values())
-    await shared.cluster.close()
-    UNCLOSED.discard(shared)
+    try:
+        await shared.cluster.close()
+    finally:
+        UNCLOSED.discard(shared)
 
 
 # ---------------------------------------------------------------- documents

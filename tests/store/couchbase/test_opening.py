@@ -125,6 +125,25 @@ async def test_stores_of_one_address_share_a_connection_and_the_last_one_closes_
         assert third._cluster._shared is not shared
 
 
+async def test_a_connection_that_failed_is_not_kept(closed_port: int) -> None:
+    """Each attempt to open a store makes another, with a thread of its own."""
+    before = set(UNCLOSED)
+    cluster = driver.CouchbaseCluster(
+        CouchbaseSettings(
+            connection=f"couchbase://127.0.0.1:{closed_port}",
+            bucket="saga",
+            username="payment",
+            password=lambda: "secret",
+            open_s=0.5,
+        )
+    )
+    with pytest.raises(driver.FAILURES):
+        await cluster.connect()
+    with pytest.raises(driver.FAILURES):
+        await cluster.close()
+    assert before >= UNCLOSED
+
+
 def test_a_process_that_ends_while_the_driver_connects_has_its_exit_code(mock: CouchbaseMock) -> None:
     code = """
 import asyncio, sys
