@@ -286,7 +286,7 @@ class TimeBounds(NamedTuple):
 
 class SteadyTime:
     """Time by a clock that people may set. After a jump of the clock, the old and the new time both count as possible
-    for a while."""
+    for a while. The time at which this is created is believed."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
