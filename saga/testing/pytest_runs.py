@@ -17,8 +17,18 @@ import pytest
 from saga.errors import SagaError
 from saga.support.printable import count_noun
 from saga.testing.decorators import Crashes, Mode, Replayed, Seeds, mode_of
-from saga.testing.simulation.reports import report, save_schedule, summary
-from saga.testing.simulation.runs import FAILURES, FailedScenario, Run, RunOptions, Shrunk, Tally, run_all
+from saga.testing.simulation.reports import describe_dead_letters, report, save_schedule, summary
+from saga.testing.simulation.runs import (
+    FAILURES,
+    FailedScenario,
+    Run,
+    RunOptions,
+    Shrunk,
+    Tally,
+    check_some_ended,
+    describe_dead_letter,
+    run_all,
+)
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from saga.testing.world import World
 
@@ -135,7 +145,10 @@ def _call_test(test: Callable[..., None], given: dict[str, Any], world: World) -
 
 
 def _run_once(item: pytest.Function, given: dict[str, Any], world: World) -> bool:
-    """Run the test in the world of the fixture. Other fixtures may already have started services in that world."""
+    """Run the test in the world of the fixture. Other fixtures may already have started services in that world.
+
+    Raises `SagaError` if no saga ended and dead letters are the cause.
+    """
     if isinstance(world, SimulatedWorld):
         world.saving = lambda: save_schedule(item.function, world.schedule(), "as it was saved")
     try:
@@ -148,10 +161,16 @@ def _run_once(item: pytest.Function, given: dict[str, Any], world: World) -> boo
         only = Run(world.schedule(), why, world)
         _add_report(item, FailedScenario(only, Shrunk(only, runs=0)))
         raise
+    tally = Tally()
     if (processes := _as_processes(world)) is not None:
-        _report_processes(item, processes, processes.mistakes)
-    elif isinstance(world, SimulatedWorld) and world.workers.mistakes:
-        item.user_properties.append((REPORTED, "; ".join(world.workers.mistakes)))
+        _count_processes(tally, processes)
+        check_some_ended(tally)
+        _report_processes(item, processes, tally)
+    elif isinstance(world, SimulatedWorld):
+        tally.add(Run(world.schedule(), None, world))
+        check_some_ended(tally)
+        if tally.dead or tally.mistakes:
+            item.user_properties.append((REPORTED, summary(tally)))
     return True
 
 
@@ -184,6 +203,8 @@ def _check_fixtures(item: pytest.Function, given: Container[str]) -> None:
 def _run_processes(item: pytest.Function, scenario: Callable[[World], None], mode: Mode) -> bool:
     """Run the test with real processes, following its decorator as far as they allow. Replayed schedules are skipped.
     Faults that real processes cannot produce are left out and reported. Errors of a run propagate.
+
+    Raises `SagaError` if no saga ended in any run and dead letters are the cause.
     """
     from saga.testing.processes.process_world import ProcessWorld
 
@@ -196,14 +217,14 @@ def _run_processes(item: pytest.Function, scenario: Callable[[World], None], mod
     provider = _server_provider(item.config)
     seeds_max = SEEDS_MAX if provider is None else SERVER_SEEDS_MAX
     seeds = [only] if only is not None else range(min(seeds_max, getattr(mode, "count", 1)))
-    missing, mistakes, world = dict[str, None](), dict[str, None](), None
+    missing, tally, world = dict[str, None](), Tally(), None
     for seed in seeds:
         try:
             with _skipping(), ProcessWorld(seed, kinds, servers=provider) as world:
                 missing |= dict.fromkeys(kind for kind in kinds if world.left_out([kind]))
                 scenario(world)
                 world.verify()
-                mistakes |= dict.fromkeys(world.mistakes)
+                _count_processes(tally, world)
         except OPTIONS.failures as why:
             _add_mistakes(why, world)
             why.add_note(
@@ -212,8 +233,17 @@ def _run_processes(item: pytest.Function, scenario: Callable[[World], None], mod
             )
             raise
     assert world is not None
-    _report_processes(item, world, mistakes, len(seeds), missing)
+    check_some_ended(tally)
+    _report_processes(item, world, tally, missing)
     return True
+
+
+def _count_processes(tally: Tally, world: "ProcessWorld") -> None:
+    """Add what happened in a world of real processes to the tally."""
+    tally.runs += 1
+    tally.mistakes |= dict.fromkeys(world.mistakes)
+    tally.ended = tally.ended or world.has_ended
+    tally.dead.update(map(describe_dead_letter, world.dead_letters()))
 
 
 def _add_mistakes(why: BaseException, world: "ProcessWorld | None") -> None:
@@ -225,17 +255,17 @@ def _add_mistakes(why: BaseException, world: "ProcessWorld | None") -> None:
 def _report_processes(
     item: pytest.Function,
     world: "ProcessWorld",
-    mistakes: Iterable[str],
-    runs: int = 1,
+    tally: Tally,
     missing: Iterable[str] = (),
 ) -> None:
-    """Add a line for the terminal: mistakes of fakes, the number of runs, the faults that were left out, and the checks
-    that were impossible.
+    """Add a line for the terminal: mistakes of fakes, the number of runs, dead letters, the faults that were left out,
+    and the checks that were impossible.
     """
     on_servers = " on servers" if item.config.getoption("--saga-world") == "servers" else ""
     parts = [
-        *mistakes,
-        f"{count_noun(runs, 'run')} as real processes{on_servers}",
+        *tally.mistakes,
+        f"{count_noun(tally.runs, 'run')} as real processes{on_servers}",
+        *([describe_dead_letters(tally.dead)] if tally.dead else []),
         *([f"left out there: {', '.join(missing)}"] if missing else []),
         f"not looked at there: {', '.join(world.unseen)}",
     ]

@@ -18,8 +18,10 @@ from saga.contracts.library import binding_of, contract_of
 from saga.declarations.values import Declared
 from saga.engine.execution.document_updates import as_kind
 from saga.errors import SagaError
-from saga.messages import Event, Outgoing, Topic, name_of
-from saga.messaging.names import PROGRESS
+from saga.messages import Event, Outgoing, Record, Topic, name_of
+from saga.messaging.envelope import type_of
+from saga.messaging.names import PROGRESS, dead_letter_topic
+from saga.ops.dead_letters import DeadLetter, decode_dead_letter
 from saga.progress.document import SagaProgress, decode_progress, progress_key
 from saga.service import Service
 from saga.support.clock import SystemClock
@@ -297,6 +299,21 @@ class ProcessWorld(World):
     def unseen(self) -> Sequence[str]:
         """What `verify` cannot check in this world."""
         return UNSEEN_IN_PARTIAL if self._giver is None else (*UNSEEN_IN_PARTIAL, UNNAMED)
+
+    def dead_letters(self) -> Sequence[DeadLetter]:
+        """Return the dead letters of all services. Reports of compensations that are retried are left out."""
+        topics = {dead_letter_topic(name): name for name in self._employed}
+        found = (decode_dead_letter(topics[each.topic], each) for each in self._read_log() if each.topic in topics)
+        return [letter for letter in found if letter is not None and letter.undoes is None]
+
+    @property
+    def has_ended(self) -> bool:
+        """True if some saga has reached an outcome, or if no service emits outcomes."""
+        outcomes = {name for each in self._employed.values() for name in list_outcomes(each.declared)}
+        return not outcomes or any(type_of(record) in outcomes for record in self._read_log())
+
+    def _read_log(self) -> Sequence[Record]:
+        return self._shared.evidence([each.declared for each in self._employed.values()]).log
 
     # ---------------------------------------------------------------- starting
 

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
@@ -82,12 +83,17 @@ def summary(tally: Tally) -> str:
         text = ", ".join(f"{count:,} {kind}" for kind, count in sorted(tally.faults.items()))
         parts.append(f"{count_noun(tally.faults.total(), 'fault')} ({text})")
     if tally.dead:
-        text = "; ".join(f"{count:,} {reason[:REASON_MAX]}" for reason, count in tally.dead.most_common(DEAD_MAX))
-        parts.append(f"{count_noun(tally.dead.total(), 'dead letter')} ({text})")
+        parts.append(describe_dead_letters(tally.dead))
     if tally.runs > 1 and (missed := tally.list_unreached()):
         more = f", and {len(missed) - UNREACHED_MAX} more" if len(missed) > UNREACHED_MAX else ""
         parts.append(f"NEVER RAN: {', '.join(missed[:UNREACHED_MAX])}{more}")
     return "; ".join(parts)
+
+
+def describe_dead_letters(dead: Counter[str]) -> str:
+    """Return the number of dead letters with their most common reasons."""
+    text = "; ".join(f"{count:,} {reason[:REASON_MAX]}" for reason, count in dead.most_common(DEAD_MAX))
+    return f"{count_noun(dead.total(), 'dead letter')} ({text})"
 
 
 def _describe_failure(failure: BaseException | None) -> str:

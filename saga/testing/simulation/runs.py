@@ -13,6 +13,7 @@ from typing import TypeAlias, TypeVar
 
 from saga.declarations.values import Reaction
 from saga.errors import SagaError
+from saga.ops.dead_letters import DeadLetter
 from saga.progress.decisions import TOO_OLD
 from saga.support.printable import count_noun
 from saga.telemetry.events import DeadLettered
@@ -329,7 +330,7 @@ class Tally:
         self.faults.update(planted.kind for planted in done.schedule.planted)
         for line in done.world.trace.lines:
             if isinstance(line, TraceNote) and isinstance(line.moment, DeadLettered):
-                self.dead[_list_dead_letter_reasons(line.moment)] += 1
+                self.dead[describe_dead_letter(line.moment)] += 1
 
     def list_unreached(self, allowed: Sequence[Callable[..., object]] = ()) -> list[str]:
         """Return the handlers that no run has reached, with their kinds, without those in `allowed`."""
@@ -340,9 +341,9 @@ class Tally:
         ]
 
 
-def _list_dead_letter_reasons(letter: DeadLettered) -> str:
-    """Return the reason of a dead letter without the saga's id, so that equal reasons of different sagas are counted
-    together.
+def describe_dead_letter(letter: DeadLettered | DeadLetter) -> str:
+    """Return the place and reason of a dead letter. The saga's id is left out, so that equal reasons of different sagas
+    are counted together.
     """
     if letter.reason.startswith(TOO_OLD):
         return f"{TOO_OLD}, after an expiry"

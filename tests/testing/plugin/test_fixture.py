@@ -77,6 +77,51 @@ def test_everywhere(world: World) -> None:
     result.stdout.fnmatch_lines(["*OrderPlaced was published, written or commanded in this world and never sent*"] * 3)
 
 
+ROUTED = """
+from services.inventory import inventory
+from services.inventory.stock import Stock
+from services.payment import payment
+from services.payment.bank import Bank
+from services.shipping import shipping
+from services.shipping.carrier import Carrier
+from services.simulate import an_order as books_order
+from tests.services.waiting_order import order
+
+def book(world: World, *orders: str) -> None:
+    use, documents = [Bank(), Carrier()], {"tea": Stock(left=9)}
+    world.start(order, payment, inventory, shipping, use=use, documents=documents)
+    world.publish(*map(books_order, orders))
+    world.run_until_quiet()
+    world.route(payment, "reserve", to="dead")
+    world.run_until_quiet()
+    world.publish(books_order("routed"))
+    world.run_until_quiet()
+
+def test_only_one_that_dies(world: World) -> None:
+    book(world)
+
+def test_one_that_ends(world: World) -> None:
+    book(world, "ends")
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "counted"), [([], "1 run; 2 events published"), (["--saga-world=embedded"], "1 run as real processes")]
+)
+@pytest.mark.timeout(120)
+def test_a_plain_test_whose_only_saga_dies_fails_and_other_dead_letters_are_reported(
+    runs: Runs, options: list[str], counted: str
+) -> None:
+    result = runs(ROUTED, *options)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*SagaError: no saga ended in 1 run: *so nothing was tested; most of them: payment.reserve: *",
+            f"test_it.py::test_one_that_ends: {counted}; 1 dead letter (1 payment.reserve: *",
+        ]
+    )
+
+
 def test_the_world_is_verified_after_a_plain_test(runs: Runs) -> None:
     result = runs("""
 def test_plain(world: World, monkeypatch) -> None:
