@@ -520,6 +520,30 @@ async def test_a_member_whose_seat_is_removed_by_hand_takes_another_and_continue
     await broker.__aexit__(None, None, None)
 
 
+def test_a_removed_seat_that_cannot_be_replaced_is_kept_and_replaced_later(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heartbeat must not be written to another file that got the number of the closed one."""
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    path.parent.mkdir()
+    seat, other = MemberLock(path), path.with_name("other")
+    seat.path.unlink()
+    with monkeypatch.context() as planted:
+        planted.setattr("saga.store.sqlite.state_file.fcntl.flock", fails)
+        with pytest.raises(OSError, match=os.strerror(errno.ENOLCK)):
+            seat.renew()
+    with other.open("wb"):
+        seat.send_heartbeat()
+    assert other.read_bytes() == b""
+    assert list(path.parent.iterdir()) == [other]
+    seat.renew()
+    assert not is_dead(seat.path)
+    seat.release()
+
+
 async def test_a_seat_whose_lock_fails_makes_joining_unavailable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = await opened(path)
 

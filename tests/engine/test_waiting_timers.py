@@ -2,7 +2,7 @@
 blocked."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -17,11 +17,13 @@ from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
 from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.consumer.partition_listener import PartitionListener
 from saga.engine.consumer.poll_loop import POLL_S, PollLoop, UnreadableRecords
+from saga.engine.consumer.sources import WorkerSources
 from saga.engine.consumer.timers import EARLY_S, LostTimers, TimerBuffer
 from saga.engine.consumer.worker_ports import WorkerAssignment, make_worker_ports
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.prepared_service import prepare
 from saga.engine.service_runtime import make_service_runtime
+from saga.errors import Fenced
 from saga.messages import Partition, Position, Record
 from saga.messaging.names import timer_topic
 from saga.messaging.timers import TIERS, SagaTimer, parse_timer, timer_to_record
@@ -369,6 +371,37 @@ async def test_revoked_and_lost_partitions_take_their_waiting_timers_with_them()
         listener.on_lost([Q])
         await place.clock.forward(10)
         assert place.offsets == []
+
+
+async def test_a_commit_that_was_refused_because_of_a_lost_partition_is_repeated_for_the_others() -> None:
+    committed = asyncio.get_running_loop().create_future()
+
+    class Group:
+        topics = (P.topic,)
+
+        def wake(self) -> None: ...
+
+        async def commit(self, offsets: Mapping[Partition, int]) -> None:
+            if Q in offsets:
+                raise Fenced("somebody else's")
+            committed.set_result(offsets)
+
+    group: Any = Group()
+    cache: Any = {}
+    timers: Any = None
+    async with a_place() as place:
+        commits = Committer(place.assignment, WorkerSources([group], [(group, group)]), place.lanes.finished)
+        watching = place.assignment.outage_watch
+        listener = PartitionListener(place.assignment, watching, place.lanes, place.held, cache, commits, 1000, timers)
+        for prefix in place.assignment.trackers.values():
+            prefix.begin(0)
+            prefix.finish(0)
+        await commits.commit()
+        assert not commits.due.is_set()
+        running = place.tasks.create_task(commits.run())
+        listener.on_lost([Q])
+        assert await SystemClock().within(5, committed) == {P: 1}
+        running.cancel()
 
 
 async def test_revoked_and_lost_partitions_take_what_yields_with_them() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from functools import partial
@@ -267,6 +268,26 @@ async def test_while_another_process_has_the_lock_all_wait_and_fail_in_time_and_
     held.release()
     assert await landing == 5
     assert there.number == 5
+    held.close()
+
+
+async def test_a_thread_that_cannot_be_started_to_wait_for_the_lock_fails_the_write_and_the_next_one_waits(
+    there: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    held = WriteLock(there.file.path.with_name("state.db.lock"))
+    assert held.try_acquire()
+    with monkeypatch.context() as planted:
+        planted.setattr(threading.Thread, "start", fails)
+        with pytest.raises(SagaError, match="can't start new thread") as raised:
+            await CLOCK.within(5, there.writer.do(lambda: there.add(1)))
+    assert type(raised.value) is there.file.purpose.errors.unavailable
+    landing = there.writer.do(lambda: there.add(5))
+    await CLOCK.sleep(0.05)
+    held.release()
+    assert await CLOCK.within(5, landing) == 5
     held.close()
 
 

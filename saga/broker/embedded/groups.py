@@ -401,21 +401,28 @@ class MemberLock:
 
     def _acquire(self) -> None:
         for _ in range(TRIES_MAX):
-            self.path = self._broker.with_name(f"{self._broker.name}.member-{os.getpid()}-{os.urandom(6).hex()}")
-            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            if state_file.try_lock(file) and _is_same_file(
-                file, self.path
-            ):  # otherwise another process checked or removed the file in between
-                self._file = file
+            path = self._broker.with_name(f"{self._broker.name}.member-{os.getpid()}-{os.urandom(6).hex()}")
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                # Otherwise another process checked or removed the file in between.
+                is_ours = state_file.try_lock(file) and _is_same_file(file, path)
+            except OSError:
+                os.close(file)
+                path.unlink(missing_ok=True)
+                raise
+            if is_ours:
+                self._file, self.path = file, path
                 return
             os.close(file)
         raise OSError(errno.EAGAIN, f"no seat beside {self._broker} could be kept: does something remove its files?")
 
     def renew(self) -> None:
-        """Create another lock file if the current one was removed, for example by a person. Raises `OSError`."""
+        """Create another lock file if the current one was removed, for example by a person. Raises `OSError`, and then
+        keeps the current one."""
         if not _is_same_file(self._file, self.path):
-            os.close(self._file)
+            old = self._file
             self._acquire()
+            os.close(old)
 
     def release(self) -> None:
         """Remove the file and release the lock. From now on others consider this member dead."""

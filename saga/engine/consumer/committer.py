@@ -93,7 +93,7 @@ class Committer:
                 try:
                     await membership.commit({partition: offset for partition, (_, offset) in moved.items()})
                 except Fenced:
-                    continue  # another member owns these partitions now; `on_lost` reports which
+                    continue  # another member owns some of them now; `on_lost` reports which and repeats the commit
                 except BrokerUnavailable as why:
                     watching.unavailable("commit", why)
                     self.due.set()

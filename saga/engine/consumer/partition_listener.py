@@ -106,6 +106,7 @@ class PartitionListener:
         unwarned = tuple(partition for partition in partitions if partition not in self.assignment.leaving)
         self._release(partitions)
         self.assignment.lose(partitions)
+        self.committer.due.set()  # a commit of these partitions was refused together with the offsets of others
         self.cache.clear()
         self.wake_polls()
         if unwarned:

@@ -1,6 +1,7 @@
 """An open state file: its connection, its lock, and the conversion of errors to the classes of its owner."""
 
 import asyncio
+import errno
 import fcntl
 import os
 import sqlite3
@@ -61,12 +62,16 @@ class WriteLock:
     def acquire(self) -> asyncio.Future[None]:
         """Wait for the lock. The returned future is done when this process has the lock, and may fail with `OSError`.
 
-        Until then no other method of this lock may be called.
+        Until then no other method of this lock may be called. Raises `OSError` if no thread can be started to wait.
         """
         if self._thread is None:
             # A daemon thread: the holder of the lock may be frozen, and must not keep this process from ending.
-            self._thread = threading.Thread(target=self._wait, name="state file lock", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._wait, name="state file lock", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as why:  # the next call tries again
+                raise OSError(errno.EAGAIN, str(why)) from why
+            self._thread = thread
         self._waiting = asyncio.get_running_loop().create_future()
         self._turns.put(self._waiting)
         return self._waiting
