@@ -138,6 +138,9 @@ class World(ABC):
       the broken invariant and the saga's timeline.
     """
 
+    _has_commanded = False
+    """True if the test has replayed, discarded or released something: it expects dead letters."""
+
     @abstractmethod
     def start(
         self,
@@ -343,6 +346,7 @@ class World(ABC):
         answered: StepAnswer | None = None,
     ) -> None:
         p = self._find_progress(service, saga)
+        self._has_commanded = True
         self._send_record(make_command(wanted, p, self._time_ms(), answered))
 
     @abstractmethod
