@@ -42,3 +42,9 @@ def test_a_call_is_read_with_its_arguments_where_they_are_recorded() -> None:
     call = StepRecord(kind="step", name="charge", number=1, input="d", arguments='"order-17", 7')
     assert call.description == 'step charge("order-17", 7)'
     assert replace(call, arguments="").description == "step charge"
+
+
+def test_an_answer_of_an_operator_names_who_gave_it() -> None:
+    made = StepRecord(kind="step", name="charge", number=1, input="d")
+    assert made.attribution == ""
+    assert replace(made, by="ada").attribution == ", as ada says"
