@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaConnectionError
 from aiokafka.structs import OffsetAndMetadata
 
+from saga.broker.kafka import administration
 from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.membership import KafkaMember
 from saga.broker.port import Subscription
+from saga.errors import BrokerUnavailable
 from saga.messages import Partition, Topic
 from saga.testing.conformance.broker_suite import RecordingListener, event, values
 from tests.broker.waiting import CLOCK, until
@@ -104,6 +107,32 @@ async def test_a_reader_without_a_group_reads_all_of_a_recreated_topic(
         while not new <= {*again}:
             again += values(await reading.poll(records_max=100, timeout_s=1))
     assert {*again} == new
+
+
+async def test_a_reader_reads_all_of_a_recreated_topic_though_its_bounds_could_not_be_fetched_at_first(
+    broker: KafkaAdministration, kafka_settings: KafkaSettings, kafka_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, new = await broker.fetch_log_ids([kafka_topic]), {f"new {n}" for n in range(30)}
+    await recreate_topic(kafka_settings.servers[0], kafka_topic, 1)
+    await broker.publish([event(kafka_topic, "k", value) for value in sorted(new)])
+
+    async def fails(*_: object) -> None:
+        raise KafkaConnectionError("gone")
+
+    came: list[str] = []
+    async with broker.open_reader({Partition(kafka_topic, 0): 10}, before) as reading:
+        with monkeypatch.context() as planted:
+            planted.setattr(administration, "fetch_bounds", fails)
+            with pytest.raises(BrokerUnavailable):
+                await reading.poll(records_max=100, timeout_s=1)
+        assert not reading.log_ids(), "the positions are still those of the log before"
+
+        async def read() -> None:
+            while not new <= {*came}:
+                came.extend(values(await reading.poll(records_max=100, timeout_s=1)))
+
+        await CLOCK.within(15, read())
+        assert reading.log_ids() == await broker.fetch_log_ids([kafka_topic])
 
 
 async def test_a_member_reads_on_though_its_position_was_found_out_of_range_while_it_was_assigned(

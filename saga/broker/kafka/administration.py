@@ -488,6 +488,8 @@ class KafkaReader:
     ) -> None:
         self._consumer, self._clock = consumer, clock
         self._begun = dict(positions)
+        self._replaced: set[str] = set()
+        """Topics whose log was replaced, and which are not read from their beginning yet."""
         self._fetching = isolate_partitions(consumer, clock, lambda: None)
         self._fetching.log_ids.update(log_ids)
         consumer.assign([TopicPartition(*partition) for partition in positions])
@@ -499,7 +501,7 @@ class KafkaReader:
         deadline_s = self._clock.monotonic_s() + timeout_s
         try:
             while True:
-                if self._fetching.log_ids.is_due():
+                if self._replaced or self._fetching.log_ids.is_due():
                     await self._look_at_logs()
                 left_s = max(0.0, deadline_s - self._clock.monotonic_s())
                 raise_if_reader_broken(self._consumer)
@@ -520,7 +522,8 @@ class KafkaReader:
         }
 
     def log_ids(self) -> Mapping[str, str]:
-        return dict(self._fetching.log_ids)
+        # A reader that continues from these positions must find out again that a log was replaced.
+        return {topic: id_ for topic, id_ in self._fetching.log_ids.items() if topic not in self._replaced}
 
     def stalled_partitions(self) -> Sequence[StalledPartition]:
         return self._fetching.stalled_partitions()
@@ -528,11 +531,12 @@ class KafkaReader:
     async def _look_at_logs(self) -> None:
         """Start again at the beginning of topics that were deleted and created again."""
         topics = {partition.topic for partition in self._begun}
-        replaced = await self._fetching.log_ids.learn(topics, self._consumer._client)
-        places = [TopicPartition(*partition) for partition in self._begun if partition.topic in replaced]
+        self._replaced.update(await self._fetching.log_ids.learn(topics, self._consumer._client))
+        places = [TopicPartition(*partition) for partition in self._begun if partition.topic in self._replaced]
         if places:
             for place, (begin, _) in (await self._clock.within(BOUNDS_S, fetch_bounds(self._consumer, places))).items():
                 self._fetching.resume_at(place, begin)
+        self._replaced.clear()
 
     async def _go_on(self) -> None:
         """Continue with partitions whose log does not contain the offset to read, at their oldest record.
