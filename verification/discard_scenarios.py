@@ -7,6 +7,7 @@ from verification.building_blocks import (
     BAD_F,
     BAD_Q,
     ORD,
+    OTHER,
     F,
     M,
     N,
@@ -15,6 +16,7 @@ from verification.building_blocks import (
     X,
     cancel,
     cancel_by_step,
+    many,
     meet_step,
     needs,
     note,
@@ -26,7 +28,7 @@ from verification.building_blocks import (
 )
 from verification.deadline_scenarios import expire, expire_unless
 from verification.operator_scenarios import at_last, both, command, has_become, stays_dead
-from verification.scenario import Scenario, has_ended, has_run
+from verification.scenario import AtTheEnd, Scenario, has_ended, has_run
 from verification.services import message
 
 ORD_UNDONE_BADLY = message("x1", "X", bad=["undo_reserve"])
@@ -35,6 +37,7 @@ ORD_UNDONE_BADLY = message("x1", "X", bad=["undo_reserve"])
 def all_discards() -> Iterator[Scenario]:
     """Yield all scenarios about discarding dead letters."""
     yield from discards()
+    yield from discards_beside_results()
     yield from ended_by_deadlines()
     yield from refusals()
 
@@ -128,6 +131,42 @@ def discards() -> Iterator[Scenario]:  # a list: one scenario after another
 def never_discarded(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
     """Check that no dead letter was discarded."""
     return "DISCARDED WITHOUT PERMISSION" if any(t.outcome == "discarded" for t in entries) else None
+
+
+def has_undone_results(name: str) -> AtTheEnd:
+    """Check that a handler whose compensation has ended has no results left."""
+
+    def check(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
+        is_left = name in p.closed and any(result.handler == name for result in p.results)
+        return f"CLOSED WITH RESULTS {name}" if is_left else None
+
+    return check
+
+
+def discards_beside_results() -> Iterator[Scenario]:
+    """A run is discarded whose handler has earlier results, and the failure outcome comes before the discard ends."""
+    wish = command("discard", "reserve", OTHER)
+    once = of(many, attempts_max=1)
+    yield Scenario(
+        name="discard: one of many runs, behind a result",
+        service=once,
+        a=(ORD, OTHER, wish),
+        b=(X,),
+        fail=1,
+        crash=1,
+        may_die=True,
+        at_the_end=has_undone_results("reserve"),
+    )
+    yield Scenario(
+        name="discard: one of many runs, behind a result, two owners",
+        service=once,
+        a=(ORD, OTHER, wish),
+        b=(X,),
+        fail=1,
+        owner=(0, 1),
+        may_die=True,
+        at_the_end=has_undone_results("reserve"),
+    )
 
 
 def ended_by_deadlines() -> Iterator[Scenario]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from verification.building_blocks import ORD, OTHER, STEP, F, M, N, Q, X, cancel, note, of, place
+from verification.building_blocks import ORD, OTHER, STEP, F, M, N, Q, X, cancel, hold, note, of, place
 from verification.handlers import Reacts
 from verification.operator_scenarios import at_last, command, slow_job
 from verification.scenario import Scenario, has_ended, has_run, nothing_more
@@ -30,6 +30,22 @@ taking_job = Reacts(name="job", to=(("O",),), does=("take",), turns=1, says=("t"
 def later() -> Iterator[Scenario]:  # a list: one scenario after another
     """Runs of several turns, with other messages between the turns."""
     done = has_run("job")
+    yield Scenario(
+        name="later: undone beside the result of another handler",
+        service=of(hold, bare_job),
+        a=(N, ORD),
+        b=(X,),
+        crash=1,
+        wakes_max=16,
+    )
+    yield Scenario(
+        name="later: undone beside the result of another handler, timers of another owner",
+        service=of(hold, bare_job),
+        a=(N, ORD, X),
+        owner=(0, 0),
+        wakes_at=1,
+        wakes_max=16,
+    )
     yield Scenario(name="later: a job", service=of(long_job), a=(ORD,), crash=1, at_the_end=done)
     yield Scenario(name="later: a job moves", service=of(job), a=(ORD,), move=1, crash=1, wakes_max=16, at_the_end=done)
     yield Scenario(name="later: lost answers", service=of(job), a=(ORD,), lost=1, move=1, wakes_max=16, at_the_end=done)

@@ -59,6 +59,7 @@ def results_pages() -> Iterator[Scenario]:
     undone = piled(of(many))
     three, paired = (ORD, OTHER, SAME, X), replace(undone, bounds=PAIRED)
     yield Scenario(name="results pages: undone, crash", service=undone, a=three, crash=1)
+    yield Scenario(name="results pages: with what they took", service=piled(of(replace(many, keeps=True))), a=three)
     yield Scenario(name="results pages: undone, rebalance", service=undone, a=three, move=1)
     yield Scenario(name="results pages: undone, lost answers", service=undone, a=three, lost=1)
     yield Scenario(name="results pages: undone, a step fails", service=undone, a=three, fail=1)

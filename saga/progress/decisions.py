@@ -65,9 +65,10 @@ def decide(
     if begun is not None:  # line 2
         return begun
     ended = find_closing_reason(p, role)
-    if ended is not None:  # line 3
-        return Ignore(role, message, ended)
     goes_on = suspended_runs.find_suspended_run(p, role.name, message.id) if p.suspended_runs else None
+    if ended is not None:  # line 3
+        awaits_abort = goes_on is not None and _awaits_abort(p, role)
+        return Enqueue(role, message, ended) if awaits_abort else Ignore(role, message, ended)
     if goes_on is not None:
         return _decide_next_turn(p, role, goes_on)
     index = role.parameter_of(message.type)
@@ -141,6 +142,12 @@ def find_closing_reason(p: SagaProgress, role: HandlerRole) -> str | None:
     if role.decides and p.outcome is not None:
         return f"the saga has ended here with {p.outcome}"
     return None
+
+
+def _awaits_abort(p: SagaProgress, role: HandlerRole) -> bool:
+    """Return True if the handler's compensation still has to undo calls of its suspended runs. Until then none of them
+    is ignored, though the saga has failed: the compensation finds the calls in the suspended run."""
+    return role.undo is not None and role.name not in p.closed and suspended_runs.has_uncovered_calls(p, role.name)
 
 
 def _find_failures(p: SagaProgress, role: HandlerRole) -> Iterable[str | None]:
@@ -292,9 +299,11 @@ def _find_ready_suspended_run(
     for c in p.suspended_runs:
         role = roles.handlers[c.handler]
         ended = find_closing_reason(p, role)
-        if ended is not None and find_intent(p, c.handler, c.parts[0]) is None:
+        if ended is not None and find_intent(p, c.handler, c.parts[0]) is None and not _awaits_abort(p, role):
             return Ignore(role, c.parts[0], ended)
     for role, c in suspended_runs.find_ready_runs(p, roles, now_ms, current):
+        if find_closing_reason(p, role) is not None and find_intent(p, c.handler, c.parts[0]) is None:
+            continue  # its compensation aborts it
         if not p.queue and not is_blocked(p, role.name, c.parts[0]):
             return RunHandler(role, c.parts[0], suspended_runs.collect_run_parts(p, role, c), goes_on=c)
     return None
@@ -385,11 +394,11 @@ def decide_compensation(p: SagaProgress, role: HandlerRole, outcome: Message) ->
     originals = [i for i in p.intents if i.handler == role.name and i.kind == "do"]
     if any(not is_dead_letter(p, i) for i in originals):
         return DelayCompensation(role, outcome, known=True)
+    if any(result.handler == role.name for result in p.results):  # first: the end of an abort closes the handler
+        return Compensate(role, outcome, find_newest_result(p, role.name))
     abort_intent = next((i for i in p.intents if i.handler == role.name and i.kind == ABORT), None)
     if abort_intent is not None:
         return Abort(role, outcome, abort_intent)
-    if any(result.handler == role.name for result in p.results):
-        return Compensate(role, outcome, find_newest_result(p, role.name))
     unfinished = originals or suspended_runs.has_uncovered_calls(p, role.name)
     return BeginAbort(role, outcome) if unfinished else CloseHandler(role, outcome)
 

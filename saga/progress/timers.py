@@ -83,7 +83,7 @@ def compute_next_check(p: SagaProgress, now_ms: int, before: SagaProgress | None
     log, so they are checked at their due time even if it has passed.
     """
     waits = find_timed_work(p)
-    times_ms = [_compute_check(due_ms, now_ms) for _, _, due_ms in waits]
+    times_ms = [compute_check(due_ms, now_ms) for _, _, due_ms in waits]
     if (p.suspended_runs or p.deadlines) and before is not None:
         at_once = {*map(_of_turn, p.suspended_runs), *[(k.handler, k.message.id, k.due_ms) for k in p.deadlines]}
         new = at_once & waits - find_timed_work(before)
@@ -91,10 +91,10 @@ def compute_next_check(p: SagaProgress, now_ms: int, before: SagaProgress | None
     return min(times_ms, default=None)
 
 
-def _compute_check(due_ms: int, now_ms: int) -> int:
+def compute_check(due_ms: int, now_ms: int) -> int:
     """Return the next time at which work with this due time is checked.
 
-    >>> _compute_check(7000, 5000), _compute_check(5000, 5000), _compute_check(5000, 65_000)
+    >>> compute_check(7000, 5000), compute_check(5000, 5000), compute_check(5000, 65_000)
     (7000, 6000, 125000)
     """
     if due_ms > now_ms:
@@ -114,7 +114,7 @@ def check_unknown_saga(p: SagaProgress, message: Message, now_ms: int, retention
     first_ms = message.unknown_ms or message.due_ms
     if now_ms - first_ms > retention_s * 1000:
         return None
-    return _compute_check(first_ms, now_ms), first_ms
+    return compute_check(first_ms, now_ms), first_ms
 
 
 def find_earliest_ms(p: SagaProgress) -> int | None:

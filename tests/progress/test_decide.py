@@ -322,7 +322,7 @@ def test_a_compensation_closes_waits_aborts_or_runs_by_the_state_of_its_original
     dead = replace(begun, queue=(kept("first", A, dead="d"),))
     done = replace(dead, results=(a_result("first", "r"),))
     half_dead = replace(dead, intents=(*dead.intents, an_intent("first", A2)))
-    sealed = replace(done, intents=(replace(an_intent("first", A), kind="lieu"),))
+    sealed = replace(dead, intents=(replace(an_intent("first", A), kind="lieu"),))
     of_another = replace(begun, queue=(kept("second", A, dead="d"),))
     waits = DelayCompensation(FIRST, FAILED, known=True)
     for p, step in (
@@ -332,6 +332,7 @@ def test_a_compensation_closes_waits_aborts_or_runs_by_the_state_of_its_original
         (done, Compensate(FIRST, FAILED, done.results[0])),
         (half_dead, waits),
         (sealed, Abort(FIRST, FAILED, sealed.intents[0])),
+        (replace(sealed, results=done.results), Compensate(FIRST, FAILED, done.results[0])),
         (of_another, waits),
         (replace(blank(), results=(a_result("second", "r"),)), CloseHandler(FIRST, FAILED)),
     ):

@@ -251,6 +251,7 @@ class ProgressRepository:
         if large or p.segments or len(p.inbox) > bounds.inbox_max or count > bounds.head_max:
             before = p
             p, emptied = await self.overflow.move_overflow(state, p)
+            p = integrity.update_format(p)
             content = content if p is before else encode(p)
             large = len(content) > history.HISTORY_BYTES_MAX
         if large or len(p.transitions) > history.TRANSITIONS_MAX:

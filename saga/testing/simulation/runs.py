@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from traceback import extract_tb
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from saga.declarations.values import Reaction
 from saga.errors import SagaError
-from saga.ops.dead_letters import DeadLetter
 from saga.progress.decisions import TOO_OLD
 from saga.support.printable import count_noun
 from saga.telemetry.events import DeadLettered
@@ -31,6 +30,9 @@ from saga.testing.fault_plans import (
 from saga.testing.simulation.network import InjectedFault, OperationRecord, TraceNote
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from saga.testing.world import CheckFailed, DocumentWrite
+
+if TYPE_CHECKING:
+    from saga.ops.dead_letters import DeadLetter
 
 Scenario: TypeAlias = Callable[[SimulatedWorld], None]
 Line: TypeAlias = OperationRecord | InjectedFault | TraceNote
@@ -341,7 +343,7 @@ class Tally:
         ]
 
 
-def describe_dead_letter(letter: DeadLettered | DeadLetter) -> str:
+def describe_dead_letter(letter: "DeadLettered | DeadLetter") -> str:
     """Return the place and reason of a dead letter. The saga's id is left out, so that equal reasons of different sagas
     are counted together.
     """
