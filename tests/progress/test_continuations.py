@@ -183,6 +183,17 @@ def test_a_closed_suspended_run_never_resumes() -> None:
 # ---------------------------------------------------------------- what is decided on messages
 
 
+def test_a_suspended_run_with_calls_waits_for_its_compensation_after_a_failure() -> None:
+    c = going(BOTH)
+    p = replace(with_(c), failed=("F",))
+    assert isinstance(ready(p, BOTH), Ignore)
+    assert isinstance(decide(p, BOTH, A), Ignore)
+    begun = replace(p, suspended_runs=(replace(c, calls=(STEP,)),))
+    assert ready(begun, BOTH) is None
+    assert isinstance(decide(begun, BOTH, A), Enqueue)
+    assert isinstance(ready(replace(begun, closed=("both",)), BOTH), Ignore)
+
+
 def test_an_optional_event_is_kept_for_the_next_turn() -> None:
     for p in (blank(), with_(going()), replace(with_(going()), queue=(kept("look", B, dead="d"),))):
         assert decide(p, LOOK, E, now=NOW) == KeepPending(LOOK, E, "until look runs, and is shown it")
