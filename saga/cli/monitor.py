@@ -335,7 +335,7 @@ def stuck(monitor: str | None, broker: str | None, as_json: bool) -> None:
     Exit code 0: nothing is stuck, and no service with messages to handle is down.
     Exit code 1: a saga is stuck, or such a service is down.
     Exit code 2: wrong usage, or neither monitor nor broker can be read, or a shared monitor answered only in part, or
-                 the broker does not tell whether services run (`down` is null with --json).
+                 it is not known whether services run (`down` is null with --json).
     """
     now_ms = SystemClock().now_ms()
     found = _ask_or_read(monitor, broker, lambda asked: asked.stuck(), lambda own: own.stuck(now_ms))
@@ -354,7 +354,7 @@ def stuck(monitor: str | None, broker: str | None, as_json: bool) -> None:
 
 
 def _find_unattended(settings: Settings) -> list[ServiceOffsets] | None:
-    """Return services that have unhandled records but no running process; `None` if the broker cannot tell."""
+    """Return services that have unhandled records but no running process; `None` if the broker cannot be asked."""
     try:
         return asyncio.run(find_unattended(settings, SystemClock()))
     except SagaError as why:

@@ -515,7 +515,7 @@ class OutcomeReader(Generic[E]):
                         self._forget_replaced(reading.log_ids())
                         for record in polling.result():
                             self._remember(record)
-                        # Afterwards, because it makes questions look up their partitions anew, and such questions are
+                        # Afterwards, because it makes questions look up their partitions again, and such questions are
                         # not answered. One record of each partition: hashing all keys takes as long as reading them.
                         self._check_partitioner({record[:2]: record for record in polling.result()}.values())
                         self._trouble, polling = "; ".join(each.reason for each in reading.stalled_partitions()), None

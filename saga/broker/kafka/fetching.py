@@ -585,7 +585,7 @@ def find_frame(data: bytes, offset: int) -> BatchFrame | None:
     """Return the frame of the batch at the beginning of `data`, which the broker sent for `offset`; `None` if it is
     damaged.
 
-    No checksum tells which of its fields are damaged. So the end is the nearest one that its header and the next batch
+    No checksum shows which of its fields are damaged. So the end is the nearest one that its header and the next batch
     state: one damaged field never includes a record of the next batch.
     """
     frames = [frame for frame in islice(iterate_batches(data), 2) if frame[2] >= HEADER.size]

@@ -21,8 +21,8 @@ class Proxy:
         """Prepare the proxy.
 
         Args:
-            instead: strings to replace in the answers of the server, for servers that tell their clients where to
-                connect. Each replacement has the same length as the original.
+            instead: strings to replace in the answers of the server, for servers that send their own addresses to
+                clients. Each replacement has the same length as the original.
         """
         assert all(len(theirs) == len(ours) for theirs, ours in instead.items())
         self.port, self.target, self._instead = port, target, instead
