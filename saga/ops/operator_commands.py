@@ -16,7 +16,7 @@ from saga.configuration import wiring
 from saga.encryption.port import Keys
 from saga.encryption.sensitive_fields import mark, recorded_place
 from saga.engine.prepared_service import commands_topic
-from saga.errors import BadInput, ConfigurationError, NoStore, SagaError
+from saga.errors import BadInput, ConfigurationError, NoStore, SagaError, StoreUnavailable
 from saga.messages import Message, Outgoing, texts_of
 from saga.messaging import controls, operator_commands
 from saga.messaging.controls import TYPE, ControlEntry, ControlLog, Switch
@@ -153,7 +153,8 @@ async def wait_for_answers(
 ) -> AsyncIterator[CommandAnswer]:
     """Yield the result of each command when its service has recorded it.
 
-    Commands without a result after `wait_s` seconds come last. Raises `NoStore`, `StoreUnavailable`.
+    Commands without a result after `wait_s` seconds come last. Raises `NoStore`, and `StoreUnavailable` if a store
+    cannot be opened, or still cannot be read when this time is over.
     """
     clock = deployment.clock
     deadline_s, left = clock.monotonic_s() + wait_s, list(sent)
@@ -161,7 +162,12 @@ async def wait_for_answers(
         named = {source.service: source for source in sources}
         while left:
             for each in list(left):
-                answer = await _find_answer(each, named.get(each.dead_letter.service))
+                try:
+                    answer = await _find_answer(each, named.get(each.dead_letter.service))
+                except StoreUnavailable:  # the command was sent, and its service may well be executing it
+                    if clock.monotonic_s() >= deadline_s:
+                        raise
+                    answer = None
                 if answer is not None:
                     left.remove(each)
                     yield answer
@@ -242,7 +248,7 @@ async def send_switch(service: str, wanted: Switch, operator: Operator, deployme
 
 async def wait_for_entry(service: str, name: str, deployment: Deployment, wait_s: float) -> ControlEntry | None:
     """Wait until the service has recorded the entry in the control log, and return it; it may be a refusal. Return
-    `None` if there is no entry in time.
+    `None` if there is no entry in time. Raises `SagaError`; a store that is unavailable at first is asked again.
     """
     clock = deployment.clock
     until_s = clock.monotonic_s() + wait_s
@@ -252,6 +258,10 @@ async def wait_for_entry(service: str, name: str, deployment: Deployment, wait_s
             async with deployment.open_stores((service,)) as sources:
                 control_log = await find_control_log(service, sources)
         except NoStore:
+            control_log = None
+        except StoreUnavailable:
+            if clock.monotonic_s() >= until_s:
+                raise
             control_log = None
         for entry in () if control_log is None else controls.entries_of(control_log):
             if entry.id == name:

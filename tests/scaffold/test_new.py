@@ -52,14 +52,21 @@ def saga(*args: str) -> Result:
 
 def called(folder: Path, *command: str) -> str:
     """Run a command in a folder, with the toolkit as it is here, and return its output. Fails with its output if the
-    command fails."""
+    command fails, or does not end: a test of pytest shows then where each of its threads is."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SAGA_", "COV_", "PYTEST_"))}
     environment = {**kept, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, env=environment, timeout=110
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    environment["PYTEST_ADDOPTS"] = "-o faulthandler_timeout=180"
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=200)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            stdout, stderr = process.communicate()
+            stderr += "\nIT DID NOT END"
+    assert process.returncode == 0, f"{command}\n{stdout}\n{stderr}"
+    return stdout
 
 
 @pytest.mark.slow
@@ -222,7 +229,7 @@ def test_the_project_on_couchbase_installs_what_its_containers_need(folder: Path
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(450)
 def test_the_project_on_servers_is_tested_on_kafka_and_couchbase(folder: Path, server_jars: Path) -> None:
     assert saga("new", "project", "shop", "--template", "servers").exit_code == 0
     pytest_here = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider")

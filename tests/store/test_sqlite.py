@@ -4,8 +4,8 @@ import asyncio
 import hashlib
 import os
 import sqlite3
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -277,6 +277,53 @@ async def test_a_folder_that_cannot_be_made_is_named_in_the_error(tmp_path: Path
 
 
 # -------------------------------------------------------------------- reading for tools
+
+
+@contextmanager
+def locked_by_sqlite(path: Path) -> Iterator[None]:
+    """Hold SQLite's own lock, as a service does while it makes its file or recovers it after a crash."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        yield
+
+
+class OpensLater(SettableClock):
+    """Ends the lock when a tool has waited for the third time."""
+
+    def __init__(self, held: ExitStack) -> None:
+        super().__init__()
+        self.held, self.sleeps = held, 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.sleeps += 1
+        if self.sleeps == 3:
+            self.held.close()
+
+
+class Hurried(SettableClock):
+    """Lets the time pass that is slept."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.ahead_s += 100 * seconds
+
+
+async def test_a_tool_waits_for_a_service_that_is_just_opening_its_file(path: Path, clock: SettableClock) -> None:
+    async with SqliteStore(path, clock=clock) as store:
+        await store.insert("saga", "a", b"0")
+    with ExitStack() as held:
+        held.enter_context(locked_by_sqlite(path))
+        later = OpensLater(held)
+        async with SqliteStore(path, clock=later, readonly=True) as tool:
+            assert await tool.get("saga", "a") is not None
+        assert later.sleeps == 3
+
+
+async def test_a_tool_names_a_lock_that_is_not_released(path: Path, clock: SettableClock) -> None:
+    async with SqliteStore(path, clock=clock) as store:
+        await store.insert("saga", "a", b"0")
+    with locked_by_sqlite(path), pytest.raises(StoreUnavailable, match="is held by another program"):
+        await SqliteStore(path, clock=Hurried(), readonly=True).__aenter__()
 
 
 async def test_a_reader_sees_what_a_service_writes_meanwhile(path: Path, clock: SettableClock) -> None:

@@ -24,6 +24,9 @@ longer than running it."""
 BUSY_S = 0.02
 """Longest time for which SQLite itself may block the event loop, in seconds. Only recovery after a crash, and other
 programs, hold SQLite's locks without holding the toolkit's lock."""
+READ_BUSY_S = 1.0
+"""The same for a connection of a tool, which only reads: a service that recovers its file, or that was the last to use
+it and shrinks its log, holds SQLite's locks for as long as a slow disk takes."""
 
 
 def open_to_write(
@@ -57,7 +60,8 @@ def open_to_write(
 def open_to_read(path: Path, purpose: StateFileSpec, factory: type[sqlite3.Connection]) -> sqlite3.Connection:
     """Open a connection that cannot write.
 
-    Raises the owner's errors for a file that is missing, of another program or of another format, and `sqlite3.Error`.
+    Raises the owner's errors for a file that is missing, of another program or of another format, and `sqlite3.Error`,
+    `SQLITE_BUSY` among them while a service makes or recovers the file.
     """
     if not path.is_file():
         raise purpose.errors.closed_to_us(
@@ -68,6 +72,7 @@ def open_to_read(path: Path, purpose: StateFileSpec, factory: type[sqlite3.Conne
     with _close_on_error(connection), _refuse_other_files(path, purpose):
         if not _is_ours(connection, path, purpose):
             raise purpose.errors.foreign(f"{path} is empty; start the service once, which makes its tables")
+        connection.execute(f"PRAGMA busy_timeout = {READ_BUSY_S * 1000:.0f}")
     return connection
 
 

@@ -16,7 +16,7 @@ from saga.change import RecordedChange
 from saga.errors import ConfigurationError, StoreError, StoreUnavailable, TooLarge
 from saga.store.port import Document
 from saga.store.sqlite import documents
-from saga.store.sqlite.connection import open_to_read
+from saga.store.sqlite.connection import BUSY_S, open_to_read
 from saga.store.sqlite.documents import (
     EXPIRY_S_MAX,
     PURPOSE,
@@ -25,7 +25,7 @@ from saga.store.sqlite.documents import (
     find_missing_write,
     verify_content,
 )
-from saga.store.sqlite.errors import Damage, FileOperation, to_owner_error
+from saga.store.sqlite.errors import Damage, FileOperation, is_busy, to_owner_error
 from saga.store.sqlite.state_file import StateFile, WriteLock
 from saga.store.sqlite.writer import GroupCommitter
 from saga.support.clock import Clock
@@ -116,10 +116,7 @@ class SqliteStore:
         cannot be written at present.
         """
         if self._readonly:
-            try:
-                self._reading = open_to_read(self.path, PURPOSE, self._factory)
-            except sqlite3.Error as why:
-                raise to_owner_error(why, FileOperation.READ, self.path, PURPOSE) from why
+            self._reading = await self._open_to_read()
             return self
         clock = self._clock
         file = StateFile(
@@ -130,6 +127,21 @@ class SqliteStore:
         self._writer = GroupCommitter(file, self._documents, room=WRITES_MAX, refusals=REFUSALS)
         self._file = file
         return self
+
+    async def _open_to_read(self) -> sqlite3.Connection:
+        """Open a connection that cannot write.
+
+        A service that starts holds SQLite's lock for a moment, so a busy file is tried again for as long as a writer
+        waits for its lock.
+        """
+        deadline_s = self._clock.monotonic_s() + LOCK_WAIT_S
+        while True:
+            try:
+                return open_to_read(self.path, PURPOSE, self._factory)
+            except sqlite3.Error as why:
+                if not is_busy(why) or self._clock.monotonic_s() >= deadline_s:
+                    raise to_owner_error(why, FileOperation.READ, self.path, PURPOSE) from why
+            await self._clock.sleep(BUSY_S)
 
     async def __aexit__(self, *exc: object) -> None:
         """Close the store. Raises `StoreBroken` if the file was removed or replaced since the last write, unless a
