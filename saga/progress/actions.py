@@ -60,7 +60,9 @@ class Trigger(Struct, frozen=True, kw_only=True, gc=False):
     undecodable: Mapping[str, str] = NO_HANDLERS
     """Handlers that can never decode the message, with the reason for each."""
     paged: tuple[str, ...] | None = None
-    """Handlers for which the message is stored in an overflow segment; `None` if the segments were not searched."""
+    """Handlers for which the message is stored in an overflow segment; `None` if the segments were not searched. For a
+    command, the handlers and compensations that have handled the message in it, or for which it is stored, according to
+    segments."""
 
 
 class HeldBack(NamedTuple):

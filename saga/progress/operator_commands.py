@@ -4,7 +4,7 @@ A command is applied even if the saga is quarantined or has queued messages. It 
 the number of replays, or one particular wait of a parked run. So a command that arrives twice, or late, has no effect.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Raw
@@ -38,16 +38,21 @@ from saga.progress.document import (
     decode_transition,
 )
 from saga.progress.failed_attempts import find_parked_runs, release_run
-from saga.progress.handlers import COMMAND, HandlerRole, HandlerRoles
+from saga.progress.handlers import COMMAND, HandlerRole, HandlerRoles, compensation_name
 from saga.progress.journal import Commit, TransitionDetails, WriteContext
 
 
 def decide_command(
-    p: SagaProgress, roles: HandlerRoles, command: OperatorCommand, undecodable: Mapping[str, str] = NO_HANDLERS
+    p: SagaProgress,
+    roles: HandlerRoles,
+    command: OperatorCommand,
+    undecodable: Mapping[str, str] = NO_HANDLERS,
+    paged: Collection[str] = (),
 ) -> CommandDecision | BeginAbort | Abort | None:
     """Decide what a command does; `None` if it was applied before, or is about work of an unknown saga.
 
     `undecodable`: handlers that can never decode the message that the command contains, with the reason for each.
+    `paged`: handlers and compensations that overflow segments know to have handled that message, or to have it pending.
     """
     if ids.inbox_entry(command.id, COMMAND) in p.inbox:
         return None
@@ -61,7 +66,7 @@ def decide_command(
     if (
         pending is None
         and command.wanted == "replay"
-        and (admitted := _decide_admission(p, roles, command, undecodable)) is not None
+        and (admitted := _decide_admission(p, roles, command, undecodable, paged)) is not None
     ):
         return admitted
     if pending is None:
@@ -89,7 +94,11 @@ def decide_command(
 
 
 def _decide_admission(
-    p: SagaProgress, roles: HandlerRoles, command: OperatorCommand, undecodable: Mapping[str, str]
+    p: SagaProgress,
+    roles: HandlerRoles,
+    command: OperatorCommand,
+    undecodable: Mapping[str, str],
+    paged: Collection[str],
 ) -> AdmitAsNew | RejectCommand | None:
     """Decide on a dead letter that does not block its saga; `None` if there is none with this id."""
     letters = {letter.id: letter for raw in p.transitions for letter in decode_transition(raw).letters}
@@ -109,13 +118,16 @@ def _decide_admission(
     takers = tuple(
         role
         for role in roles.by_type.get(message.type, ())
-        if ids.inbox_entry(message.id, role.name) not in p.inbox and (role.name, message.id) not in stored
+        if ids.inbox_entry(message.id, role.name) not in p.inbox
+        and (role.name, message.id) not in stored
+        and role.name not in paged
     )
     undone = tuple(
         role
         for role in roles.undone_by.get(message.type, ())
         if p.n
         and not decisions.is_compensated(p, role, message)
+        and compensation_name(role.name) not in paged
         and decisions.find_pending_compensation(p, role.name, message) is None
     )
     if not takers and not p.n and message.type in roles.undone_by:

@@ -4,7 +4,7 @@ A suspended run keeps the event that started it, and does not block the saga. Ea
 the ids of its steps and events differ from those of other turns. An optional event is given to one turn only.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from saga.messages import Message
 from saga.progress import ids
@@ -39,9 +39,12 @@ def find_consumed_ids(p: SagaProgress, role: HandlerRole) -> frozenset[str]:
     )
 
 
-def find_optional_messages(p: SagaProgress, role: HandlerRole) -> tuple[Message, ...]:
-    """Return the optional events for the next turn: for each optional parameter, the first that no turn has been
-    given."""
+def find_optional_messages(p: SagaProgress, role: HandlerRole, awaited: Collection[str] = ()) -> tuple[Message, ...]:
+    """Return the optional events for the next turn: for each optional parameter, the first that no turn has been given.
+
+    Events of the types `awaited` come before others. Otherwise an earlier event of the same parameter `E | F | None`
+    would hide the one that ends the wait.
+    """
     found = []
     for types in role.optional:
         here = [(k.n, k.message) for k in p.waiting if k.handler == role.name and k.message.type in types]
@@ -51,18 +54,20 @@ def find_optional_messages(p: SagaProgress, role: HandlerRole) -> tuple[Message,
             if o.event.type in types and o.is_for(role.name) and ids.inbox_entry(o.event.id, role.name) not in p.inbox
         ]
         if here:
-            found.append(min(here, key=lambda there: there[0])[1])
+            found.append(min(here, key=lambda there: (there[1].type not in awaited, there[0]))[1])
     return tuple(found)
 
 
 def collect_run_parts(p: SagaProgress, role: HandlerRole, c: SuspendedRun) -> tuple[Message, ...]:
     """Return all events that the next turn is given."""
-    return (*c.parts, *find_optional_messages(p, role)) if role.optional else c.parts
+    return (*c.parts, *find_optional_messages(p, role, c.awaited_types)) if role.optional else c.parts
 
 
 def is_awaited_event_here(p: SagaProgress, role: HandlerRole, c: SuspendedRun) -> bool:
     """Return True if an event that the suspended run waits for has arrived."""
-    return bool(c.awaited_types) and any(message.type in c.awaited_types for message in find_optional_messages(p, role))
+    return bool(c.awaited_types) and any(
+        message.type in c.awaited_types for message in find_optional_messages(p, role, c.awaited_types)
+    )
 
 
 def find_ready_runs(

@@ -1,6 +1,7 @@
 """A saga with more messages than its progress has room for, at a real worker: overflow segments have the rest."""
 
 import sqlite3
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace as with_
@@ -17,6 +18,8 @@ from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.progress_cache import ROOM_BYTES, OverflowCache
 from saga.errors import StoreError
 from saga.messages import Position
+from saga.messaging import operator_commands
+from saga.messaging.message_ids import identity
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.ops.histories import UnreadableHistory
 from saga.ops.histories import complete_history as whole_history_of
@@ -27,7 +30,7 @@ from saga.telemetry.events import Handled, Retrying, Stuck
 from saga.testing.trials import TrialClock
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined, PaymentReserved
 from tests.engine.driven_workers import At, place
-from tests.engine.real_worker import SAGA, Workplace, an_order, at_work, workplace
+from tests.engine.real_worker import SAGA, Workplace, an_order, at_work, message_of, workplace
 
 SMALL = overflow.OverflowBounds(inbox_max=20, inbox_kept=8, small_segments_max=4, head_max=4, segment_max=8)
 
@@ -103,6 +106,28 @@ async def test_an_inbox_moves_to_overflow_segments_and_every_duplicate_is_still_
         assert found is not None
         assert "inbox" in found.what
         assert [m.outcomes for m in place.reported(Handled)][300:] == [()] * (len(orders[::7]) + 300)
+
+
+async def test_a_message_in_a_command_is_looked_up_in_the_segments_too(tmp_path: Path) -> None:
+    """The progress itself knows nothing any more of a message that a command contains: it was handled long ago."""
+    payment, orders, asked = payment_of(), [an_order(quantity=n) for n in range(60)], an_order(quantity=1000)
+    others = [an_order(quantity=n) for n in range(2000, 2050)]
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(*orders)
+        await place.at_rest(payment)
+        for number, event in enumerate((orders[0], asked, asked)):
+            original = message_of(event, started="2026-01-01T00:00:00.000Z")
+            original = replace(original, id=identity(original.source, original.id, original.type, "order"))
+            value = operator_commands.CommandValue(dead=f"dead-{number}", who="ada", why="x", original=original)
+            await place.broker.publish([operator_commands.command_to_record("payment", SAGA, "replay", value, number)])
+            await place.at_rest(payment)
+            await place.publish(*others)  # the entries of what was handled so far move to segments
+            await place.at_rest(payment)
+        transitions = await whole_history(place, await progress_of(place, payment))
+        entries = [decode_transition(raw) for raw in transitions]
+        assert [t.outcome for t in entries if t.type.endswith("replay")] == ["ignored", "replayed", "ignored"]
+        runs = Counter(t.message for t in entries if t.outcome == "handled")
+        assert runs.total() == len({*runs}) == len(orders) + 1 + len(others)
 
 
 async def test_the_progress_of_a_hot_saga_stays_small(tmp_path: Path) -> None:

@@ -57,8 +57,8 @@ def a_replay_forgets_open_intents(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_begun_run_is_discarded_without_an_abort(patch: pytest.MonkeyPatch) -> None:
-    def at_once(p: SagaProgress, roles: Any, command: OperatorCommand, bad: Any) -> Any:
-        action = decide_command(p, roles, command, bad)
+    def at_once(p: SagaProgress, roles: Any, command: OperatorCommand, *given: Any) -> Any:
+        action = decide_command(p, roles, command, *given)
         if not isinstance(action, BeginAbort):
             return action
         return Discard(command, next(k for k in p.queue if k.dead == command.dead))
@@ -121,9 +121,9 @@ def a_message_may_be_admitted_as_new_twice(patch: pytest.MonkeyPatch) -> None:
 def a_forgotten_saga_is_recorded_as_compensated(patch: pytest.MonkeyPatch) -> None:
     as_new = operator_commands._decide_admission
 
-    def closing(p: SagaProgress, roles: Any, command: OperatorCommand, bad: Any) -> Any:
-        action = as_new(replace(p, n=1), roles, command, bad)
-        return action if p.n == 0 else as_new(p, roles, command, bad)
+    def closing(p: SagaProgress, *given: Any) -> Any:
+        action = as_new(replace(p, n=1), *given)
+        return action if p.n == 0 else as_new(p, *given)
 
     patch.setattr(operator_commands, "_decide_admission", closing)
 

@@ -1,5 +1,6 @@
 """Suspended runs: when each resumes, with what, and what is written about it."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -115,6 +116,18 @@ def test_an_awaited_event_resumes_a_suspended_run_before_its_time() -> None:
     assert ready(p, LOOK, in_hand="A-1") == RunHandler(LOOK, A, (A, E), goes_on=c)
     assert ready(with_(c), LOOK) is None
     assert ready(with_(replace(c, awaited_types=()), waiting=[kept("look", E, 3)]), LOOK) is None, "it waits for a time"
+
+
+def test_an_awaited_event_is_not_hidden_by_an_earlier_one_of_the_same_parameter() -> None:
+    either = dataclasses.replace(LOOK, optional=(frozenset("EB"),))
+    c = replace(going(either, due_ms=NOW_MS + 9), awaited_types=("E",))
+    p = with_(c, waiting=[kept("look", B, 3), kept("look", E, 4), kept("look", E2, 5)])
+    assert ready(p, either, in_hand="A-1") == RunHandler(either, A, (A, E), goes_on=c)
+    assert ready(with_(c, waiting=[kept("look", B, 3)]), either) is None, "B is not what it waits for"
+    timed = with_(replace(c, due_ms=NOW_MS), waiting=[kept("look", B, 3)])
+    assert ready(timed, either) == RunHandler(either, A, (A, B), goes_on=timed.suspended_runs[0])
+    whichever = replace(c, awaited_types=("B", "E"))
+    assert ready(with_(whichever, waiting=p.waiting), either) == RunHandler(either, A, (A, B), goes_on=whichever)
 
 
 def test_a_failed_turn_waits_for_its_next_attempt_despite_an_awaited_event() -> None:

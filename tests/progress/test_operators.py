@@ -454,6 +454,8 @@ def test_a_message_admitted_as_new_is_for_handlers_without_it_and_for_compensati
     assert "no handler here has anything left to do with A" in reason(kept_, renewing(), roles)
     had = replace(p, inbox={ids.inbox_entry(A.id, name): 1 for name in ("also", "on_a", "undo on_b")})
     assert "no handler here has anything left to do with A" in reason(had, renewing(), roles)
+    found = operator_commands.decide_command(p, roles, renewing(), paged=("on_a", "undo on_b"))
+    assert isinstance(found, RejectCommand), "segments know what the inbox does not"
     assert "no handler here has anything left to do with Z" in reason(p, renewing(original=a_message("Z")), roles)
 
 

@@ -14,6 +14,7 @@ from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, Exists, StoreError
 from saga.messages import Message
 from saga.messaging.names import ARCHIVES, PROGRESS
+from saga.messaging.operator_commands import OperatorCommand
 from saga.progress import ids, overflow
 from saga.progress.document import UNREADABLE, OverflowSegment, SagaProgress, StepRecord, progress_key
 from saga.progress.journal import certain_now_s
@@ -34,12 +35,17 @@ class OverflowStore:
         self.service = service
 
     async def recall(self, state: ProcessingState) -> ProcessingState:
-        """Look the message up in the overflow segments.
+        """Look the message up in the overflow segments, and the message that an operator's command contains.
 
         Afterwards `ProcessingState.loaded_progress` and `paged` show everything about the message, as if the progress
-        had no segments.
+        had no segments. What they have of the message in a command is in `paged`.
         """
-        entries, pending_for = await self._find_entries(state, state.loaded_progress, [state.message])
+        p = state.loaded_progress
+        entries, pending_for = await self._find_entries(state, p, [state.message])
+        if isinstance(state.message, OperatorCommand) and (original := state.message.original) is not None:
+            handled, pending_for = await self._find_entries(state, p, [original])
+            names = self.service.roles.names.get(original.type, ())
+            pending_for.update(name for name in names if ids.inbox_entry(original.id, name) in handled)
         return replace(state, recalled=entries, paged=tuple(sorted(pending_for)))
 
     async def find_in_segments(
