@@ -157,10 +157,12 @@ def make_abort_intent(p: SagaProgress, role: HandlerRole, run: str | None = None
     `run`: id of a message of the run to abort; `None` for any run of the handler.
     """
     going_on = [c for c in p.suspended_runs if c.handler == role.name and run in (None, c.parts[0].id)]
-    done = tuple(call for c in going_on for call in c.calls)
     abort_actions = tuple(each for c in going_on for each in c.undo_with)
     intents = [i for i in p.intents if i.handler == role.name and i.kind == "do"]
     original = next((i for i in intents if run is None or run in [m.id for m in i.parts]), None)
+    # What a run declares with `on_abort` covers its own earlier turns, and no other run of the handler.
+    covered = original.parts[0].id if original is not None and original.undo_with else None
+    done = tuple(call for c in going_on if c.parts[0].id != covered for call in c.calls)
     if original is not None and not abort_actions and not original.undo_with:
         return replace(original, kind=ABORT, not_undone=done)
     if original is not None:
@@ -169,10 +171,7 @@ def make_abort_intent(p: SagaProgress, role: HandlerRole, run: str | None = None
             kind=ABORT,
             calls=(),
             begins=None,
-            not_undone=(
-                *(() if original.undo_with else done),
-                *find_uncovered_calls(original.calls, original.undo_with),
-            ),
+            not_undone=(*done, *find_uncovered_calls(original.calls, original.undo_with)),
             unanswered_call=original.open_call,
             undo_with=(*abort_actions, *original.undo_with),
         )

@@ -419,6 +419,17 @@ def test_registered_abort_actions_replace_the_calls_that_they_cover() -> None:
     assert (written.entry.calls, written.entry.letters[0].kind) == ((STEP,), "dropped")
 
 
+def test_abort_actions_of_one_run_do_not_cover_the_calls_of_another() -> None:
+    other = replace(going(EACH, a_message("A", "other")), calls=(replace(STEP, name="of the other"),))
+    own = replace(going(EACH, A), calls=(STEP,))
+    begun = replace(an_intent("each", A), undo_with=(BACK,))
+    p = replace(with_(other, own), intents=(begun,), queue=(kept("each", A, dead="d"),))
+    assert [call.name for call in compensation.make_abort_intent(p, EACH).not_undone] == ["of the other"]
+    assert compensation.make_abort_intent(p, EACH, A.id).not_undone == ()
+    plain = replace(p, intents=(an_intent("each", A),))
+    assert len(compensation.make_abort_intent(plain, EACH).not_undone) == 2
+
+
 def test_abort_actions_of_turns_are_kept_until_a_result_covers_them() -> None:
     postponed = replace(going(BOTH, A, B), undo_with=(BACK,))
     ended = TransitionDetails(message=A, cause="c", parts=(A, B), calls=(STEP, replace(STEP, name="more")))
