@@ -7,6 +7,7 @@ they are admitted. Everything is in memory: processes do not share it, and a new
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from saga.declarations.values import Resource
@@ -48,11 +49,12 @@ class AdmittedCall(NamedTuple):
 
 
 class _Waiting:
-    """A call that waits for admission."""
+    """A call that waits for a place."""
 
-    __slots__ = ("is_next", "woken")
+    __slots__ = ("is_next", "limiter", "woken")
 
-    def __init__(self) -> None:
+    def __init__(self, limiter: "Limiter") -> None:
+        self.limiter = limiter
         self.is_next = False
         self.woken: asyncio.Future[None] | None = None
 
@@ -63,11 +65,13 @@ class CallGate:
     All services of the process with the same limit share one gate, because the called system sees one process.
     """
 
-    __slots__ = ("line", "waiting")
+    __slots__ = ("is_shared", "line", "waiting")
 
     def __init__(self) -> None:
         self.line = CallQueue()
         self.waiting: deque[_Waiting] = deque()
+        self.is_shared = False
+        """True if more than one service uses it."""
 
 
 class CallGates:
@@ -78,6 +82,9 @@ class CallGates:
 
     def of(self, *what: object) -> CallGate:
         """Return the gate for this key; create it if it is new."""
+        if (known := self._known.get(what)) is not None:
+            known.is_shared = True
+            return known
         return self._known.setdefault(what, CallGate())
 
 
@@ -91,6 +98,9 @@ class Limiter:
         self.is_needed = resource.is_limited
         """False if there is no limit, so that no call has to wait for admission."""
         self._at_once_max, self._rate_per_s = resource.at_once_max, resource.rate_per_s
+        self._running = 0
+        """Number of its own calls that have a place. An operator's limit counts these; the declared limit counts all
+        calls of the gate."""
         self._circuit = Circuit()
 
     @property
@@ -114,6 +124,7 @@ class Limiter:
         self._at_once_max = declared.at_once_max if at_once_max is None else at_once_max
         self._rate_per_s = declared.rate_per_s if rate_per_s is None else rate_per_s
         self.is_needed = declared.is_limited or switch is not None
+        self._line = concurrency.change_rate(self._line, self._rate_per_s, self._ports.clock.monotonic_s())
         self._fill()
 
     async def through(
@@ -197,12 +208,12 @@ class Limiter:
 
     async def _place(self, at: Position, latest_s: float) -> bool:
         """Wait for a place among the concurrent calls. Returns whether it had to wait."""
-        if concurrency.has_free_turn(self._line, self._at_once_max):
-            self._line = self._line.runs()
+        if self._has_place():  # then no call waits that could have it: `_fill` has given it all free places
+            self._take_place()
             return False
         if self._line.waiting >= WAITING_MAX:
             raise self._is_busy()
-        place = _Waiting()
+        place = _Waiting(self)
         self._waiting.append(place)
         self._line = self._line.waits(1)
         try:
@@ -251,16 +262,34 @@ class Limiter:
             TooManyCalls(f"{self._resource.name} has no turn in time: other calls come first"), left_s
         )
 
+    def _has_place(self) -> bool:
+        """Return whether one more of its own calls may run."""
+        most, declared = self._at_once_max, self._resource.at_once_max
+        if most is None:
+            return True
+        return self._running < most and (declared is None or self._line.running < max(most, declared))
+
+    def _take_place(self) -> None:
+        self._running += 1
+        self._line = self._line.runs()
+
     def _frees(self, lasted_s: float | None) -> None:
-        """Release a place, and give it to the first waiting call."""
+        """Release a place, and give it to the first waiting call that may have it."""
+        self._running -= 1
         self._line = concurrency.end_turn(self._line, lasted_s)
         self._fill()
 
     def _fill(self) -> None:
-        """Give all free places to waiting calls."""
-        while self._waiting and (self._at_once_max is None or self._line.running < self._at_once_max):
-            place = self._waiting.popleft()
+        """Give all free places to waiting calls, in order. Calls of a service whose own limit is reached are passed
+        over."""
+        while (place := self._find_next()) is not None:
+            self._waiting.remove(place)
             place.is_next = True
-            self._line = self._line.waits(-1).runs()
+            self._line = self._line.waits(-1)
+            place.limiter._take_place()
             if place.woken is not None and not place.woken.done():
                 place.woken.set_result(None)
+
+    def _find_next(self) -> _Waiting | None:
+        waiting = self._waiting if self._gate.is_shared else islice(self._waiting, 1)
+        return next((place for place in waiting if place.limiter._has_place()), None)

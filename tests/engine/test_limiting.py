@@ -17,6 +17,7 @@ from saga.engine.outage_watch import OutageWatch
 from saga.engine.ports import EventPublisher
 from saga.errors import BreakerOpen
 from saga.messages import Partition, Position
+from saga.messaging.controls import Switch
 from saga.policies.breaker import TRIED_S
 from saga.store.port import Store
 from saga.support.clock import SystemClock
@@ -31,7 +32,12 @@ class Gate:
     """A limiter, and what is around it."""
 
     def __init__(
-        self, *, breaker: Breaker | None = None, at_once_max: int | None = None, rate_per_s: float | None = None
+        self,
+        *,
+        breaker: Breaker | None = None,
+        at_once_max: int | None = None,
+        rate_per_s: float | None = None,
+        shared: limits.CallGate | None = None,
     ) -> None:
         self.moments: list[TelemetryEvent] = []
         self.watching = OutageWatch("payment", CLOCK, self.moments.append)
@@ -47,7 +53,7 @@ class Gate:
             at_once_max=at_once_max,
             rate_per_s=rate_per_s,
         )
-        self.limiter = Limiter("payment", resource, ports)
+        self.limiter = Limiter("payment", resource, ports, shared)
         self.order: list[str] = []
 
     async def _opener(self) -> AsyncIterator[object]:
@@ -92,6 +98,56 @@ async def test_calls_are_admitted_in_their_order() -> None:
     gate.limiter.leave(running[0], failed=False)
     gate.check_empty()
     assert len([moment for moment in gate.moments if isinstance(moment, CallWaited)]) == 4
+
+
+async def test_a_call_that_waits_for_the_rate_keeps_no_other_from_a_free_place() -> None:
+    gate = Gate(at_once_max=100, rate_per_s=1000)
+    calls = [await gate.enter() for _ in range(100)]  # a tenth of a second at once
+    for call in calls:
+        gate.limiter.leave(call, failed=False)
+    waiting = [gate.waits(name) for name in "abc"]
+    await a_moment()
+    assert (gate.limiter._line.running, len(gate.limiter._waiting)) == (3, 0)
+    for task in waiting:
+        gate.limiter.leave(await task, failed=False)
+    gate.check_empty()
+
+
+async def test_an_operators_limit_counts_only_the_calls_of_its_service() -> None:
+    gates = limits.CallGates()
+    limited, other = (Gate(at_once_max=3, shared=gates.of("bank")) for _ in range(2))
+    limited.limiter.limit(Switch(kind="limit", resource="bank", at_once_max=1))
+    theirs = await other.enter()
+    first = await limited.enter("a")
+    waiting = [limited.waits(name) for name in "bc"]
+    await a_moment()
+    assert limited.order == ["a"]
+    more = await other.enter()  # those that wait for the limit of another service are passed over
+    late = other.waits("late")
+    await a_moment()
+    assert other.order == ["", ""], "the declared limit is for all calls together"
+    other.limiter.leave(theirs, failed=False)
+    await late
+    assert limited.order == ["a"], "a place that the other service gives back is not for them"
+    for call in (more, late.result()):
+        other.limiter.leave(call, failed=False)
+    limited.limiter.leave(first, failed=False)
+    limited.limiter.leave(await waiting[0], failed=False)
+    limited.limiter.leave(await waiting[1], failed=False)
+    assert limited.order == ["a", "b", "c"]
+    for gate in (limited, other):
+        gate.check_empty()
+
+
+async def test_a_lifted_limit_of_the_rate_ends_at_once() -> None:
+    gate = Gate(rate_per_s=100)
+    gate.limiter.limit(Switch(kind="limit", resource="bank", rate_per_s=0.001))
+    gate.limiter.leave(await gate.enter(), failed=False)
+    with pytest.raises(CallNotAdmitted):
+        await gate.enter("too many", CLOCK.monotonic_s() + 5)
+    gate.limiter.limit(None)
+    gate.limiter.leave(await gate.enter("after", CLOCK.monotonic_s() + 5), failed=False)
+    gate.check_empty()
 
 
 async def test_a_cancelled_waiting_call_frees_its_place_in_the_queue() -> None:

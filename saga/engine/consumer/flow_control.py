@@ -150,8 +150,8 @@ class FlowControl:
     """Bounds the messages in flight.
 
     The adaptive bound follows the latency of store and broker. It counts only messages that may be waiting for store or
-    broker. A message that waits for an external call or for its next attempt puts no load on them, and may wait for
-    long. If it counted, one slow external system would block all other sagas.
+    broker. A message that waits for an external call, for its next attempt, or behind another message of its saga puts
+    no load on them, and may wait for long. If it counted, one slow external system would block all other sagas.
     """
 
     limits: FlowLimits
@@ -174,7 +174,7 @@ class FlowControl:
     @property
     def busy(self) -> int:
         """Number of messages that may be waiting for store or broker."""
-        return self.executor.inflight - self.assignment.outage_watch.idle
+        return self.executor.active - self.assignment.outage_watch.idle
 
     def choose_partitions(self) -> tuple[list[Partition], int]:
         """Return the partitions to read now, and the maximum number of records.
@@ -231,7 +231,7 @@ class FlowControl:
     # ---------------------------------------------------------------- see `saga.engine.outage_watch.LoadListener`
 
     def took(self, seconds: float, now_s: float) -> None:
-        self.concurrency.observe(seconds, self.executor.inflight - self.assignment.outage_watch.idle, now_s)
+        self.concurrency.observe(seconds, self.busy, now_s)
 
     def on_failure(self) -> None:
         self.concurrency.count_failure(self.assignment.outage_watch.clock.monotonic_s())

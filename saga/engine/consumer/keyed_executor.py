@@ -63,6 +63,8 @@ class KeyedExecutor:
     """Number of messages received and neither finished nor abandoned."""
     inflight_bytes: int = 0
     """Total size of the values of these messages."""
+    without_saga: int = 0
+    """Number of these messages that belong to no saga."""
     freed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever a message has ended, so that there may be room for more."""
     finished: asyncio.Event = field(default_factory=asyncio.Event)
@@ -129,6 +131,11 @@ class KeyedExecutor:
             return
         queue = self._queues[saga] = SagaQueue(deque((item,)))
         queue.task = asyncio.get_running_loop().create_task(self._run(saga, queue), name=f"queue of {saga}")
+
+    @property
+    def active(self) -> int:
+        """Number of messages that are being handled: one of each saga in flight, and those without a saga."""
+        return len(self._queues) + self.without_saga
 
     def has_saga(self, saga: str) -> bool:
         """Return whether a message of the saga is in flight."""

@@ -181,6 +181,7 @@ class UnreadableRecords:
     def give_up(self, record: Record, tracker: OffsetTracker, reason: str) -> None:
         """Start publishing the dead letter. Other records are handled meanwhile."""
         self.executor.inflight += 1
+        self.executor.without_saga += 1
         task = self.executor.tasks.create_task(self._send_dead_letter(record, tracker, reason), name="dead letter")
         self._under_way.add(task)
         task.add_done_callback(self._finish)
@@ -214,6 +215,7 @@ class UnreadableRecords:
     def _finish(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
         self.executor.inflight -= 1
+        self.executor.without_saga -= 1
         self.executor.freed.set()
 
 
