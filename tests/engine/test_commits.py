@@ -70,6 +70,15 @@ async def test_finished_messages_are_committed_once_to_their_source() -> None:
     assert (orders.committed, bills.committed) == ([{ORDER: 1}], [{BILL: 1}])
 
 
+async def test_a_commit_does_not_end_an_outage_of_another_operation() -> None:
+    commits, moments = commits_of(Group("orders"), Group("bills"))
+    watching = commits.assignment.outage_watch
+    watching.unavailable("publish", BrokerUnavailable("too few replicas of payments"))
+    await commits.commit()
+    assert "broker" in watching.away(), "it takes offsets, and rejects events"
+    assert [type(moment) for moment in moments] == [Unavailable]
+
+
 async def test_a_group_that_cannot_be_reached_holds_up_no_other_and_is_tried_again() -> None:
     orders, bills = Group("orders", BrokerUnavailable("gone")), Group("bills")
     commits, moments = commits_of(orders, bills)

@@ -27,6 +27,8 @@ class Committer:
     """Set when there may be something to commit."""
     transition_publisher: TransitionPublisher | None = None
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _away: bool = False
+    """True if the last write of offsets failed because the broker was unavailable."""
 
     async def run(self) -> None:
         """Commit whenever messages have been finished, until cancelled."""
@@ -55,7 +57,7 @@ class Committer:
                 except Fenced:
                     pass  # another member owns it now; `on_lost` reports that
                 except BrokerUnavailable as why:
-                    watching.unavailable("commit", why)
+                    self._report_outage(why)
                     continue
                 todo = {partition: at for partition, at in todo.items() if partition not in ours}
             if todo:
@@ -75,7 +77,6 @@ class Committer:
     async def commit(self) -> None:
         """Commit every offset that has moved. Transition events are published first, because no redelivery would
         publish them after the offset is committed."""
-        watching = self.assignment.outage_watch
         if self.transition_publisher is not None and not await self.transition_publisher.publish():
             self.due.set()
             return
@@ -95,9 +96,15 @@ class Committer:
                 except Fenced:
                     continue  # another member owns some of them now; `on_lost` reports which and repeats the commit
                 except BrokerUnavailable as why:
-                    watching.unavailable("commit", why)
+                    self._report_outage(why)
                     self.due.set()
                     continue
-                watching.answered("broker")
+                if self._away:  # only then: a broker that takes offsets may reject other writes
+                    self._away = False
+                    self.assignment.outage_watch.answered("broker")
                 for tracker, offset in moved.values():
                     tracker.acknowledge(offset)
+
+    def _report_outage(self, why: BrokerUnavailable) -> None:
+        self._away = True
+        self.assignment.outage_watch.unavailable("commit", why)

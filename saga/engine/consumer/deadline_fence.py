@@ -185,7 +185,9 @@ class DeadlineFence:
                 self._refused_until_s = self.clock.monotonic_s() + AGAIN_S
                 self.watching.unavailable("ends", BrokerUnavailable(str(why)))
                 return
-            self.watching.answered("broker")
+            if self._refused_until_s:  # only then: a broker that tells offsets may reject writes
+                self._refused_until_s = 0.0
+                self.watching.answered("broker")
             if self._forgotten == before:  # else a rebalance dropped what was just recorded
                 self._looked = look
 
