@@ -45,6 +45,7 @@ def a_room(*, most: int = 80, bytes_max: int = 1000, unfinished: dict[Partition,
         for offset in range(count):
             prefix.begin(offset)
         lanes.inflight += count
+        lanes.without_saga += count  # all of them are being handled
     limits = FlowLimits(inflight_max=most, inflight_min=most, inflight_bytes_max=bytes_max)
     return FlowControl(limits, assignment, lanes, TimerBuffer(CLOCK, lanes, most, NOWHERE))
 
