@@ -43,7 +43,8 @@ from saga.ops.attention import (
     find_attention,
     find_blocking,
     find_too_old,
-    list_parked_runs,
+    select_blocking,
+    select_parked_runs,
 )
 from saga.ops.bulk_commands import RATE_MAX, RATE_MIN, BulkCommand, BulkRequest, LetterKey, parse_rate
 from saga.ops.dead_letters import DeadLetter, read_originals
@@ -260,9 +261,9 @@ async def _replay(
     (service,) = selection.services
     code = _declared_in(options.modules, service) if options.modules else None
     late, is_cut = await find_too_old(selection, deployment) if options.older else ((), False)
-    found = [each async for each in find_blocking(selection, deployment)]
-    if selection.owner is not None:
-        found = await add_owners(found, service, deployment)
+    blocking = await select_blocking(selection, deployment)
+    with_owners = selection.owner is not None
+    found = await add_owners(blocking.items, service, deployment) if with_owners else blocking.items
     found = [each for each in found if selection.matches(each.letter)]
     looping = [each for each in found if _loops(each, request, options)]
     letters = [each.letter for each in found if each not in looping]
@@ -274,7 +275,7 @@ async def _replay(
     if not found and not late:
         print_lines("no dead letter is selected: `saga dead list` shows those that block a saga", err=True)
         return False
-    is_whole = not looping and not is_missing and not is_cut
+    is_whole = not looping and not is_missing and not is_cut and not blocking.more
     if options.dry_run and code is None:
         for letter in letters:
             _print_state(letter, f"would be {OUTCOMES[request.wanted]}", letter.reason, as_json)
@@ -366,7 +367,8 @@ def _print_state(letter: DeadLetter, what: str, why: str, as_json: bool) -> None
 CODES = """
     \b
     Exit code 0: done, or printed with --dry-run.
-    Exit code 1: nothing is selected, or a command was refused, failed again, or was not answered in time: see its line.
+    Exit code 1: nothing is selected, or more than --limit; or a command was refused, failed again, or was not answered
+    in time: see its line.
     Exit code 2: wrong usage, or something cannot be used; standard error says what to do.
 """
 
@@ -386,8 +388,8 @@ replay = _command(
 
     A message older than the service's retention blocks nothing, and the service keeps nothing of it. With --older it is
     handled as if it came now, as the first of a new saga if the service has no progress. Check first that it was not
-    handled at its time. A message that contradicts one that was handled is never handled. If there are more of them
-    than --limit, the exit code is 1: repeat the command for the rest.
+    handled at its time. A message that contradicts one that was handled is never handled. If there is more than --limit
+    allows, repeat the command for the rest.
 
     \b
     saga dead replay payment --all --dry-run --code services.payment --who ada --why "is it fixed?"
@@ -619,7 +621,8 @@ async def _escalations(selection: Selection, ids: Sequence[str], deployment: Dep
 
     \b
     Exit code 0: done, or printed with --dry-run.
-    Exit code 1: nothing is selected, or a run was refused, failed again, or was not answered in time: see its line.
+    Exit code 1: nothing is selected, or more than --limit; or a run was refused, failed again, or was not answered in
+    time: see its line.
     Exit code 2: wrong usage, or something cannot be used; standard error says what to do.
 """
 )
@@ -651,7 +654,8 @@ async def _release(
     selection: Selection, request: CommandRequest, deployment: Deployment, *, dry_run: bool, as_json: bool
 ) -> bool:
     """Send the commands and print the results. Return whether all were carried out and no run has failed again."""
-    runs = [run async for run in list_parked_runs(selection, deployment)]
+    found = await select_parked_runs(selection, deployment)
+    runs = [run for run in found.runs if selection.matches(run)]
     is_missing = _report_missing(selection, runs, "parked run")
     if not runs:
         print_lines("no parked run is selected: `saga sagas list --open` shows runs that wait for an attempt", err=True)
@@ -659,9 +663,9 @@ async def _release(
     if dry_run:
         for run in runs:
             _print_state(run, "would be released", run.reason, as_json)
-        return not is_missing
+        return not is_missing and not found.more
     sent = await send_commands(runs, request, deployment)
-    return await _print_answers(sent, request, deployment, as_json) and not is_missing
+    return await _print_answers(sent, request, deployment, as_json) and not is_missing and not found.more
 
 
 for _each in (replay, discard, resolve, release):

@@ -250,12 +250,43 @@ class BlockingDeadLetter(NamedTuple):
     """Number of dead letters of the saga that were replayed in this service so far."""
 
 
+class BlockingDeadLetters(NamedTuple):
+    """Dead letters that block sagas."""
+
+    items: Sequence[BlockingDeadLetter]
+    """Those of the newest saga first."""
+    more: bool
+    """True if there are more sagas than the limit allows."""
+
+
+REPEAT = "there are more than {limit} sagas: repeat the command for the rest, or raise --limit"
+"""Warning of a command that acts on what it finds."""
+
+
+async def select_blocking(selection: Selection, deployment: Deployment) -> BlockingDeadLetters:
+    """Find the dead letters on which a command is to act. Raises `NoStore`."""
+    found = [each async for each in _list_blocking(selection, deployment)]
+    more = None in found
+    if more:
+        deployment.warn(REPEAT.format(limit=selection.limit))
+    return BlockingDeadLetters([each for each in found if each is not None], more)
+
+
 async def find_blocking(selection: Selection, deployment: Deployment) -> AsyncIterator[BlockingDeadLetter]:
     """Find the dead letters that block sagas according to the stores, newest saga first. Raises `NoStore`."""
+    async for each in _list_blocking(selection, deployment):
+        if each is None:
+            deployment.warn(f"there are more than {selection.limit} sagas: raise --limit to see them")
+            return
+        yield each
+
+
+async def _list_blocking(selection: Selection, deployment: Deployment) -> AsyncIterator[BlockingDeadLetter | None]:
+    """Do the same as `find_blocking`, but yield `None` after the last one if there are more sagas than the limit."""
     async with deployment.open_stores(selection.services) as sources:
         async for each in _list_blocked(selection, deployment):
             if each is None:
-                deployment.warn(f"there are more than {selection.limit} sagas: raise --limit to see them")
+                yield None
                 return
             for source in sources:
                 p = await _try_read_progress(each.saga, source, deployment.warn)
@@ -387,21 +418,30 @@ FAILING = "failing"
 """Kind of an item for a parked run that fails because of the service's own code. It needs a release with a fix."""
 
 
-async def list_parked_runs(selection: Selection, deployment: Deployment) -> AsyncIterator[DeadLetter]:
-    """List the selected parked runs as `DeadLetter` values, newest saga first.
+class ParkedRuns(NamedTuple):
+    """Parked runs as `DeadLetter` values.
 
     In each value, `id` is the id of the parked run, the time is that of its last attempt, and the reason consists of
-    its last error and the time of its next attempt. Raises `NoStore`.
+    its last error and the time of its next attempt.
     """
+
+    runs: Sequence[DeadLetter]
+    """Those of the newest saga first."""
+    more: bool
+    """True if there are more sagas than the limit allows."""
+
+
+async def select_parked_runs(selection: Selection, deployment: Deployment) -> ParkedRuns:
+    """Find the parked runs on which a command is to act. Raises `NoStore`."""
+    runs = list[DeadLetter]()
     async with deployment.open_stores(selection.services) as sources:
         async for each in _list_parked(selection, sources, deployment):
             if each is None:
-                deployment.warn(f"there are more than {selection.limit} sagas: raise --limit to see them")
-                return
+                deployment.warn(REPEAT.format(limit=selection.limit))
+                return ParkedRuns(runs, more=True)
             for source in sources:
-                for letter in await _list_parked_in_saga(source, each.saga, deployment.warn):
-                    if selection.matches(letter):
-                        yield letter
+                runs += await _list_parked_in_saga(source, each.saga, deployment.warn)
+    return ParkedRuns(runs, more=False)
 
 
 async def _list_parked(

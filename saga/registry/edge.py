@@ -7,6 +7,7 @@ an attempt.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ MISSING_S = 30.0
 """Time after which the registry is asked again for an id that it did not have, in seconds."""
 IDS_MAX = 10_000
 """Largest number of cached ids. When it is reached, the cache is cleared."""
+log = logging.getLogger("saga.registry")
 
 
 class RegistryBroker:
@@ -243,9 +245,14 @@ class BlockedPartitions:
     async def _learn(self, id_: int, wake: Callable[[], None]) -> bool:
         try:
             await self._known.learn(id_)
-        except SagaError as why:  # this task has to go on asking, whatever the answer is
-            if self.trouble.get(id_) != str(why):
-                self.trouble[id_] = str(why)
+        except Exception as why:  # this task has to go on asking, whatever happens
+            trouble = str(why)
+            if not isinstance(why, SagaError):
+                trouble = f"asking for the schema with id {id_} failed: {type(why).__name__}: {why}; it is tried again"
+            if self.trouble.get(id_) != trouble:
+                self.trouble[id_] = trouble
+                if not isinstance(why, SagaError):
+                    log.error("a schema registry could not be asked; it is asked again", exc_info=why)
                 wake()
             return False
         self.trouble.pop(id_, None)

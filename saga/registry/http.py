@@ -83,7 +83,10 @@ class HttpRegistry:
                 continue
             if len(found) >= REFERENCES_MAX:
                 raise SchemaIncomplete(f"{what} refers to more than {REFERENCES_MAX} others: have its sender use fewer")
-            part = await self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/{number}")
+            # No subject contains half of a surrogate pair, which JSON can express and an address cannot.
+            is_text = not any("\ud800" <= char <= "\udfff" for char in subject)
+            path = f"/subjects/{quote(subject, safe='', errors='replace')}/versions/{number}"
+            part = await self._ask("GET", path) if is_text else None
             if part is None:
                 raise SchemaIncomplete(
                     f"{what} refers to {quote_text(name)}, version {number} of {quote_text(subject)}, which the "

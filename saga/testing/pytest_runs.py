@@ -26,6 +26,7 @@ from saga.testing.simulation.runs import (
     Shrunk,
     Tally,
     check_some_ended,
+    check_targets,
     describe_dead_letter,
     run_all,
 )
@@ -204,7 +205,8 @@ def _run_processes(item: pytest.Function, scenario: Callable[[World], None], mod
     """Run the test with real processes, following its decorator as far as they allow. Replayed schedules are skipped.
     Faults that real processes cannot produce are left out and reported. Errors of a run propagate.
 
-    Raises `SagaError` if no saga ended in any run and dead letters are the cause.
+    Raises `SagaError` if no saga ended in any run and dead letters are the cause, or if a fault has a target that these
+    worlds do not have. A target that they have does not limit a fault here.
     """
     from saga.testing.processes.process_world import ProcessWorld
 
@@ -234,6 +236,8 @@ def _run_processes(item: pytest.Function, scenario: Callable[[World], None], mod
             raise
     assert world is not None
     check_some_ended(tally)
+    if isinstance(mode, Seeds):
+        check_targets(tally, mode.faults)
     _report_processes(item, world, tally, missing)
     return True
 
@@ -243,6 +247,7 @@ def _count_processes(tally: Tally, world: "ProcessWorld") -> None:
     tally.runs += 1
     tally.mistakes |= dict.fromkeys(world.mistakes)
     tally.ended = tally.ended or world.has_ended
+    tally.targets |= world.fault_targets
     tally.dead.update(map(describe_dead_letter, world.dead_letters()))
 
 

@@ -38,8 +38,9 @@ NOTHING_STARTED = (
 )
 
 
-def check_sent(pending: "Sequence[Event | DocumentWrite | Outgoing]") -> None:
-    """Raise `SagaError` if something that the test published, wrote or commanded still waits for the world to run."""
+def check_sent(pending: "Sequence[Event | DocumentWrite | Outgoing]", deployed: Sequence[str] = ()) -> None:
+    """Raise `SagaError` if something that the test published, wrote, commanded or deployed still waits for the world to
+    run."""
     if pending:
         first = pending[0]
         match first:
@@ -52,6 +53,11 @@ def check_sent(pending: "Sequence[Event | DocumentWrite | Outgoing]") -> None:
         more = f" (and {len(pending) - 1} more)" if len(pending) > 1 else ""
         raise SagaError(
             f"{name}{more} was published, written or commanded in this world and never sent, so the test shows "
+            "nothing about it: world.run_until_quiet() comes after it"
+        )
+    if deployed:
+        raise SagaError(
+            f"a release of {deployed[0]} was deployed in this world, which has not run since, so the test shows "
             "nothing about it: world.run_until_quiet() comes after it"
         )
 

@@ -47,13 +47,16 @@ class Freezing(SystemClock):
 
 
 class Later(SystemClock):
-    """A clock that may be set on."""
+    """A clock with which time may pass quickly, or which may be set wrongly."""
 
     def __init__(self) -> None:
-        self.days = 0.0
+        self.days = self.wrong_days = 0.0
 
     def now_ms(self) -> int:
-        return super().now_ms() + round(self.days * DAY_MS)
+        return super().now_ms() + round((self.days + self.wrong_days) * DAY_MS)
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + self.days * DAY_MS / 1000
 
 
 def seats(folder: Path) -> list[Path]:
@@ -358,6 +361,35 @@ async def test_records_past_their_retention_go_but_none_that_a_known_group_has_n
             assert values(await conformance.read(membership, 1, listener=newcomer)) == ["new"]
 
 
+async def test_retention_removes_nothing_by_a_clock_that_is_wrong_for_a_moment(tmp_path: Path) -> None:
+    clock, path = Later(), tmp_path / "broker.db"
+
+    async def there(broker: EmbeddedBroker) -> list[str]:
+        await broker.trim()
+        return values([record async for record in broker.scan("orders")])
+
+    async with EmbeddedBroker(path, clock=clock) as broker:
+        await broker.ensure_topics([Topic("orders", 1, retention_days=7)])
+        await broker.publish([event("orders", "k", "right")])
+        clock.wrong_days = -365
+        await broker.publish([event("orders", "k", "behind")])
+        clock.wrong_days = 365
+        await broker.publish([event("orders", "k", "ahead")])
+        assert await there(broker) == ["right", "behind", "ahead"]
+    async with EmbeddedBroker(path, clock=clock) as broker:
+        assert await there(broker) == ["right", "behind", "ahead"], "nor by one that is wrong at the start"
+    clock.wrong_days = 0
+    async with EmbeddedBroker(path, clock=clock) as broker:
+        assert await there(broker) == ["right", "behind", "ahead"]
+        clock.days = 8
+        assert await there(broker) == ["ahead"]
+    clock.wrong_days = 365
+    async with EmbeddedBroker(path, clock=clock) as broker:
+        await there(broker)
+        clock.days += 1 / 23
+        assert await there(broker) == [], "a time that has lasted for an hour is believed"
+
+
 async def test_records_past_their_retention_go_a_bounded_number_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -439,9 +471,9 @@ async def test_retention_does_not_wait_for_a_group_that_is_away_for_too_long_but
         (away,) = await broker.list_inactive_groups()
         assert (away.group, away.behind, away.is_lost) == ("payment", 6, False)
         assert abs(away.away_ms - 2 * 3_600_000) < 5 * 60_000
-        clock.days += 1000  # no member was there to look, or the clock is ahead: that is no absence
+        clock.wrong_days += 1000  # no member was there to look, or the clock is ahead: that is no absence
         await broker.trim()
-        clock.days -= 999
+        clock.wrong_days -= 999
         await broker.trim()
         (away,) = await broker.list_inactive_groups()
         assert not away.is_lost

@@ -15,7 +15,7 @@ from click.testing import Result
 from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.port import Broker, Subscription
+from saga.broker.port import Broker, Subscription, partition_of
 from saga.errors import BrokerUnavailable
 from saga.messages import Topic
 from saga.support.clock import SystemClock
@@ -231,3 +231,37 @@ async def test_brokers_that_are_away_are_named_with_the_reason(cluster: KafkaClu
         await works()
     for node in others:
         assert cluster.nodes[node].address in str(raised.value)
+
+
+@pytest.mark.timeout(180)
+async def test_the_only_broker_of_a_new_partition_is_away_and_the_others_are_read_meanwhile(
+    cluster: KafkaCluster, settings: KafkaSettings
+) -> None:
+    single = replace(settings, replication_factor=1, min_insync_replicas=1)
+    admin = AIOKafkaAdminClient(bootstrap_servers=list(cluster.addresses))
+    await everywhere(settings, Topic("elsewhere", 1))  # all brokers are there
+    async with KafkaBroker(single, clock=CLOCK) as broker:
+        await broker.ensure_topics([Topic("single", len(NODES))])
+        keys = {partition_of(key.encode(), len(NODES)): key for key in "abcdefgh"}
+        for number, key in keys.items():
+            await put(broker, "single", key, f"{number}")
+        await start_client(admin)
+        try:
+            [described] = await admin.describe_topics(["single"])
+        finally:
+            await admin.close()
+        away = described["partitions"][0]
+        number, others = away["partition"], {f"{number}" for number in keys if number != away["partition"]}
+        cluster.kill(away["leader"])
+        listening = RecordingListener()
+        async with broker.join(Subscription("single", ["single"]), listening) as membership, asyncio.TaskGroup() as on:
+            reader = Reader(membership, listening)
+            reading = on.create_task(reader.read())
+            await reader.until(others)
+            await until(lambda: [each.partition for each in membership.stalled_partitions()] == [number])
+            assert {*values(reader.records)} == others
+            await asyncio.to_thread(cluster.start, [away["leader"]])
+            await reader.until(others | {f"{number}"})
+            assert len(reader.records) == len(NODES), "nothing was delivered twice"
+            await until(lambda: not membership.stalled_partitions())
+            reading.cancel()

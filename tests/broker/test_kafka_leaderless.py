@@ -1,17 +1,19 @@
-"""The order of one key when a batch is given up for want of a leader: nothing later comes before it."""
+"""Partitions without a leader: what is published to them keeps its order, and they hold up no other partition."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.cluster import ClusterMetadata
 
 from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.broker import KafkaBroker
+from saga.broker.port import Membership, Subscription, partition_of
 from saga.errors import BrokerUnavailable
-from saga.messages import Outgoing, Topic
-from saga.testing.conformance.broker_suite import event, values
+from saga.messages import Outgoing, Partition, Topic
+from saga.testing.conformance.broker_suite import RecordingListener, event, values
 from tests.broker.waiting import CLOCK, until
 
 LARGE = "x" * 100_000
@@ -47,6 +49,17 @@ async def test_no_later_record_of_a_key_precedes_a_retried_one(
     assert list(dict.fromkeys(found)) == words
 
 
+async def read_next(member: Membership, partitions: Collection[Partition]) -> str:
+    """Poll until a record comes: a poll returns without one when a partition stalls."""
+
+    async def read() -> str:
+        while not (found := await member.poll(partitions, records_max=1, timeout_s=1)):
+            pass
+        return values(found)[0]
+
+    return await CLOCK.within(10, read())
+
+
 async def again(broker: KafkaBroker, messages: Sequence[Outgoing]) -> None:
     """Publish as lanes do: until all of it is acknowledged."""
     while True:
@@ -56,3 +69,36 @@ async def again(broker: KafkaBroker, messages: Sequence[Outgoing]) -> None:
             await CLOCK.sleep(0.05)
         else:
             return
+
+
+async def test_a_partition_without_leader_and_without_position_delays_no_other_one(
+    kafka_settings: KafkaSettings, kafka_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is opened at its oldest record as soon as it has a leader, and reported until then."""
+    away, known = TopicPartition(kafka_topic, 1), ClusterMetadata.leader_for_partition
+    leaderless = [away]
+    others = {Partition(kafka_topic, 0), Partition(kafka_topic, 2)}
+    keys = {partition_of(key.encode(), 3): key for key in "abcdefgh"}
+
+    def leader(self: ClusterMetadata, of: TopicPartition) -> int | None:
+        return -1 if of in leaderless else known(self, of)
+
+    async with KafkaBroker(kafka_settings, clock=CLOCK) as broker:
+        await broker.ensure_topics([Topic(kafka_topic, 3)])
+        await broker.publish([event(kafka_topic, keys[number], f"{number}") for number in range(3)])
+        monkeypatch.setattr(ClusterMetadata, "leader_for_partition", leader)
+        listening = RecordingListener()
+        async with broker.join(Subscription(kafka_topic, [kafka_topic]), listening) as member:
+            await until(lambda: listening.has.keys() >= others)
+            assert sorted([await read_next(member, [partition]) for partition in others]) == ["0", "2"]
+            await member.commit(dict.fromkeys(others, 1))
+            await until(member.stalled_partitions)
+            assert [each[:3] for each in member.stalled_partitions()] == [(kafka_topic, 1, None)]
+            assert listening.has.keys() == others
+            assert set(await member.fetch_positions([*others, Partition(*away)])) == others
+            leaderless.clear()
+            await until(lambda: Partition(*away) in listening.has)
+            assert await read_next(member, [Partition(*away)]) == "1"
+            await member.commit({Partition(*away): 1})
+            assert not member.stalled_partitions()
+            assert await member.fetch_positions([Partition(*away)]) == {Partition(*away): 1}

@@ -1,6 +1,6 @@
 """A topic that is deleted and created again has another log: positions of the one before count nowhere."""
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -141,8 +141,10 @@ async def test_a_member_reads_on_though_its_position_was_found_out_of_range_whil
     """aiokafka fetches from the committed offset on while we still ask in which log it counts."""
     asked = KafkaMember._fetch_positions
 
-    async def slow(self: KafkaMember, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]) -> Any:
-        found = await asked(self, consumer, places)
+    async def slow(
+        self: KafkaMember, consumer: AIOKafkaConsumer, places: Sequence[TopicPartition], limit_s: float
+    ) -> Any:
+        found = await asked(self, consumer, places, limit_s)
         await until(
             lambda: self._fetching is not None and TopicPartition(kafka_topic, 0) in self._fetching.out_of_range
         )

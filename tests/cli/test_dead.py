@@ -97,6 +97,11 @@ def test_dead_letters_are_replayed_by_what_they_have_in_common(dead: Running, sa
     assert len(meant.stdout.splitlines()) == 3
     assert all("make  would be replayed: RuntimeError: the kiln is cold" in line for line in meant.stdout.splitlines())
     assert len(blocked(saga)) == 3, "nothing was done"
+    for wanted in ("replay", "discard"):
+        cut = saga("dead", wanted, service, "--all", "--limit", "2", *BY, "--dry-run")
+        assert (cut.exit_code, len(cut.stdout.splitlines())) == (1, 2), "it does not count as done"
+        assert "there are more than 2 sagas: repeat the command for the rest, or raise --limit" in cut.stderr
+        assert saga("dead", wanted, service, "--all", "--limit", "3", *BY, "--dry-run").exit_code == 0
     for owner, count in (("shop", 3), ("nobody", 0)):
         theirs = saga("dead", "replay", service, "--owner", owner, *BY, "--dry-run")
         assert (theirs.exit_code, len(theirs.stdout.splitlines())) == (0 if count else 1, count), theirs.output

@@ -33,6 +33,9 @@ def test_a_long_parked_run_is_tried_when_an_operator_releases_it(kiln: str, pott
         result = saga("dead", "release", service, "--all", "--dry-run", *BY)
         assert result.exit_code == 0
         assert "cup-1  make  would be released: RuntimeError: the kiln is cold; tried again at 2" in result.stdout
+        cut = saga("dead", "release", service, "--all", "--limit", "1", "--dry-run", *BY)
+        assert (cut.exit_code, len(cut.stdout.splitlines())) == (1, 1)
+        assert "there are more than 1 sagas: repeat the command for the rest, or raise --limit" in cut.stderr
         assert saga("dead", "release", service, "--handler", "nobody", *BY).exit_code == 1
         assert saga("dead", "release", service, *BY).exit_code == 2
         mend(pottery_on, "cup-1")

@@ -84,21 +84,34 @@ async def test_an_id_that_no_registry_gives_is_missing_without_a_request(known: 
     assert known.registry.asked == [f"schema {(1 << 31) - 1}"]  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("error", "reason", "logged"),
+    [
+        (SagaError("it refuses"), "it refuses", 0),
+        (ValueError("odd"), "asking for the schema with id 1 failed: ValueError: odd; it is tried again", 1),
+    ],
+)
 async def test_requests_continue_after_an_answer_that_nobody_expected(
-    known: RegistryCache, monkeypatch: pytest.MonkeyPatch
+    known: RegistryCache,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    reason: str,
+    logged: int,
 ) -> None:
     held, woken = BlockedPartitions(known, Standing()), asyncio.Event()
     ask_schema = known.registry.schema
 
     async def refuse(id_: int) -> str:
-        raise SagaError("it refuses")
+        raise error
 
     monkeypatch.setattr(known.registry, "schema", refuse)
     held.pass_ready([record(0, 1)])
     async with asyncio.TaskGroup() as tasks:
         asking = tasks.create_task(held.ask(woken.set))
         await woken.wait()
-        assert [each.reason for each in held.stalled_partitions()] == ["it refuses"]
+        assert [each.reason for each in held.stalled_partitions()] == [reason]
+        assert len([each for each in caplog.records if each.exc_info]) == logged
         woken.clear()
         monkeypatch.setattr(known.registry, "schema", ask_schema)
         await woken.wait()

@@ -147,3 +147,12 @@ async def test_malformed_references_are_ignored(parts: Parts) -> None:
     parts.responses["/schemas/ids/9"] = {"schema": '"string"', "references": "none"}
     async with registry_of(parts) as registry:
         assert [await registry.schema(8), await registry.schema(9)] == ['"string"'] * 2
+
+
+async def test_a_reference_to_a_subject_that_no_address_can_contain_is_missing(parts: Parts) -> None:
+    """JSON can express half of a surrogate pair."""
+    parts.has("/schemas/ids/7", PLACED, ("com.shop.Money", "mon\ud800ey", 1))
+    async with registry_of(parts) as registry:
+        with pytest.raises(SchemaIncomplete, match=r"refers to 'com.shop.Money', version 1 of 'mon\\ud800ey'"):
+            await registry.schema(7)
+    assert parts.asked == ["/schemas/ids/7"]

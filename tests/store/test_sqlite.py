@@ -165,7 +165,7 @@ async def test_a_commit_reaches_the_medium_before_it_is_answered(path: Path, clo
 
 def rows(path: Path) -> int:
     with closing(sqlite3.connect(path)) as connection:
-        count: int = connection.execute("SELECT count(*) FROM documents").fetchone()[0]
+        count: int = connection.execute("SELECT count(*) FROM documents WHERE collection = 'saga'").fetchone()[0]
     return count
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from saga.store.port import Document
-from saga.store.sqlite.documents import BELIEVED_AFTER_S, PURGE_EVERY_MS, SteadyTime
+from saga.store.sqlite.documents import PURGE_EVERY_MS
+from saga.store.sqlite.steady_time import BELIEVED_AFTER_S, NOTE_EVERY_S, SteadyTime
 from saga.store.sqlite.store import SqliteStore
 from tests.store.conftest import SettableClock
 
@@ -77,3 +78,46 @@ def test_a_clock_that_is_slowly_put_right_is_believed(clock: SetWrongly) -> None
         clock.wrong_s += 30
         looked = time.look()
         assert looked.latest_ms == looked.earliest_ms
+
+
+async def test_a_clock_that_is_far_ahead_when_the_file_is_opened_removes_nothing(path: Path, clock: SetWrongly) -> None:
+    async with SqliteStore(path, clock=clock) as store:
+        cas = await store.insert("saga", "a", b"0", expiry_s=30 * DAY_S)
+    clock.wrong_s = 365 * DAY_S
+    for _ in range(3):  # each process looks at the same wrong clock, within the hour
+        async with SqliteStore(path, clock=clock) as store:
+            clock.ahead_s += NOTE_EVERY_S + 1
+            assert await store.get("saga", "a") == Document(b"0", cas)
+            await store.insert("saga", f"at {clock.ahead_s}", b"0", expiry_s=30 * DAY_S)
+    clock.wrong_s = 0
+    async with SqliteStore(path, clock=clock) as store:
+        assert await store.get("saga", "a") == Document(b"0", cas)
+
+
+async def test_a_clock_that_is_far_behind_when_the_file_is_opened_lets_nothing_expire_at_once(
+    path: Path, clock: SetWrongly
+) -> None:
+    async with SqliteStore(path, clock=clock) as store:
+        await store.insert("saga", "a", b"0", expiry_s=None)
+    clock.wrong_s = -365 * DAY_S
+    async with SqliteStore(path, clock=clock) as store:
+        cas = await store.insert("saga", "b", b"0", expiry_s=30 * DAY_S)
+    clock.wrong_s = 0
+    async with SqliteStore(path, clock=clock) as store:
+        assert await store.get("saga", "b") == Document(b"0", cas)
+
+
+async def test_time_in_which_no_process_had_the_file_counts_once_the_clock_was_steady_for_an_hour(
+    path: Path, clock: SetWrongly
+) -> None:
+    async with SqliteStore(path, clock=clock) as store:
+        await store.insert("saga", "a", b"0", expiry_s=DAY_S)
+    clock.wrong_s = 2 * DAY_S  # what a clock shows after a pause; the monotonic one of a new process tells nothing
+    async with SqliteStore(path, clock=clock) as store:
+        assert await store.get("saga", "a") is not None
+        clock.ahead_s += BELIEVED_AFTER_S / 2
+        await store.insert("saga", "b", b"0", expiry_s=None)
+    async with SqliteStore(path, clock=clock) as store:  # a restart does not begin the hour again
+        assert await store.get("saga", "a") is not None
+        clock.ahead_s += BELIEVED_AFTER_S / 2 + 1
+        assert await store.get("saga", "a") is None

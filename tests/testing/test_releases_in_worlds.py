@@ -309,3 +309,16 @@ def test_a_schedule_records_workers_that_went_back_and_forth_and_gives_the_same_
     with SimulatedWorld(schedule.seed, schedule.plan(), guarded=False) as again:
         play(again)
         assert again.fingerprint() == first.fingerprint()
+
+
+def test_a_release_that_was_deployed_after_the_last_run_fails_the_world() -> None:
+    with world_of(0, calm=True) as world:
+        began(world, before(), Till())
+        world.run_until_quiet()
+        world.deploy(after())
+        with pytest.raises(
+            SagaError, match=r"^a release of payment was deployed in this world, which has not run since"
+        ):
+            world.verify()
+        world.run_for(timedelta(seconds=1))
+        world.verify()

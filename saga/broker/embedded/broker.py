@@ -40,6 +40,7 @@ from saga.messages import Outgoing, Partition, Record, StalledPartition, Topic
 from saga.store.sqlite.connection import shrink
 from saga.store.sqlite.errors import FileOperation
 from saga.store.sqlite.state_file import StateFile
+from saga.store.sqlite.steady_time import SteadyTime
 from saga.store.sqlite.writer import GroupCommitter
 from saga.support.clock import Clock
 
@@ -91,10 +92,11 @@ class EmbeddedBroker:
         self._versions: dict[str, int] = {}
         self._closing = AsyncExitStack()
         self._shared: BrokerFile | None = None
+        self._time = SteadyTime(clock)
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as opened:
-            clock = self._clock
+            clock, time = self._clock, SteadyTime(self._clock)
             file = StateFile(self.path, PURPOSE, clock=clock, lock_s=self._lock_s, bytes_max=self._bytes_max)
             log = RecordLog(file.connection, self.record_bytes_max, self._list_watched)
             await file.open(find_missing_write)
@@ -102,7 +104,7 @@ class EmbeddedBroker:
             remove_dead_locks(self.path)
             with file.translate_errors():
                 log.catch_up()
-            transaction = Transaction(log, clock, caught_up=self._announce_others, appended=self._announce_heads)
+            transaction = Transaction(log, time, caught_up=self._announce_others, appended=self._announce_heads)
             writer = GroupCommitter(file, transaction, room=RECORDS_MAX, broken=self._fail_members)
             opened.push_async_callback(writer.close)
             self._shared = BrokerFile(
@@ -110,6 +112,8 @@ class EmbeddedBroker:
             )
             new_id = "".join(f"{int(clock.chance() * 2**48):012x}" for _ in range(2))
             await writer.do(lambda: log.identify(new_id))
+            time.resume(await writer.do(log.read_time_note))
+            self._time = time
             await opened.enter_async_context(_run_in_background(self._watch_file(), self._trim_regularly()))
             self._closing = opened.pop_all()
         return self
@@ -233,9 +237,9 @@ class EmbeddedBroker:
 
         The broker also does this by itself every minute.
         """
-        log, groups, clock, writer = self._open.log, self._open.groups, self._clock, self._open.writer
+        log, groups, clock, writer, time = self._open.log, self._open.groups, self._clock, self._open.writer, self._time
         await writer.do(lambda: groups.record_absences(clock.now_ms(), self._is_alive))
-        while await writer.do(lambda: log.trim(clock.now_ms(), self._find_lost_groups())):
+        while await writer.do(lambda: log.trim(time.look().earliest_ms, self._find_lost_groups())):
             continue
         while await writer.do(lambda: shrink(self.connection)):
             continue

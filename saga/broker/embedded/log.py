@@ -17,7 +17,7 @@ from saga.messages import Headers, Outgoing, Partition, Record, Topic
 from saga.messaging.names import is_timer_topic
 from saga.store.sqlite.connection import as_blobs
 from saga.store.sqlite.errors import Damage, OwnerErrors, StateFileSpec
-from saga.support.clock import Clock
+from saga.store.sqlite.steady_time import SteadyTime, TimeNote, decode_note
 
 DAY_MS = 86_400_000
 TIMERS_KEPT_MS = DAY_MS
@@ -67,6 +67,8 @@ the whole query fail.
 _IDENTITY = "CREATE TABLE IF NOT EXISTS log_identity (id TEXT NOT NULL, sum INTEGER NOT NULL)"
 """Table with the id of the file's logs. It is created when the file is opened, because files of earlier releases have
 none."""
+_TIME = "CREATE TABLE IF NOT EXISTS time_note (id INTEGER PRIMARY KEY CHECK (id = 1), note BLOB, sum INTEGER)"
+"""Table with the time that the last process believed, for the same reason."""
 Watched: TypeAlias = tuple[Iterable[int], Iterable[str]]
 """Logs and groups that a process watches."""
 
@@ -255,6 +257,17 @@ class RecordLog:
         check_identity(*found)
         (self.id, _) = found
 
+    def read_time_note(self) -> TimeNote | None:
+        """Return the time that the last process believed; `None` in a new file, or if the note is damaged."""
+        execute = self._connection().execute
+        execute(_TIME)
+        found = execute("SELECT CAST(note AS BLOB), sum FROM time_note").fetchone()
+        return decode_note(found[0]) if found is not None and found[1] == zlib.crc32(found[0]) else None
+
+    def write_time_note(self, note: bytes) -> None:
+        self._connection().execute(_TIME)
+        self._connection().execute("INSERT OR REPLACE INTO time_note VALUES (1, ?, ?)", (note, zlib.crc32(note)))
+
     def ensure_topics(self, topics: Sequence[Topic]) -> None:
         """Create missing topics, and extend the retention of existing topics if a longer one is requested. All topics
         are checked before anything is written.
@@ -418,7 +431,7 @@ class Transaction:
     def __init__(
         self,
         log: RecordLog,
-        clock: Clock,
+        time: SteadyTime,
         *,
         caught_up: Callable[[], None],
         appended: Callable[[Mapping[int, int]], None],
@@ -428,7 +441,7 @@ class Transaction:
         `caught_up`: function to call when other processes have written. `appended`: function to call with the new ends
         of the logs to which this process appended.
         """
-        self._log, self._clock = log, clock
+        self._log, self._time = log, time
         self._caught_up, self._appended = caught_up, appended
         self._others = False
         self._entries: list[Entry] = []
@@ -444,7 +457,10 @@ class Transaction:
 
     def finish(self, changes: int) -> None:
         if self._entries:
-            self._log.append(self._entries, self._clock.now_ms())
+            # The later time: records must not be old at once because the clock is behind for a moment.
+            self._log.append(self._entries, self._time.look().latest_ms)
+            if (note := self._time.make_note()) is not None:
+                self._log.write_time_note(note)
 
     def on_commit(self) -> bytes | None:
         self._moved = moved = self._log.confirm()

@@ -46,7 +46,7 @@ from aiokafka.structs import RecordMetadata
 
 from saga.broker.kafka.access import ClientId, explain_refusal
 from saga.broker.kafka.errors import GUESS, translate_error
-from saga.broker.port import FROM_THE_OLDEST, MemberIdentity, decode_identity
+from saga.broker.port import MemberIdentity, decode_identity
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, StalledPartition
 from saga.support.clock import Clock
@@ -413,39 +413,63 @@ async def fetch_ends(
 ) -> Mapping[Partition, int | None]:
     """Fetch the offset after the last committed record of each partition; `None` for one that is unknown at present.
 
-    All ends are requested together. If that fails, each is requested alone, because one partition without a leader
-    delays the answers for all others. Raises `BrokerUnavailable` if no end is known.
+    Raises `BrokerUnavailable` if no end is known.
+    """
+    ends = await ask_for_each(consumer.end_offsets, places, clock, limit_s)
+    failures = [end for end in ends.values() if isinstance(end, BaseException)]
+    if places and len(failures) == len(ends):
+        raise to_broker_error(failures[0], "asking for the ends of the log", "Read", waits=True) from failures[0]
+    return {Partition(*place): None if isinstance(end, BaseException) else int(end) for place, end in ends.items()}
+
+
+async def ask_for_each(
+    ask: Callable[[Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]],
+    places: Sequence[TopicPartition],
+    clock: Clock,
+    limit_s: float,
+) -> Mapping[TopicPartition, int | BaseException]:
+    """Request an offset of each partition. Return the offset, or the error if it is unknown at present.
+
+    All offsets are requested together. If that fails, each is requested alone, because one partition without a leader
+    delays the answers for all others. Each of these two requests may take `limit_s`.
     """
     try:
-        together = await clock.within(limit_s, consumer.end_offsets(places)) if places else {}
-        return {Partition(*place): int(together[place]) for place in places}
+        return await clock.within(limit_s, ask(places)) if places else {}
     except FAILED as why:
-        requests = [clock.within(limit_s, consumer.end_offsets([place])) for place in places]
-        found = await asyncio.gather(*requests, return_exceptions=True)
-        ends = {
-            Partition(*place): None if isinstance(each, BaseException) else int(each[place])
-            for place, each in zip(places, found, strict=True)
-        }
-        if not any(end is not None for end in ends.values()):
-            raise to_broker_error(why, "asking for the ends of the log", "Read", waits=True) from why
-        return ends
+        if len(places) == 1:
+            return {places[0]: why}
+    found = await asyncio.gather(*(clock.within(limit_s, ask([place])) for place in places), return_exceptions=True)
+    return {
+        place: each if isinstance(each, BaseException) else each[place]
+        for place, each in zip(places, found, strict=True)
+    }
 
 
-async def fetch_positions(
-    consumer: AIOKafkaConsumer, places: Collection[TopicPartition], starts: Mapping[str, int] = FROM_THE_OLDEST
-) -> Mapping[Partition, tuple[int, str]]:
-    """Fetch the committed position and its metadata for each partition.
+async def fetch_committed(
+    consumer: AIOKafkaConsumer, places: Sequence[TopicPartition]
+) -> Mapping[TopicPartition, tuple[int, str]]:
+    """Fetch the committed position and its metadata for each partition that has one. Retries until the group's
+    coordinator answers."""
+    committed = await consumer._coordinator.fetch_committed_offsets(places) if places else {}
+    return {place: (position.offset, position.metadata or "") for place, position in committed.items()}
 
-    A partition without a commit starts at the time that `starts` gives for its topic, or at its oldest record if there
-    is none. Retries until the brokers answer.
-    """
-    committed = await consumer._coordinator.fetch_committed_offsets(list(places)) if places else {}
-    found = {place: (position.offset, position.metadata or "") for place, position in committed.items()}
-    if new := [place for place in places if place not in found]:
-        found |= {place: (offset, "") for place, offset in (await consumer.beginning_offsets(new)).items()}
-        times = {place: starts[place.topic] for place in new if starts.get(place.topic)}
-        found |= {place: (offset, "") for place, offset in (await fetch_offsets_at(consumer, times)).items()}
-    return {Partition(*place): position for place, position in found.items()}
+
+async def fetch_starts(
+    consumer: AIOKafkaConsumer, places: Sequence[TopicPartition], times: Mapping[TopicPartition, int]
+) -> Mapping[TopicPartition, int]:
+    """Fetch the offset at which a group without a position begins: the first one at or after the time that `times`
+    gives, or the oldest one. Retries until the brokers answer."""
+    begins = await consumer.beginning_offsets(places)
+    at_times = await fetch_offsets_at(consumer, {place: times[place] for place in places if place in times})
+    return {**begins, **at_times}
+
+
+def has_leader(consumer: AIOKafkaConsumer, place: TopicPartition) -> bool:
+    """Return whether a partition has a leader, as far as is known, and refresh the metadata if not."""
+    found = consumer._client.cluster.leader_for_partition(place) not in (None, -1)
+    if not found:
+        consumer._client.force_metadata_update()
+    return found
 
 
 async def fetch_offsets_at(

@@ -10,6 +10,8 @@ import logging
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -29,7 +31,7 @@ from saga.broker.kafka.consumers import (
     is_of_another_log,
 )
 from saga.broker.kafka.errors import GUESS
-from saga.broker.kafka.fetching import IsolatingFetcher, Prefetch, isolate_partitions
+from saga.broker.kafka.fetching import PATIENCE_S, IsolatingFetcher, Prefetch, isolate_partitions
 from saga.broker.port import Listener, Subscription, disagreement_error, find_disagreeing
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
 from saga.messages import Partition, Record, StalledPartition
@@ -44,6 +46,17 @@ LET_GO_S_MAX = 2.0
 """Longest wait for `Listener.on_revoked`, in seconds. Meanwhile all members of the group wait."""
 BOUNDS_S = 1.0
 """Longest wait for a broker's answer about the beginning and end of a partition, in seconds."""
+
+
+class Positions(NamedTuple):
+    """Positions of a group, as far as they are known at present."""
+
+    owned: dict[Partition, OwnedPartition]
+    replaced: dict[Partition, int]
+    """Invalid positions, which were committed for a log that has been replaced. `owned` has the beginning of the new
+    log."""
+    unknown: dict[Partition, BaseException]
+    """Partitions without a valid position for which no broker says where they begin, each with the error."""
 
 
 class KafkaMember:
@@ -69,6 +82,13 @@ class KafkaMember:
         """Cleanly revoked partitions. The next assignment shows whether this member gets them again."""
         self._open: set[Partition] = set()
         """Partitions that may be read, because the listener knows them and they are not being revoked."""
+        self._unopened: dict[Partition, BaseException] = {}
+        """Partitions that are assigned and not owned yet, because it is unknown where to read. They often have no
+        leader."""
+        self._unopened_stalls: list[StalledPartition] = []
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Future that is done when the current assignment has ended."""
+        self._assigned_s = 0.0
         self._fetching: IsolatingFetcher | None = None
         self._prefetch = Prefetch(group, clock, self.wake)
         self._duplicate_instance = DuplicateInstance(group, settings.instance, settings.session_s, clock)
@@ -179,10 +199,10 @@ class KafkaMember:
     async def fetch_positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
         consumer, places = self._consumer_to_ask(), [TopicPartition(*partition) for partition in partitions]
         try:
-            found, _ = await self._clock.within(BOUNDS_S, self._fetch_positions(consumer, places))
+            found = await self._clock.within(BOUNDS_S, self._fetch_positions(consumer, places, BOUNDS_S / 3))
         except FAILED as why:
             raise to_broker_error(why, f"group {self._group!r}: asking for positions", "Read", waits=True) from why
-        return {partition: owned.next for partition, owned in found.items()}
+        return {partition: owned.next for partition, owned in found.owned.items()}
 
     def _consumer_to_ask(self) -> AIOKafkaConsumer:
         """Return the consumer for requests to brokers. Raises `BrokerUnavailable` while there is none."""
@@ -193,7 +213,8 @@ class KafkaMember:
 
     def stalled_partitions(self) -> Sequence[StalledPartition]:
         fetched = () if self._fetching is None else self._fetching.stalled_partitions()
-        found = [*fetched, *self._prefetch.standstills.values(), *client.report_invisible_topics(self._unseen)]
+        unseen = client.report_invisible_topics(self._unseen)
+        found = [*fetched, *self._prefetch.standstills.values(), *self._unopened_stalls, *unseen]
         return sorted({(each.topic, each.partition): each for each in found}.values(), key=str)
 
     def _read_to(self, partition: Partition) -> int:
@@ -334,72 +355,121 @@ class KafkaMember:
                 self._broken = disagreement_error(self._group, self._identity, self._strangers)
                 self._prefetch.news.set()
                 return
+            self._over = asyncio.get_running_loop().create_future()
+            session_s = self._settings.session_s
             try:
-                owned, replaced = await self._clock.within(
-                    self._settings.session_s / 2, self._fetch_positions(consumer, places)
+                found = await self._clock.within(
+                    session_s / 2, self._fetch_positions(consumer, list(places), session_s / 6)
                 )
             except Exception as why:  # noqa: BLE001 - aiokafka would swallow it
                 self._assign_error = why
                 return
             self._assigned = self._was_in = True
-            self._owned = owned
-            offsets = {partition: each.next for partition, each in owned.items()}
-            self._start(offsets)
-            gone, self._let_go = self._let_go - (offsets.keys() - replaced.keys()), set()
-            try:
-                if gone:
-                    self._listener.on_lost(gone)
-                for partition, position in replaced.items():
-                    self._listener.on_replaced(partition, position)
-                if offsets:
-                    await self._listener.on_assigned(offsets)
-            except Exception as why:  # noqa: BLE001 - a listener's error is raised by `poll` and `commit`
-                self._broken = why
-            self._open = set(offsets)
+            self._assigned_s = self._clock.monotonic_s()
+            assert self._fetching is not None, "as long as there is a consumer"
+            self._fetching.begin()
+            self._prefetch.start({})
+            gone, self._let_go = self._let_go - (found.owned.keys() - found.replaced.keys()), set()
+            self._unopened = found.unknown
+            await self._open_partitions(found, self._fetching, gone)
             self.wake() if self._strangers else self._prefetch.news.set()
 
     async def _fetch_positions(
-        self, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]
-    ) -> tuple[dict[Partition, OwnedPartition], dict[Partition, int]]:
-        """Fetch the group's positions. Return all of them, and separately the invalid ones.
-
-        A position is invalid if it was committed for a log that has been replaced. Such a partition is read from its
-        beginning.
-        """
+        self, consumer: AIOKafkaConsumer, places: Sequence[TopicPartition], limit_s: float
+    ) -> Positions:
+        """Fetch the group's positions. A partition without a valid one begins at the time that the subscription gives
+        for its topic, or at its oldest record; `limit_s` limits each request for that."""
         ids = LogIds(self._clock) if self._fetching is None else self._fetching.log_ids
         # Ids come first: if a topic is created again in between, its position is found to be invalid later.
         await ids.learn({place.topic for place in places}, consumer._client)
-        found = await client.fetch_positions(consumer, places, self._starts)
-        gone = {p: at for p, (at, metadata) in found.items() if is_of_another_log(metadata, ids.get(p.topic))}
-        begins = await consumer.beginning_offsets([TopicPartition(*partition) for partition in gone]) if gone else {}
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        owned = {}
-        for partition, (at, metadata) in found.items():
-            note, _ = from_metadata("" if partition in gone else metadata)
-            at = int(begins[TopicPartition(*partition)]) if partition in gone else at
-            owned[partition] = OwnedPartition(
-                at, at, over, was_in_progress=note == IN_PROGRESS, note=note, log_id=ids.get(partition.topic, "")
+        committed = await client.fetch_committed(consumer, places)
+        gone = {place: at for place, (at, note) in committed.items() if is_of_another_log(note, ids.get(place.topic))}
+        valid = {place: position for place, position in committed.items() if place not in gone}
+        new = [place for place in places if place not in valid]
+        times = {
+            place: self._starts[place.topic] for place in new if place not in gone and self._starts.get(place.topic)
+        }
+        ask = partial(client.fetch_starts, consumer, times=times)
+        starts = await client.ask_for_each(ask, new, self._clock, limit_s)
+        found = Positions({}, {}, {})
+        for place in places:
+            partition, start = Partition(*place), starts.get(place, 0)
+            if isinstance(start, BaseException):
+                found.unknown[partition] = start
+                continue
+            at, metadata = valid.get(place, (start, ""))
+            note, _ = from_metadata(metadata)
+            found.owned[partition] = OwnedPartition(
+                *(at, at, self._over),
+                was_in_progress=note == IN_PROGRESS,
+                note=note,
+                log_id=ids.get(partition.topic, ""),
             )
-        return owned, gone
+            if place in gone:
+                found.replaced[partition] = gone[place]
+        return found
 
-    def _start(self, offsets: Mapping[Partition, int]) -> None:
-        """Read these partitions from these offsets on, and discard aiokafka's own state for them.
+    async def _open_partitions(
+        self, found: Positions, fetching: IsolatingFetcher, gone: Collection[Partition] = ()
+    ) -> None:
+        """Read these partitions from their positions on, and discard aiokafka's own state for them.
 
         aiokafka may have started to fetch as soon as it had the assignment, and may have found no log at the committed
-        offset, or a broker without the topic.
+        offset, or a broker without the topic. The lock must be held.
         """
-        assert self._fetching is not None, "as long as there is a consumer"
-        self._fetching.begin()
-        self._prefetch.start(offsets)
+        self._owned |= found.owned
+        offsets = {partition: each.next for partition, each in found.owned.items()}
         for partition, offset in offsets.items():
-            self._fetching.resume_at(TopicPartition(*partition), offset)
+            self._prefetch.resume_at(partition, offset)
+            fetching.resume_at(TopicPartition(*partition), offset)
+        try:
+            if gone:
+                self._listener.on_lost(gone)
+            for partition, position in found.replaced.items():
+                self._listener.on_replaced(partition, position)
+            if offsets:
+                await self._listener.on_assigned(offsets)
+        except Exception as why:  # noqa: BLE001 - a listener's error is raised by `poll` and `commit`
+            self._broken = why
+        self._open |= offsets.keys()
+
+    async def _open_later(self, consumer: AIOKafkaConsumer, fetching: IsolatingFetcher) -> None:
+        """Open partitions whose position was unknown when they were assigned, and report those that are still not
+        open."""
+        over, limit_s = self._over, self._settings.session_s / 4
+        places = [place for p in self._unopened if client.has_leader(consumer, place := TopicPartition(*p))]
+        if places:
+            with suppress(*FAILED):  # tried again soon
+                found = await self._clock.within(2 * limit_s, self._fetch_positions(consumer, places, limit_s))
+                async with self._changing:
+                    if self._over is not over or over.done():
+                        return
+                    self._unopened = {
+                        partition: found.unknown.get(partition, why)
+                        for partition, why in self._unopened.items()
+                        if partition not in found.owned
+                    }
+                    await self._open_partitions(found, fetching)
+                    self._prefetch.news.set()
+        self._report_unopened()
+
+    def _report_unopened(self) -> None:
+        now = []
+        if self._clock.monotonic_s() - self._assigned_s >= PATIENCE_S:
+            for partition, why in self._unopened.items():
+                what = f"{partition.topic}/{partition.number} is not read, because no broker says where it begins"
+                error = to_broker_error(why, f"{what}; perhaps it has no leader", "Read", waits=True)
+                now.append(StalledPartition(*partition, None, str(error)))
+        if now != self._unopened_stalls:
+            self._unopened_stalls = now
+            self.wake()
 
     async def _give_up(self, *, with_warning: bool) -> None:
         """Stop reading, notify the listener, and end this assignment, so that nothing more can be committed in it."""
         ours = list(self._owned)
         self._open = set()
         self._assigned = False
-        over = [self._owned[partition].over for partition in ours[:1]]
+        self._unopened = {}
         lost = set() if with_warning else self._let_go.union(ours)
         try:
             if with_warning and ours:
@@ -416,9 +486,8 @@ class KafkaMember:
             self._owned = {}
             self._let_go -= lost
             self._prefetch.forget()  # after the last commit, which would count buffered records as read
-            for assignment in over:
-                if not assignment.done():
-                    assignment.set_result(None)
+            if not self._over.done():
+                self._over.set_result(None)
             if lost:
                 self._listener.on_lost(lost)
             self._prefetch.news.set()
@@ -538,9 +607,10 @@ class KafkaMember:
             if self._assign_error is not None:
                 why, self._assign_error = self._assign_error, None
                 raise why
-            if fetching.log_ids.is_due() or fetching.out_of_range:
+            if fetching.log_ids.is_due() or fetching.out_of_range or self._unopened:  # opening learns the ids, too
                 await self._check_log_ids(consumer, fetching)
             await self._resolve_out_of_range(consumer, fetching)
+            await self._open_later(consumer, fetching)
             alone_s = alone_s + WATCH_S if client.lacks_coordinator(consumer) else 0
             if not alone_s:
                 await self._commit_ends()

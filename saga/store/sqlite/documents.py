@@ -17,14 +17,14 @@ import sqlite3
 import zlib
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from saga import errors
 from saga.change import KEY_BYTES_MAX, DocumentChange, RecordedChange
 from saga.messaging.names import is_reserved_collection
 from saga.store.sqlite.connection import PAGE_BYTES, as_blob, shrink
 from saga.store.sqlite.errors import Damage, OwnerErrors, StateFileSpec
-from saga.support.clock import Clock
+from saga.store.sqlite.steady_time import SteadyTime, TimeNote, decode_note
 
 # ---------------------------------------------------------------- changes
 #
@@ -258,6 +258,12 @@ def read_cas_removed(connection: sqlite3.Connection) -> int:
     return cas_max
 
 
+def read_time_note(connection: sqlite3.Connection) -> TimeNote | None:
+    """Return the time that the last process believed; `None` in a new file."""
+    found = connection.execute(READ_TIME, TIME_AT).fetchone()
+    return None if found is None else decode_note(found[0])
+
+
 def record_removed(connection: sqlite3.Connection, cas: int) -> None:
     """Record the version of a removed document, so that later insertions start above `cas`."""
     connection.execute("UPDATE removed SET cas_max = ? WHERE cas_max < ?", (cas, cas))
@@ -268,44 +274,6 @@ def remove_rows(connection: sqlite3.Connection, rows: Iterable[tuple[int, int]])
     rows = list(rows)
     connection.executemany("DELETE FROM documents WHERE id = ?", [(id_,) for id_, _ in rows])
     record_removed(connection, max(cas for _, cas in rows))
-
-
-JUMP_MS = 60_000
-"""Largest difference, in milliseconds, between the times that passed according to the time of day and to the monotonic
-clock. A larger difference counts as a jump of the time of day."""
-BELIEVED_AFTER_S = 3600.0
-"""Time for which a changed time of day must stay consistent until it is accepted, in seconds."""
-
-
-class TimeBounds(NamedTuple):
-    """Earliest and latest possible current time."""
-
-    earliest_ms: int
-    latest_ms: int
-
-
-class SteadyTime:
-    """Time by a clock that people may set. After a jump of the clock, the old and the new time both count as possible
-    for a while. The time at which this is created is believed."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._at_ms, self._at_s = clock.now_ms(), clock.monotonic_s()
-        self._new_ms, self._new_s = 0, 0.0
-        """Time to which the clock jumped, and when it did; 0 if it did not jump."""
-
-    def look(self) -> TimeBounds:
-        now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
-        due_ms = self._at_ms + round((now_s - self._at_s) * 1000)
-        if abs(now_ms - due_ms) <= JUMP_MS:
-            self._at_ms, self._at_s, self._new_ms = now_ms, now_s, 0
-            return TimeBounds(now_ms, now_ms)
-        if not self._new_ms or abs(now_ms - self._new_ms - round((now_s - self._new_s) * 1000)) > JUMP_MS:
-            self._new_ms, self._new_s = now_ms, now_s
-        elif now_s - self._new_s >= BELIEVED_AFTER_S:
-            self._at_ms, self._at_s, self._new_ms = now_ms, now_s, 0
-            return TimeBounds(now_ms, now_ms)
-        return TimeBounds(min(now_ms, due_ms), max(now_ms, due_ms))
 
 
 EXPIRY_S_MAX = 1000 * 365 * 86_400.0
@@ -326,6 +294,14 @@ REMOVE = f"DELETE FROM documents WHERE {LIVE}"
 EXPIRED = "SELECT id, cas FROM documents WHERE expiry_hour < ? LIMIT ?"
 EXPIRED_HERE = "SELECT id, cas FROM documents WHERE collection = ? AND key = ? AND expires_at_ms <= ?"
 CAS = "SELECT cas FROM documents WHERE collection = ? AND key = ?"
+TIME_AT = "", "time"
+"""Collection and key of the row with the time that the last process believed. No document has an empty collection, and
+files of earlier releases need no further table."""
+READ_TIME = "SELECT CAST(content AS BLOB) FROM documents WHERE collection = ? AND key = ?"
+WRITE_TIME = (
+    "INSERT INTO documents (collection, key, cas, sum, content) VALUES (?, ?, 1, ?, ?)"
+    " ON CONFLICT (collection, key) DO UPDATE SET cas = cas + 1, sum = excluded.sum, content = excluded.content"
+)
 
 
 class DocumentWriter:
@@ -366,6 +342,8 @@ class DocumentWriter:
 
         So expired documents neither accumulate nor cost much. When none are left, the file is shrunk.
         """
+        if changes and (note := self._time.make_note()) is not None:
+            self._execute(WRITE_TIME, (*TIME_AT, checksum(*TIME_AT, note), as_blob(note)))
         now_ms = self._moment.earliest_ms
         if now_ms >= self._purge_at_ms and self._purge(2 * changes) and not shrink(self._connection):
             self._purge_at_ms = now_ms + PURGE_EVERY_MS

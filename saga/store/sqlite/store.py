@@ -21,12 +21,13 @@ from saga.store.sqlite.documents import (
     EXPIRY_S_MAX,
     PURPOSE,
     DocumentWriter,
-    SteadyTime,
     find_missing_write,
+    read_time_note,
     verify_content,
 )
 from saga.store.sqlite.errors import Damage, FileOperation, is_busy, to_owner_error
 from saga.store.sqlite.state_file import StateFile, WriteLock
+from saga.store.sqlite.steady_time import SteadyTime
 from saga.store.sqlite.writer import GroupCommitter
 from saga.support.clock import Clock
 
@@ -124,6 +125,11 @@ class SqliteStore:
         )
         self._documents = DocumentWriter(self.path, self._time)
         await file.open(find_missing_write)
+        try:
+            self._time.resume(read_time_note(file.connection()))
+        except sqlite3.Error as why:
+            file.close()
+            raise file.make_error(why, FileOperation.READ) from why
         self._writer = GroupCommitter(file, self._documents, room=WRITES_MAX, refusals=REFUSALS)
         self._file = file
         return self

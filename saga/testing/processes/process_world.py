@@ -17,6 +17,7 @@ from saga.clients.events import to_record
 from saga.contracts.library import binding_of, contract_of
 from saga.declarations.values import Declared
 from saga.engine.execution.document_updates import as_kind
+from saga.engine.prepared_service import topics_of
 from saga.errors import SagaError
 from saga.messages import Event, Outgoing, Record, Topic, name_of
 from saga.messaging.envelope import type_of
@@ -25,6 +26,7 @@ from saga.ops.dead_letters import DeadLetter, decode_dead_letter
 from saga.progress.document import SagaProgress, decode_progress, progress_key
 from saga.service import Service
 from saga.support.clock import SystemClock
+from saga.testing.fault_plans import APPLICATION
 from saga.testing.invariants.checks import UNSEEN_IN_PARTIAL, find_violations
 from saga.testing.processes.faults import (
     FROZEN_S_MAX,
@@ -167,6 +169,14 @@ class ProcessWorld(World):
     def mistakes(self) -> Sequence[str]:
         """Descriptions of the exceptions with which fakes made handlers fail, see `describe_mistake`."""
         return [mistake.text for mistake in list(self._outside.mistakes) if not mistake.is_failure]
+
+    @property
+    def fault_targets(self) -> set[str]:
+        """Names that the target of a fault can have: services, topics, and handlers as `service.handler`."""
+        declared = [each.declared for each in self._employed.values()]
+        handlers = {f"{each.name}.{reaction.name}" for each in declared for reaction in each.reactions}
+        topics = {topic.name for each in declared for topic in topics_of(each)}
+        return {APPLICATION, *(each.name for each in declared), *handlers, *topics, *self._topics}
 
     @property
     def pids(self) -> Sequence[int]:

@@ -379,7 +379,7 @@ def run_all(
             return FailedScenario(done, shrink(scenario, done, watched))
     check_some_ended(tally)
     if isinstance(mode, Seeds):
-        _check_targets(tally, mode.faults)
+        check_targets(tally, mode.faults)
     if isinstance(mode, Seeds) and mode.unreached is not None and seeds is None:
         _check_all_reached(tally, mode.unreached)
     return None
@@ -396,7 +396,7 @@ def check_some_ended(tally: Tally) -> None:
         )
 
 
-def _check_targets(tally: Tally, faults: Faults) -> None:
+def check_targets(tally: Tally, faults: Faults) -> None:
     """Raise `SagaError` for faults whose target is nothing that these worlds have, because such faults never happen."""
     known = {"*"} | tally.targets | tally.reactions.keys()
     unknown = list(dict.fromkeys(rule.target for rule in faults.rules if rule.target not in known))

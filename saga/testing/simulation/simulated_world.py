@@ -98,6 +98,8 @@ class SimulatedWorld(World):
         self.left_out: frozenset[int] = frozenset()
         """Indices in `published` of the events and documents that are left out to shrink a run."""
         self._pending: list[_PublishedEvent | _ApplicationWrite | Outgoing] = []
+        self._deployed: list[str] = []
+        """Services of which a release was deployed since the world ran."""
         self._publishing: asyncio.Task[None] | None = None
         """Task in which the application publishes one event after another, even if the test lets only little time pass
         between them.
@@ -174,6 +176,7 @@ class SimulatedWorld(World):
         self.declared[before.name] = declared
         self.cluster.ensure_topics(_topics(declared))
         self._loop.run_inside(lambda: self.workers.deploy(declared, fakes))
+        self._deployed.append(declared.name)
 
     def read(self, service: "Service[DataclassInstance | None]", kind: type[_D], key: str, /) -> _D | None:
         declared = self._find_declared(service)
@@ -257,10 +260,10 @@ class SimulatedWorld(World):
         because a rerun would see other values.
 
         Raises `CheckFailed` for the first invariant that does not hold, and `SagaError` if the world has not run since
-        the test published something.
+        the test published or deployed something.
         """
         self._check_started()
-        check_sent([_content_of(each) for each in self._pending])
+        check_sent([_content_of(each) for each in self._pending], self._deployed)
         evidence = self.evidence()
         found = find_violations(evidence)
         keys = self.workers.keys
@@ -309,6 +312,7 @@ class SimulatedWorld(World):
 
     def _run(self, until_s: float | None) -> None:
         self._check_started()
+        self._deployed = []
         if self._pending:
             pending, self._pending = self._pending, []
             context = copy_context()

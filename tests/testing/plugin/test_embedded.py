@@ -22,6 +22,10 @@ def test_many(world: World) -> None:
 def test_points(world: World) -> None:
     scenario(orders=1, asked_max=9)(world)
 
+@simulate(seeds=9, faults=faults.of("duplicate", target="till.ring") | faults.of("duplicate", target="tlil"))
+def test_misspelt(world: World) -> None:
+    scenario(orders=1, asked_max=9)(world)
+
 @replay(seed=3)
 def test_kept(world: World) -> None:
     raise AssertionError("not run")
@@ -34,9 +38,10 @@ def test_fails(world: World) -> None:
         "--saga-seed=3",
         "-rs",
     )
-    result.assert_outcomes(passed=3, skipped=1, failed=1)
+    result.assert_outcomes(passed=3, skipped=1, failed=2)
     result.stdout.fnmatch_lines(
         [
+            "E *.SagaError: in 1 run the faults for target 'tlil' (did you mean 'till'?) never happened*",
             "E *AssertionError: c-0 was asked 1 times",
             "E *again: --saga-world=embedded --saga-seed=3*",
             "test_it.py::test_many: 1 run as real processes; left out there: clock; not looked at there: calls made "
