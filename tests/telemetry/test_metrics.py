@@ -49,6 +49,7 @@ from saga.telemetry.events import (
     StepDone,
     StillOpening,
     Stopped,
+    StoppedBeforeStart,
     StrangersMet,
     Stuck,
     TelemetryEvent,
@@ -121,6 +122,7 @@ AMBIGUOUS = WriteRefused(service="payment", saga=None, operation="update", why="
 SEEN_ELSEWHERE = {
     Opened,
     StillOpening,
+    StoppedBeforeStart,
     Started,
     Unavailable,
     Recovered,
