@@ -45,7 +45,7 @@ def run(modules: tuple[str, ...], broker: str | None, store: str | None) -> None
 
     \b
     Exit code 0: stopped by a signal.
-    Exit code 1: stopped, but a handler did not end in time: it was cut off as by a crash, and will run again.
+    Exit code 1: did not end in time after the signal: a handler that was running was cut off, and will run again.
     Exit code 2: could not start; standard error says what to do.
     """
     settings = Settings.from_environment(broker=broker, store=store)
@@ -80,7 +80,8 @@ def _leave_all() -> None:
     blocked.
     """
     print_lines(
-        "saga: a handler did not end in time after the stop signal; it is cut off as by a crash, and will run again",
+        "saga: the process did not end in time after the stop signal; it ends as by a crash, and a handler that was "
+        "running will run again",
         err=True,
     )
     os._exit(1)

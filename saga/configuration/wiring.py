@@ -5,7 +5,7 @@ import asyncio
 import gc
 import importlib
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from os import environ, getpid
 from pathlib import Path
@@ -36,7 +36,7 @@ from saga.service import Service
 from saga.store.port import Store
 from saga.support.clock import LOOK_S, Clock, SystemClock, counted_s, patiently
 from saga.telemetry.alert_hook import AlertHook, make_sender, run_hook
-from saga.telemetry.events import Opened, Report, StillOpening, to_all
+from saga.telemetry.events import Opened, Report, StillOpening, StoppedBeforeStart, to_all
 from saga.telemetry.health import Watch
 
 T = TypeVar("T")
@@ -204,7 +204,12 @@ async def run(
         report, tracing, through = await stack.enter_async_context(_with_traces(settings, report, worker, clock))
         opening = _Opening(stack, report, settings.open_s)
         names = [d.name for d in services]
-        broker, stores = await opening.broker_and_stores(settings, names, clock)
+        opened = await _unless_stopped(stop, opening.broker_and_stores(settings, names, clock))
+        if opened is None:
+            for name in names:
+                report(StoppedBeforeStart(service=name))
+            return
+        broker, stores = opened
         await serve_all(
             services,
             broker,
@@ -225,6 +230,19 @@ async def run(
             ),
             modules=modules,
         )
+
+
+async def _unless_stopped(stop: asyncio.Event, opening: Coroutine[Any, Any, T]) -> T | None:
+    """Return the result of a coroutine. If `stop` is set before it ends, cancel it and return `None`."""
+    loop = asyncio.get_running_loop()
+    task, stopped = loop.create_task(opening), loop.create_task(stop.wait())
+    try:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        task.cancel()
+        stopped.cancel()
+        await asyncio.wait({task, stopped})
+    return None if task.cancelled() else task.result()
 
 
 @asynccontextmanager

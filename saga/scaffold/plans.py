@@ -43,6 +43,8 @@ _TAKEN: Final = {
 
 HOMES: Final = {"date": "datetime", "datetime": "datetime", "Decimal": "decimal", "UUID": "uuid"}
 """Names that generated examples import from the standard library, each with its module."""
+_USED: Final = {"work", "take_back", "trial", "check_idempotent", "result", "list", *HOMES}
+"""Names that the code and the test of a new service use, so that its module cannot have them."""
 _SCALARS: Final[Mapping[ScalarKind, str]] = {
     "string": '"one"',
     "boolean": "True",
@@ -194,6 +196,10 @@ def plan_service(name: str, root: Path, hears: str | None = None) -> Mapping[str
         ContractError: The contracts cannot be used.
     """
     part, problems = NewService(name), list(_find_name_problems("service", name))
+    if part.module in _USED:
+        problems.append(
+            f"{quote_text(name)} cannot be a service: its generated code uses {part.module} for another thing"
+        )
     folder = root / "contracts"
     library = Library.load(folder) if folder.is_dir() else None
     if library is None or not (root / PACKAGE).is_dir():

@@ -4,6 +4,7 @@ says what is valid."""
 import re
 import shlex
 from pathlib import Path
+from urllib.parse import urlsplit
 
 _PLAIN = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:(?=/))?(?:\[[0-9a-fA-F:.]*\]|:[0-9]+(?![^,/])|[\w ./,{}\\~+-])*")
 """Form of an address without secrets: it contains no `@`, `?`, `%` or `=`, and a colon only after the scheme, inside
@@ -84,8 +85,25 @@ def check_hook(text: str) -> None:
             raise ValueError(f"its command cannot be read: {why}") from None
         if not words:
             raise ValueError("name the command behind command:")
-    elif scheme_of(text) not in ("http", "https") or not text.partition("://")[2].strip("/"):
+    elif scheme_of(text) not in ("http", "https"):
         raise ValueError("it must be https://HOST/PATH, http://HOST/PATH or command:PATH ARGUMENTS")
+    else:
+        _check_hook_url(text)
+
+
+def _check_hook_url(text: str) -> None:
+    """Check that `urllib` can call a URL. The errors do not show the URL, because its path or query may be a secret."""
+    try:
+        url = urlsplit(text)
+        host, port = url.hostname, url.port
+    except ValueError:  # its own message quotes parts of the URL
+        raise ValueError("its host or its port is invalid; a port is a number from 1 to 65535") from None
+    if "@" in url.netloc:
+        raise ValueError("it must have no user and no password: give a key in the path or query, or sign the calls")
+    if not host or port == 0:
+        raise ValueError("it must be https://HOST:PORT/PATH with a host, and a port from 1 to 65535 or none")
+    if re.search(r"[\x00-\x20\x7f]", text) or not f"{url.path}{url.query}".isascii():
+        raise ValueError("percent-encode its spaces, control characters, and what is not ASCII")
 
 
 def file_in(url: str, scheme: str, what: str) -> str:

@@ -423,6 +423,10 @@ class StillOpening(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Seconds until the process stops trying."""
 
 
+class StoppedBeforeStart(TelemetryEvent, frozen=True, kw_only=True, gc=False):
+    """The process was told to stop while it opened broker and stores. The service was not started."""
+
+
 class Started(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """The service has started and accepts messages."""
 

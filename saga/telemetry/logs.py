@@ -64,6 +64,7 @@ LEVELS: Mapping[type[TelemetryEvent], int] = {
     events.Misfit: logging.WARNING,
     events.Opened: logging.INFO,
     events.StillOpening: logging.WARNING,
+    events.StoppedBeforeStart: logging.INFO,
     events.Started: logging.INFO,
     events.Stopped: logging.INFO,
     events.Assigned: logging.INFO,

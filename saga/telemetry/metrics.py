@@ -29,6 +29,8 @@ for long."""
 STAGES = ("queued", "handler", "persisted", "published", "total")
 PAGE_S = 0.1
 """How long a page of metrics is cached, in seconds."""
+PAGES_MAX = 4
+"""Maximum number of cached pages. Content types contain a version that the client chooses."""
 SERIES_MAX = 500
 """Maximum number of series of one metric. Later ones are counted under `other`, because code that creates functions may
 create any number of step names.
@@ -405,7 +407,7 @@ class MetricsPage:
     def __init__(self, metrics: Metrics, clock: Clock) -> None:
         self._clock, self._writing = clock, asyncio.Lock()
         self._written: dict[str, tuple[float, bytes]] = {}
-        """Time and text of the cached page, by content type."""
+        """Time and text of each cached page, by content type; the oldest first."""
         self._registry = CollectorRegistry()
         self._registry.register(metrics)
         ProcessCollector(registry=self._registry)
@@ -414,13 +416,19 @@ class MetricsPage:
 
     async def text(self, accept: str) -> tuple[bytes, str]:
         """Return the page and its content type, chosen by the Accept header of the request."""
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except TypeError:  # the client's version is not made of numbers
+            encode, content_type = choose_encoder("")
         async with self._writing:
             at_s, text = self._written.get(content_type, (-PAGE_S, b""))
             if self._clock.monotonic_s() - at_s >= PAGE_S:
                 # Formatting takes five times as long as collecting, so it runs in a thread.
                 text = await asyncio.to_thread(encode, CollectedMetrics(list(self._registry.collect())))
+                self._written.pop(content_type, None)
                 self._written[content_type] = self._clock.monotonic_s(), text
+                if len(self._written) > PAGES_MAX:
+                    del self._written[next(iter(self._written))]
         return text, content_type
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -70,3 +71,29 @@ def test_logs_of_libraries_warnings_and_threads_have_the_common_format(folder: P
     (held,) = [line for line in lines if line["event"] == "suppressed"]
     assert (held["of"], held["logger"], held["count"]) == ("log", "driver", 980)
     assert (folder / "log").read_text().replace("\n", "").isprintable()
+
+
+def test_a_process_that_is_stopped_while_its_broker_is_opened_ends_at_once(folder: Path) -> None:
+    (folder / "odd.py").write_text(f"HOSTILE = {HOSTILE!r}\n{SERVICE}")
+    with socket.create_server(("127.0.0.1", 0)) as silent, (folder / "log").open("wb") as log:
+        address = f"kafka://127.0.0.1:{silent.getsockname()[1]}"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "saga.cli.main", "run", "odd"],
+            stderr=log,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
+                **{"SAGA_BROKER": address, "SAGA_OPEN_S": "45", "SAGA_DRAIN_S": "2"},
+            },
+        )
+        try:
+            while b'"opened"' not in (folder / "log").read_bytes():  # its store
+                with pytest.raises(subprocess.TimeoutExpired):
+                    process.wait(timeout=0.02)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=20) == 0
+        finally:
+            process.kill()
+            process.wait()
+    *_, last = (json.loads(line) for line in (folder / "log").read_text().splitlines())
+    assert (last["event"], last["service"]) == ("stopped_before_start", "payment")

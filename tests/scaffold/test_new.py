@@ -1,5 +1,6 @@
 """`saga new`: the files that it writes pass their checks in a fresh folder; and what it refuses to write."""
 
+import ast
 import json
 import os
 import re
@@ -308,6 +309,32 @@ def test_a_name_that_cannot_be_one_is_refused(
     assert result.exit_code == 2
     assert message in result.stderr
     assert sorted(folder.rglob("*")) == before, "nothing was written"
+
+
+@pytest.mark.parametrize("cause", ["OrderPlaced", "OrderConfirmed", "BasketFilled"])
+def test_no_service_can_have_a_name_that_its_generated_code_uses(
+    folder: Path, cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the templates use: a name that was not refused would mean two things in one module."""
+    assert saga("new", "project", "shop").exit_code == 0
+    monkeypatch.chdir(folder / "shop")
+    write_contracts(folder / "shop", of_all_types())
+    assert saga("new", "service", "stock", "--hears", cause).exit_code == 0
+    used = set[str]().union(*(names_used(Path(f)) for f in ("services/stock/__init__.py", "tests/test_stock.py")))
+    assert {"work", "trial", "list", "result"} <= used
+    for name in sorted(used - {"stock"}):
+        result = saga("new", "service", name.replace("_", "-"), "--hears", cause)
+        assert f"its generated code uses {name} for another thing" in result.stderr
+
+
+def names_used(file: Path) -> set[str]:
+    """The names of a module and the builtins it uses, as far as a service could have them. Parameters hide nothing that
+    their function needs, and no service is called as a test."""
+    nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    names |= {node.name for node in nodes if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef | ast.alias)}
+    parameters = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    return {name for name in names - parameters if name.islower() and not name.startswith("test_") and "." not in name}
 
 
 def test_all_reasons_against_a_new_service_are_reported_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

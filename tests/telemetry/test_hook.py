@@ -13,6 +13,8 @@ from typing import TypeVar
 
 import pytest
 
+from saga.configuration.settings import Settings
+from saga.errors import ConfigurationError
 from saga.support.addresses import check_hook
 from saga.support.clock import SystemClock
 from saga.telemetry import alert_hook as hooks
@@ -345,4 +347,27 @@ def test_an_invalid_hook_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"it must be|name the command|cannot be read"):
         check_hook(text)
     check_hook("https://pager.example/v1?key=x")
+    check_hook("http://[::1]:8080/@team?key=%20")
     check_hook("command:/usr/bin/page --loud")
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("https://alerts:hunter2secret@127.0.0.1/hook", "no user and no password"),
+        ("https://hunter2secret@pager.example/hook", "no user and no password"),
+        ("http://pager.example:hunter2secret/x", "its port is invalid"),
+        ("http://pager.example:70000/hunter2secret", "its port is invalid"),
+        ("http://pager.example:0/hunter2secret", "and a port from 1"),
+        ("http://[hunter2secret/x", "its port is invalid"),
+        ("http:///hunter2secret", "with a host"),
+        ("https://:443/hunter2secret", "with a host"),
+        ("https://pager.example/hunter2secret x", "percent-encode its spaces"),
+        ("https://pager.example/hunter2secret/ä", "what is not ASCII"),
+    ],
+)
+def test_a_hook_that_cannot_be_called_is_refused_without_showing_its_secret(url: str, message: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        Settings.read({"SAGA_HOOK": url})
+    assert message in str(refused.value)
+    assert "hunter2secret" not in str(refused.value)

@@ -49,6 +49,7 @@ from saga.telemetry.events import (
     StepDone,
     StillOpening,
     Stopped,
+    StoppedBeforeStart,
     StrangersMet,
     Stuck,
     TelemetryEvent,
@@ -60,7 +61,7 @@ from saga.telemetry.events import (
     UnknownType,
     WriteRefused,
 )
-from saga.telemetry.metrics import BOUNDS_S, SERIES_MAX, Metrics, MetricsPage
+from saga.telemetry.metrics import BOUNDS_S, PAGES_MAX, SERIES_MAX, Metrics, MetricsPage
 from tests.telemetry.workers import P0, P1, SetClock, WatchedWorker
 
 METRICS_PAGE = Path(__file__).parents[2] / "docs/reference/metrics.md"
@@ -121,6 +122,7 @@ AMBIGUOUS = WriteRefused(service="payment", saga=None, operation="update", why="
 SEEN_ELSEWHERE = {
     Opened,
     StillOpening,
+    StoppedBeforeStart,
     Started,
     Unavailable,
     Recovered,
@@ -446,6 +448,22 @@ def test_a_request_for_open_metrics_gets_them() -> None:
     assert content_type.startswith("application/openmetrics-text")
     families = open_metrics(text.decode())  # type: ignore[no-untyped-call]  # theirs
     assert "saga_handled" in {family.name for family in families}
+
+
+@pytest.mark.parametrize(
+    "accept", ["text/plain; version=x", "application/openmetrics-text; version=abc", "text/plain; version=1.0.x"]
+)
+def test_a_request_for_a_version_that_is_no_number_gets_plain_text(accept: str) -> None:
+    assert page_of(everything(), accept)[1] == page_of(everything())[1]
+
+
+async def test_a_client_that_asks_for_ever_new_versions_does_not_fill_the_memory_with_pages() -> None:
+    page = MetricsPage(everything(), SetClock())
+    for number in range(PAGES_MAX + 1):
+        await page.text(f"application/openmetrics-text; version=1.0.{number}")
+    newest = f"version=1.0.{PAGES_MAX}"
+    assert len(page._written) == PAGES_MAX
+    assert [newest in content_type for content_type in page._written] == [False] * (PAGES_MAX - 1) + [True]
 
 
 def test_promtool_has_nothing_to_say_against_the_page(promtool: Path) -> None:
