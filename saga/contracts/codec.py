@@ -35,6 +35,7 @@ from saga.contracts.schema import (
     is_text,
     without_logical_types,
 )
+from saga.contracts.schema_parser import NULLS
 from saga.contracts.sensitive_fields import has_sensitive, record_with_marks
 from saga.contracts.upcasters import is_closed_to, upcaster_of
 from saga.errors import BadInput, NewerVersion, UnknownSchema
@@ -361,7 +362,7 @@ def _set_defaults(schema: Any, type_: Type) -> None:
             _set_defaults(schema["values"], values)
         case OptionalType(inner):
             for branch in schema:
-                if branch != "null":
+                if branch not in NULLS:
                     _set_defaults(branch, inner)
         case _:
             pass  # a primitive, or the name of a record that has been visited before

@@ -90,7 +90,7 @@ def encrypt_fields(
         saga: the saga id, to which ciphertexts are bound.
         key: key of the subject; `None` if it was erased: the values are then replaced by `erased`, and are lost.
         arrived: true if the event comes from the log. Its sender may have encrypted it already, so encrypted values are
-            left as they are.
+            left as they are. If it cannot be written again, it is encrypted as a whole.
     """
 
     def change(path: str, plain: bytes) -> bytes:
@@ -98,7 +98,11 @@ def encrypt_fields(
             return plain
         return ERASED.encode() if key is None else key.encrypt(plain, f"{version.name}|{path}|{saga}").encode()
 
-    return _rewrite(value, version, change, leaves_defaults=True)
+    encrypted = _rewrite(value, version, change, leaves_defaults=True)
+    if arrived and encrypted == value and unencrypted_subject(value, version) is not None:
+        # It can be read, and not be written: an int beyond 32 bits in a union, for example.
+        return encrypt_value(value, value[:HEADER_SIZE], version.name, saga, key)
+    return encrypted
 
 
 def decrypt_fields(value: bytes, library: Library, saga: str, keys: "Callable[[str], SubjectKey | None]") -> bytes:

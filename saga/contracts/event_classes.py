@@ -318,15 +318,10 @@ class _Hint:
 
 
 def _split(hint: Any) -> _Hint:
-    """Split an annotation. `sensitive` may stand inside or outside of `... | None`."""
-    while isinstance(hint, TypeAliasType):
-        hint = hint.__value__
-    metadata: list[Any] = []
-    while get_origin(hint) is Annotated:
-        metadata += hint.__metadata__
-        hint = hint.__origin__
-    if (inside := _optional(hint)) is not None and get_origin(inside) is Annotated:
-        metadata += inside.__metadata__
+    """Split an annotation. `sensitive` may stand inside or outside of `... | None`, and behind aliases."""
+    hint, metadata = _unwrap(hint)
+    if (inside := _optional(hint)) is not None:
+        metadata += _unwrap(inside)[1]
     marks = [each for each in metadata if isinstance(each, Avro)]
     avro = Avro(
         next((each.type for each in marks if each.type), ""),
@@ -335,6 +330,19 @@ def _split(hint: Any) -> _Hint:
     )
     doc = next((each for each in metadata if isinstance(each, str)), "")
     return _Hint(inner=hint, doc=" ".join(doc.split()), sensitive=sensitive in metadata, avro=avro)
+
+
+def _unwrap(hint: Any) -> tuple[Any, list[Any]]:
+    """Return the type behind aliases and `Annotated`, and all that `Annotated` adds to it."""
+    metadata: list[Any] = []
+    while True:
+        if isinstance(hint, TypeAliasType):
+            hint = hint.__value__
+        elif get_origin(hint) is Annotated:
+            metadata += hint.__metadata__
+            hint = hint.__origin__
+        else:
+            return hint, metadata
 
 
 def _optional(hint: Any) -> Any:

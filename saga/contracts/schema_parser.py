@@ -28,7 +28,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAKEN, _TAKEN_BEGINNINGS = ("mro", "_HAS_DEFAULT_FACTORY"), ("__", "_dflt_")
 """Names and beginnings of names that no field can have. `mro` is an attribute of every class, which a dataclass would
 take for the field's default. The others are used by dataclasses internally, and a field would hide them."""
-_NULLS = ("null", {"type": "null"})
+NULLS = ("null", {"type": "null"})
 DEPTH_MAX = 30
 """Maximum depth of nested types. The type of a field is one level below its record."""
 PARTS_MAX = 2000
@@ -141,7 +141,7 @@ class _SchemaParser:
         raise _Unusable(at, f"there is no type {name!r}")
 
     def union(self, branches: list[Any], at: str, namespace: str) -> Type:
-        others = [branch for branch in branches if branch not in _NULLS]
+        others = [branch for branch in branches if branch not in NULLS]
         if len(branches) != 2 or len(others) != 1:
             raise _Unusable(at, "a union may only make a field optional: null and one other type")
         inner = self.type_(others[0], at, namespace)
@@ -320,7 +320,7 @@ class _ForeignSchemaParser(_SchemaParser):
         return super().any_type(schema, at, namespace)
 
     def union(self, branches: list[Any], at: str, namespace: str) -> Type:
-        read = [(branch, self.type_(branch, at, namespace)) for branch in branches if branch not in _NULLS]
+        read = [(branch, self.type_(branch, at, namespace)) for branch in branches if branch not in NULLS]
         if len(read) != 1:
             return ForeignType("bytes", f"one of {' or '.join(_describe_foreign(branch) for branch in branches)}")
         ((_, inner),) = read
@@ -402,7 +402,7 @@ def _complete_name(name: str, namespace: str) -> str:
 def _null_first(union: Any) -> bool:
     while isinstance(union, dict):
         union = union["type"]
-    return union[0] in _NULLS
+    return union[0] in NULLS
 
 
 # -------------------------------------------------------------------- writing

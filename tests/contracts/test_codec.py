@@ -369,3 +369,16 @@ def test_the_key_may_be_a_uuid(tmp_path: Path) -> None:
     cls: Any = event(tmp_path, field("ident", {"type": "string", "logicalType": "uuid"}), key="ident")
     made = cls(order_id="", ident=UUID(int=7))
     assert codec.decode(codec.encode(made), cls, library_of(cls)) == made
+
+
+def test_an_optional_record_may_spell_null_as_an_object(tmp_path: Path) -> None:
+    inner = {"type": "record", "name": "Inner", "fields": [field("x", "int", default=1)]}
+    before, after = tmp_path / "before", tmp_path / "after"
+    for folder in (before, after):
+        write(folder, schema("Said"))
+    write(after, schema("Said", field("a", [{"type": "null"}, inner], default=None)), version=2)
+    value = codec.encode(generated(before, "Said").Said(order_id="o-1"))
+    said: Any = generated(after, "Said").Said
+    library = Library.load(after / "contracts")
+    assert codec.identify(value, library).number == 1
+    assert codec.decode(value, said, library) == said(order_id="o-1", a=None)

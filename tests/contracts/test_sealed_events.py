@@ -10,7 +10,7 @@ import pytest
 
 from saga.contracts import codec
 from saga.contracts.checks import find_incompatible
-from saga.contracts.encryption import decrypt_fields, encrypt_fields, encrypt_json
+from saga.contracts.encryption import decrypt_fields, decrypt_value, encrypt_fields, encrypt_json
 from saga.contracts.library import binding_of
 from saga.contracts.schema import RecordType
 from saga.contracts.sensitive_fields import collect_secrets
@@ -230,6 +230,20 @@ def renamed(tmp_path: Path) -> Any:
         fields = field(outer, "string", **outer_more), field("holder", holder)
         write(tmp_path, schema("Filed", *fields, **more), version=number)
     return tmp_path
+
+
+def test_an_event_that_cannot_be_written_again_is_encrypted_as_a_whole(tmp_path: Path) -> None:
+    """The decoder of the bytes lets an int beyond 32 bits pass, and the encoder of a union refuses it."""
+    write(tmp_path, schema("Paid", field("card", "string", sensitive=True), field("n", ["null", "int"], default=None)))
+    paid = generated(tmp_path, "Paid").Paid
+    version = binding_of(paid).version
+    small = codec.encode(paid(order_id=SAGA, card="SECRET", n=1))
+    assert small.endswith(b"\x02\x02"), "the branch, and the number"
+    large = small[:-1] + b"\x80\x80\x80\x80\x80\x20"
+    encrypted = encrypt_fields(large, version, SAGA, KEY, arrived=True)
+    assert b"SECRET" not in encrypted
+    assert decrypt_value(encrypted, "Paid", SAGA, lambda _: KEY) == large
+    assert b"SECRET" not in encrypt_fields(large, version, SAGA, None, arrived=True)
 
 
 def test_a_mark_survives_two_renames(renamed: Path) -> None:
