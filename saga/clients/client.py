@@ -213,9 +213,10 @@ class Client:
         - A record that claims to be one of these events and can never be read is skipped and logged to `saga.client`.
         - During an outage of the broker the subscription waits, and logs the outage to `saga.client`.
 
-        Raises `SagaError`: a contract that is not `"consumed_by": "external"`, an invalid group name, or both `begin`
-        and `group`. While listening: a missing topic, and an event of a version that is not in `contracts/` yet, which
-        is tried again when the next event is requested.
+        Raises `SagaError`: a contract that is not `"consumed_by": "external"`, an older version whose upcaster is not
+        declared (`saga.upcast`), an invalid group name, or both `begin` and `group`. While listening: a missing topic,
+        an event of a version that is not in `contracts/` yet, and an event that its upcaster fails to convert. Such an
+        event is tried again when the next one is requested.
         """
         reader = EventReader(check_consumable(events), self._keys)
         source: UngroupedReader | GroupReader

@@ -10,7 +10,7 @@ from typing import Generic, Literal, Self, TypeAlias, TypeVar
 from saga.broker.administration import Administration, PartitionReader
 from saga.broker.port import Membership, Subscription
 from saga.clients.events import EventReader
-from saga.errors import BadInput, BrokerUnavailable, Fenced, SagaError, UnknownSchema
+from saga.errors import BadInput, BrokerUnavailable, Fenced, SagaError, UnknownSchema, UpcasterFailed
 from saga.messages import Event, Partition, Record, StalledPartition
 from saga.messaging.names import CLIENTS
 from saga.support.clock import Clock
@@ -229,8 +229,9 @@ class EventSubscription(Generic[E]):
     async def __anext__(self) -> E:
         """Wait for the next event. During an outage of the broker this waits, and logs the outage once.
 
-        Raises `UnknownSchema` for an event of a version that is not in `contracts/` here, `KeysUnavailable` and
-        `KeyMissing`. After each of these errors the same event is tried again when the next one is requested.
+        Raises `UnknownSchema` for an event of a version that is not in `contracts/` here, `UpcasterFailed`,
+        `KeysUnavailable` and `KeyMissing`. After each of these errors the same event is tried again when the next one
+        is requested.
         """
         if self._given is not None:
             given, self._given = self._given, None
@@ -268,10 +269,13 @@ class EventSubscription(Generic[E]):
 
     async def _event_in(self, record: Record) -> E | None:
         """Return the event in a record; `None` if it is not one of the subscribed events. A record that claims to be
-        one and can never be read is logged."""
+        one and can never be read is logged.
+
+        Raises the errors after which another release of the application may read the record. They keep its place.
+        """
         try:
             return await self._reader.event_in(record)
-        except UnknownSchema:
+        except (UnknownSchema, UpcasterFailed):
             raise
         except BadInput as why:
             log.warning("%s/%d/%d is left out: %s", *record[:3], printable(str(why)))

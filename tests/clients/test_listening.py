@@ -4,20 +4,20 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from saga import Client, Event, SagaError
+from saga import Client, Event, SagaError, upcast
 from saga.broker.embedded.broker import EmbeddedAdministration, EmbeddedReader
 from saga.clients.subscription import EventSubscription
 from saga.configuration.settings import Settings
 from saga.contracts.library import binding_of
 from saga.encryption.key_folder import KeyFolder
-from saga.errors import BrokerUnavailable, UnknownSchema
+from saga.errors import BrokerUnavailable, UnknownSchema, UpcasterFailed
 from saga.messages import Outgoing, Partition
 from saga.messaging.names import CLIENTS
 from saga.ops.sources import open_administration
@@ -280,6 +280,61 @@ async def test_an_event_of_a_version_that_is_not_here_yet_keeps_its_place(embedd
                 await CLOCK.within(WITHIN_S, anext(events))
     async with open_administration(Settings.from_environment(), CLOCK) as broker:
         assert set((await broker.describe_group(f"{CLIENTS}mailer")).positions.values()) <= {0}
+
+
+class Amounts:
+    """Payments in cents (version 1) and in euros (version 2), which reads version 1 by an upcaster."""
+
+    def __init__(self, folder: Path) -> None:
+        ends = {"topic": "payments", "produced_by": "external", "consumed_by": "external"}
+        write(folder, schema("Paid", field("cents", "long"), **ends))
+        write(
+            folder,
+            schema("Paid", field("euros", "double"), upcasts=[1], compatible="backward_transitive", **ends),
+            version=2,
+        )
+        events = generated(folder, "Paid", "Paid.v1")
+        self.paid: Any = events.Paid
+        self.old: Any = events.PaidV1
+
+    def declare_upcaster(self, euros_of: Callable[[Any], float]) -> None:
+        def convert(old: Event) -> Event:
+            made: Event = self.paid(order_id=old.order_id, euros=euros_of(old))  # type: ignore[attr-defined] # of Paid
+            return made
+
+        convert.__annotations__ = {"old": self.old, "return": self.paid}
+        upcast(self.paid, 1)(convert)
+
+
+@pytest.fixture
+def amounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Amounts:
+    monkeypatch.setenv("SAGA_BROKER", f"embedded:///{tmp_path / 'broker.db'}")
+    return Amounts(tmp_path)
+
+
+@pytest.mark.parametrize("group", [None, "mailer"])
+async def test_listening_without_an_upcaster_that_is_needed_is_refused(amounts: Amounts, group: str | None) -> None:
+    async with Client() as client:
+        with pytest.raises(SagaError, match=r"reads version 1 by an upcaster, and there is none.*@upcast\(Paid, 1\)"):
+            client.listen(amounts.paid, group=group)
+        amounts.declare_upcaster(lambda old: old.cents / 100)
+        await client.publish(amounts.old(order_id="o-1", cents=250))
+        async with client.listen(amounts.paid, group="mailer") as events:
+            assert await heard(events, 1) == Counter([amounts.paid(order_id="o-1", euros=2.5)])
+
+
+async def test_an_event_whose_upcaster_fails_keeps_its_place(amounts: Amounts) -> None:
+    cents_per_euro = [0]
+    amounts.declare_upcaster(lambda old: old.cents / cents_per_euro[0])
+    async with Client() as client:
+        await client.publish(amounts.old(order_id="o-1", cents=250))
+        async with client.listen(amounts.paid, group="mailer") as events:
+            for _ in range(2):
+                with pytest.raises(UpcasterFailed, match="ZeroDivisionError"):
+                    await CLOCK.within(WITHIN_S, anext(events))
+        amounts.declare_upcaster(lambda old: old.cents / 100)
+        async with client.listen(amounts.paid, group="mailer") as events:
+            assert await heard(events, 1) == Counter([amounts.paid(order_id="o-1", euros=2.5)])
 
 
 async def test_an_outage_is_reported_once_and_waited_for_and_nothing_is_lost(
