@@ -18,7 +18,7 @@ from saga.configuration.settings import Settings
 from saga.contracts.library import binding_of
 from saga.encryption.key_folder import KeyFolder
 from saga.errors import BrokerUnavailable, UnknownSchema, UpcasterFailed
-from saga.messages import Outgoing, Partition
+from saga.messages import Outgoing, Partition, Record
 from saga.messaging.names import CLIENTS
 from saga.ops.sources import open_administration
 from saga.support.clock import SystemClock
@@ -192,8 +192,43 @@ async def test_a_partition_that_comes_back_is_not_heard_twice(embedded: Shop) ->
         assert partition not in taking._has
         taking.on_lost([Partition("elsewhere", 0)])
         await taking.on_assigned({partition: at})
-        events._waiting.extend(list(events._waiting))
+        taking.backlog.waiting.extend(list(taking.backlog.waiting))
         assert (await heard(events, 2)).total() == 2, "each of the others once"
+        assert await quiet(events)
+
+
+@pytest.mark.parametrize("log_id", ["", "new"])
+async def test_a_new_log_is_read_from_its_beginning_while_an_event_of_the_old_one_is_processed(
+    embedded: Shop, monkeypatch: pytest.MonkeyPatch, log_id: str
+) -> None:
+    await embedded.publish(*(embedded.sent(order_id="o-1") for _ in range(5)))
+    async with Client() as client, client.listen(embedded.sent, embedded.lost, group="mailer") as events:
+        await heard(events, 3)
+        taking: Any = events._source
+        [partition] = [p for p, at in taking._has.items() if at == 2]
+        taking.on_lost([partition])
+        if log_id:  # the id alone shows it: nothing had been committed, so nothing is reported as lost
+            monkeypatch.setattr(type(taking._membership), "log_id", lambda *_: log_id)
+        else:
+            taking.on_replaced(partition, 5)
+        await taking.on_assigned({partition: 0})
+        new = outgoing(embedded.lost(order_id="o-1"))
+        taking.backlog.waiting.extend(
+            Record(*partition, offset, new.key, new.value, new.headers, 0, None, log_id) for offset in range(7)
+        )
+        assert await heard(events, 7) == Counter({embedded.lost(order_id="o-1"): 7})
+        assert await quiet(events)
+
+
+async def test_a_partition_that_another_member_has_read_further_does_not_go_back(embedded: Shop) -> None:
+    await embedded.publish(*(embedded.sent(order_id="o-1") for _ in range(5)))
+    async with Client() as client, client.listen(embedded.sent, group="mailer") as events:
+        await heard(events, 2)
+        taking: Any = events._source
+        [partition] = [p for p, at in taking._has.items() if at == 1]
+        await taking.on_revoked([partition])
+        await taking.on_assigned({partition: 4})
+        assert await heard(events, 1) == Counter([embedded.sent(order_id="o-1")])
         assert await quiet(events)
 
 
@@ -332,7 +367,7 @@ async def test_an_event_whose_upcaster_fails_keeps_its_place(amounts: Amounts) -
             for _ in range(2):
                 with pytest.raises(UpcasterFailed, match="ZeroDivisionError"):
                     await CLOCK.within(WITHIN_S, anext(events))
-        amounts.declare_upcaster(lambda old: old.cents / 100)
+        cents_per_euro[0] = 100
         async with client.listen(amounts.paid, group="mailer") as events:
             assert await heard(events, 1) == Counter([amounts.paid(order_id="o-1", euros=2.5)])
 
