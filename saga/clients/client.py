@@ -5,16 +5,18 @@ remembers the offsets of outcomes (`OffsetIndex`).
 """
 
 import asyncio
+import weakref
 from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, Generic, Self, TypeVar, overload
+from weakref import WeakSet
 
 from saga.broker.administration import Administration, OffsetBounds, PartitionReader
 from saga.broker.port import APPLY, find_topic_problems, partition_of
@@ -27,7 +29,14 @@ from saga.clients.events import (
     find_outcomes,
     to_record,
 )
-from saga.clients.subscription import Begin, EventSubscription, GroupReader, UngroupedReader, check_group
+from saga.clients.subscription import (
+    Begin,
+    EventSubscription,
+    GroupReader,
+    UngroupedReader,
+    check_group,
+    close_source,
+)
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.contracts.library import Binding, binding_of
@@ -95,7 +104,12 @@ class Client:
         """Topics that have been checked, as (topic, writes): `writes` is true if the right to write was checked,
         false if the right to read was checked."""
         self._outcomes: dict[frozenset[type[Event]], OutcomeReader[Any]] = {}
-        self._listening: set[EventSubscription[Any]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._listening = WeakSet[EventSubscription[Any]]()
+        self._sources: set[UngroupedReader | GroupReader] = set()
+        """Readers of the subscriptions that have not ended, also of those that the application has dropped."""
+        self._closing: set[asyncio.Task[None]] = set()
+        """Tasks that close the readers of dropped subscriptions."""
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -106,6 +120,10 @@ class Client:
                 await outcomes.close()
             for listening in list(self._listening):
                 await listening.aclose()
+            for source in list(self._sources):
+                self._close_dropped(source)
+            if self._closing:
+                await asyncio.wait(self._closing)
         finally:
             await self._stack.aclose()
 
@@ -208,6 +226,9 @@ class Client:
         listen in one group share its partitions. An event counts as received when the next one is requested, so in a
         group each event is delivered at least once.
 
+        A subscription ends, and leaves its group, with `async with`, with `aclose`, with the client, or when nothing
+        refers to it any more: after a `break`, a `return` or an exception in `async for event in client.listen(...)`.
+
         Guarantees:
         - Events come in order for each saga and topic.
         - A record that claims to be one of these events and can never be read is skipped and logged to `saga.client`.
@@ -225,9 +246,25 @@ class Client:
         else:
             source = GroupReader(self._broker, reader.topics, check_group(group, begin), self._clock)
         ready = partial(self._with_topics, reader.topics, writes=False)
-        listening = EventSubscription(reader, source, self._clock, ready, self._listening.discard)
+        listening = EventSubscription(reader, source, self._clock, ready, self._sources.discard)
         self._listening.add(listening)
+        self._sources.add(source)
+        weakref.finalize(listening, self._on_dropped, source).atexit = False
         return listening
+
+    def _on_dropped(self, source: UngroupedReader | GroupReader) -> None:
+        """Close the reader of a subscription that the application has dropped. The garbage collector may call this in
+        any thread."""
+        if source in self._sources:
+            with suppress(RuntimeError):  # the event loop is closed
+                self._loop.call_soon_threadsafe(self._close_dropped, source)
+
+    def _close_dropped(self, source: UngroupedReader | GroupReader) -> None:
+        if source in self._sources:
+            self._sources.discard(source)
+            task = self._loop.create_task(close_source(source), name="close a dropped subscription")
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
     async def _with_topics(self, topics: Mapping[str, Topic], *, writes: bool) -> None:
         """Check that these topics exist, and that this user may write or read them. Raises `ConfigurationError` if an

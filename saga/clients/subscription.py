@@ -215,6 +215,14 @@ class GroupReader:
         log.warning("%s has %d partitions instead of %d: a key may lie in another one from now on", topic, now, before)
 
 
+async def close_source(source: UngroupedReader | GroupReader) -> None:
+    """Close the reader of a subscription that has ended. An outage of the broker is logged."""
+    try:
+        await source.close()
+    except BrokerUnavailable as why:
+        log.warning("the broker was away when listening ended: %s", printable(str(why)))
+
+
 class EventSubscription(Generic[E]):
     """Iterator that yields events as they are published: `async for event in client.listen(OrderConfirmed)`. See
     `Client.listen`."""
@@ -225,12 +233,15 @@ class EventSubscription(Generic[E]):
         source: UngroupedReader | GroupReader,
         clock: Clock,
         ready: Callable[[], Awaitable[None]],
-        closed: Callable[["EventSubscription[E]"], None],
+        closed: Callable[[UngroupedReader | GroupReader], None],
     ) -> None:
         """Store the parameters; reading begins later.
 
-        `ready`: function that returns when the topics exist. `closed`: function that is called when the subscription
-        ends.
+        `ready`: function that returns when the topics exist. `closed`: function that is called with `source` when the
+        subscription ends.
+
+        Only the application may refer to a subscription strongly, because `Client.listen` closes `source` once the
+        application has dropped its subscription.
         """
         self._reader, self._source, self._clock, self._ready, self._closed = reader, source, clock, ready, closed
         self._backlog = source.backlog
@@ -280,11 +291,8 @@ class EventSubscription(Generic[E]):
         since."""
         if self._is_open:
             self._is_open = False
-            self._closed(self)
-            try:
-                await self._source.close()
-            except BrokerUnavailable as why:
-                log.warning("the broker was away when listening ended: %s", printable(str(why)))
+            self._closed(self._source)
+            await close_source(self._source)
 
     async def _begin(self) -> None:
         await self._ready()

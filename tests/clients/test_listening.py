@@ -5,6 +5,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,66 @@ async def test_two_who_listen_in_one_group_share_the_work(embedded: Shop) -> Non
         await CLOCK.within(WITHIN_S, all_heard())
     for task in tasks:
         await CLOCK.within(WITHIN_S, task)
+
+
+async def process_first(client: Client, event: Any, group: str | None, leaves_by: str) -> None:
+    """Leave a loop over events while the first one is processed."""
+    async for _ in client.listen(event, begin="now" if group else "beginning", group=group):
+        if leaves_by == "break":
+            break
+        if leaves_by == "return":
+            return
+        raise ConnectionError("the mail server is away")
+
+
+@pytest.mark.parametrize("leaves_by", ["break", "return", "exception"])
+async def test_a_loop_that_was_left_gives_its_partitions_and_its_event_to_the_next_one(
+    embedded: Shop, leaves_by: str
+) -> None:
+    sent = [embedded.sent(order_id=f"o-{n}") for n in range(12)]
+    await embedded.publish(*sent)
+    async with Client() as client:
+        for _ in range(3):
+            with suppress(ConnectionError):
+                await CLOCK.within(WITHIN_S, process_first(client, embedded.sent, "mailer", leaves_by))
+        async with client.listen(embedded.sent, group="mailer") as events:
+            assert await heard(events, 12) == Counter(sent)
+
+
+@pytest.mark.parametrize("leaves_by", ["break", "return", "exception"])
+async def test_a_loop_that_was_left_leaves_no_reader_behind(embedded: Shop, leaves_by: str) -> None:
+    await embedded.publish(embedded.sent(order_id="o-1"))
+    async with Client() as client:
+        broker = client._broker
+        assert isinstance(broker, EmbeddedAdministration)
+        with suppress(ConnectionError):
+            await CLOCK.within(WITHIN_S, process_first(client, embedded.sent, None, leaves_by))
+
+        async def closed() -> None:
+            while broker._readers:
+                await CLOCK.sleep(0.01)
+
+        await CLOCK.within(WITHIN_S, closed())
+
+
+async def test_a_loop_may_be_left_and_continued_while_its_subscription_is_referred_to(embedded: Shop) -> None:
+    await embedded.publish(embedded.sent(order_id="o-1"), embedded.lost(order_id="o-1"))
+    async with Client() as client:
+        events = client.listen(embedded.sent, embedded.lost, group="mailer")
+        found = []
+        for _ in range(2):
+            async for event in events:
+                found.append(event)
+                break
+        assert found == [embedded.sent(order_id="o-1"), embedded.lost(order_id="o-1")]
+
+
+async def test_closing_the_client_waits_for_a_subscription_that_was_just_dropped(embedded: Shop) -> None:
+    await embedded.publish(embedded.sent(order_id="o-1"))
+    async with Client() as client:
+        await CLOCK.within(WITHIN_S, process_first(client, embedded.sent, "mailer", "break"))
+    async with open_administration(Settings.from_environment(), CLOCK) as broker:
+        assert not (await broker.describe_group(f"{CLIENTS}mailer")).members
 
 
 async def test_received_events_are_committed_while_more_are_waiting(
