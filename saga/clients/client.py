@@ -25,6 +25,7 @@ from saga.clients.events import (
     check_consumable,
     check_outcomes,
     check_principal,
+    check_saga,
     encryptor_of,
     find_outcomes,
     to_record,
@@ -193,10 +194,12 @@ class Client:
           when the existing records have been read.
         - Any number of questions may be asked concurrently; memory does not grow with them.
 
-        Raises `SagaError`: a class that is not an outcome; an outcome class that is missing, or belongs to another kind
-        of saga; a missing topic; an outcome that cannot be read; a broker that is unavailable, or contains more records
-        than can be read in a minute (ask again: the search continues where it stopped).
+        Raises `SagaError`: a saga id that cannot be encoded as UTF-8; a class that is not an outcome; an outcome
+        class that is missing, or belongs to another kind of saga; a missing topic; an outcome that cannot be read; a
+        broker that is unavailable, or contains more records than can be read in a minute (ask again: the search
+        continues where it stopped).
         """
+        check_saga(saga)
         reader = EventReader(check_outcomes(events or find_outcomes()), self._keys)
         await self._with_topics(reader.topics, writes=False)
         asked = self._outcomes.setdefault(reader.classes, OutcomeReader(reader, self._broker, self._clock))

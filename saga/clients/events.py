@@ -103,6 +103,17 @@ def check_principal(principal: str | None) -> None:
         )
 
 
+def check_saga(saga: str) -> None:
+    """Check that a saga id can be the key of a record. Raises `BadInput`."""
+    try:
+        saga.encode()
+    except UnicodeEncodeError as why:
+        raise BadInput(
+            f"{quote_text(saga)} is no saga id: its character {why.start} is half of a surrogate pair, which cannot be "
+            "encoded as UTF-8. No saga has such an id: decode what the sender sent without `surrogateescape`"
+        ) from None
+
+
 def to_value(
     event: Event, contract: Contract, record_bytes_max: int, encrypt: EncryptValue | None = None
 ) -> tuple[str, bytes]:

@@ -275,7 +275,8 @@ async def test_a_new_log_is_read_from_its_beginning_while_an_event_of_the_old_on
         await taking.on_assigned({partition: 0})
         new = outgoing(embedded.lost(order_id="o-1"))
         taking.backlog.waiting.extend(
-            Record(*partition, offset, new.key, new.value, new.headers, 0, None, log_id) for offset in range(7)
+            Record(partition.topic, partition.number, offset, new.key, new.value, new.headers, 0, None, log_id)
+            for offset in range(7)
         )
         assert await heard(events, 7) == Counter({embedded.lost(order_id="o-1"): 7})
         assert await quiet(events)
