@@ -5,16 +5,18 @@ remembers the offsets of outcomes (`OffsetIndex`).
 """
 
 import asyncio
+import weakref
 from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, Generic, Self, TypeVar, overload
+from weakref import WeakSet
 
 from saga.broker.administration import Administration, OffsetBounds, PartitionReader
 from saga.broker.port import APPLY, find_topic_problems, partition_of
@@ -23,11 +25,19 @@ from saga.clients.events import (
     check_consumable,
     check_outcomes,
     check_principal,
+    check_saga,
     encryptor_of,
     find_outcomes,
     to_record,
 )
-from saga.clients.subscription import Begin, EventSubscription, GroupReader, UngroupedReader, check_group
+from saga.clients.subscription import (
+    Begin,
+    EventSubscription,
+    GroupReader,
+    UngroupedReader,
+    check_group,
+    close_source,
+)
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.contracts.library import Binding, binding_of
@@ -95,7 +105,12 @@ class Client:
         """Topics that have been checked, as (topic, writes): `writes` is true if the right to write was checked,
         false if the right to read was checked."""
         self._outcomes: dict[frozenset[type[Event]], OutcomeReader[Any]] = {}
-        self._listening: set[EventSubscription[Any]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._listening = WeakSet[EventSubscription[Any]]()
+        self._sources: set[UngroupedReader | GroupReader] = set()
+        """Readers of the subscriptions that have not ended, also of those that the application has dropped."""
+        self._closing: set[asyncio.Task[None]] = set()
+        """Tasks that close the readers of dropped subscriptions."""
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -106,6 +121,10 @@ class Client:
                 await outcomes.close()
             for listening in list(self._listening):
                 await listening.aclose()
+            for source in list(self._sources):
+                self._close_dropped(source)
+            if self._closing:
+                await asyncio.wait(self._closing)
         finally:
             await self._stack.aclose()
 
@@ -175,10 +194,12 @@ class Client:
           when the existing records have been read.
         - Any number of questions may be asked concurrently; memory does not grow with them.
 
-        Raises `SagaError`: a class that is not an outcome; an outcome class that is missing, or belongs to another kind
-        of saga; a missing topic; an outcome that cannot be read; a broker that is unavailable, or contains more records
-        than can be read in a minute (ask again: the search continues where it stopped).
+        Raises `SagaError`: a saga id that cannot be encoded as UTF-8; a class that is not an outcome; an outcome
+        class that is missing, or belongs to another kind of saga; a missing topic; an outcome that cannot be read; a
+        broker that is unavailable, or contains more records than can be read in a minute (ask again: the search
+        continues where it stopped).
         """
+        check_saga(saga)
         reader = EventReader(check_outcomes(events or find_outcomes()), self._keys)
         await self._with_topics(reader.topics, writes=False)
         asked = self._outcomes.setdefault(reader.classes, OutcomeReader(reader, self._broker, self._clock))
@@ -208,14 +229,18 @@ class Client:
         listen in one group share its partitions. An event counts as received when the next one is requested, so in a
         group each event is delivered at least once.
 
+        A subscription ends, and leaves its group, with `async with`, with `aclose`, with the client, or when nothing
+        refers to it any more: after a `break`, a `return` or an exception in `async for event in client.listen(...)`.
+
         Guarantees:
         - Events come in order for each saga and topic.
         - A record that claims to be one of these events and can never be read is skipped and logged to `saga.client`.
         - During an outage of the broker the subscription waits, and logs the outage to `saga.client`.
 
-        Raises `SagaError`: a contract that is not `"consumed_by": "external"`, an invalid group name, or both `begin`
-        and `group`. While listening: a missing topic, and an event of a version that is not in `contracts/` yet, which
-        is tried again when the next event is requested.
+        Raises `SagaError`: a contract that is not `"consumed_by": "external"`, an older version whose upcaster is not
+        declared (`saga.upcast`), an invalid group name, or both `begin` and `group`. While listening: a missing topic,
+        an event of a version that is not in `contracts/` yet, and an event that its upcaster fails to convert. Such an
+        event is tried again when the next one is requested.
         """
         reader = EventReader(check_consumable(events), self._keys)
         source: UngroupedReader | GroupReader
@@ -224,9 +249,25 @@ class Client:
         else:
             source = GroupReader(self._broker, reader.topics, check_group(group, begin), self._clock)
         ready = partial(self._with_topics, reader.topics, writes=False)
-        listening = EventSubscription(reader, source, self._clock, ready, self._listening.discard)
+        listening = EventSubscription(reader, source, self._clock, ready, self._sources.discard)
         self._listening.add(listening)
+        self._sources.add(source)
+        weakref.finalize(listening, self._on_dropped, source).atexit = False
         return listening
+
+    def _on_dropped(self, source: UngroupedReader | GroupReader) -> None:
+        """Close the reader of a subscription that the application has dropped. The garbage collector may call this in
+        any thread."""
+        if source in self._sources:
+            with suppress(RuntimeError):  # the event loop is closed
+                self._loop.call_soon_threadsafe(self._close_dropped, source)
+
+    def _close_dropped(self, source: UngroupedReader | GroupReader) -> None:
+        if source in self._sources:
+            self._sources.discard(source)
+            task = self._loop.create_task(close_source(source), name="close a dropped subscription")
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
     async def _with_topics(self, topics: Mapping[str, Topic], *, writes: bool) -> None:
         """Check that these topics exist, and that this user may write or read them. Raises `ConfigurationError` if an

@@ -10,6 +10,7 @@ from saga.contracts.contract import Contract
 from saga.contracts.encryption import decrypt_fields, encrypt_fields, find_unencryptable, key_names_in, subject_of_event
 from saga.contracts.library import Library, binding_of, contract_of, find_library
 from saga.contracts.sensitive_fields import has_sensitive
+from saga.contracts.upcasters import find_missing_upcasters
 from saga.encryption.port import Keys
 from saga.errors import BadInput, Problems, SagaError
 from saga.messages import Event, Message, Outgoing, Record, Topic, name_of
@@ -102,6 +103,17 @@ def check_principal(principal: str | None) -> None:
         )
 
 
+def check_saga(saga: str) -> None:
+    """Check that a saga id can be the key of a record. Raises `BadInput`."""
+    try:
+        saga.encode()
+    except UnicodeEncodeError as why:
+        raise BadInput(
+            f"{quote_text(saga)} is no saga id: its character {why.start} is half of a surrogate pair, which cannot be "
+            "encoded as UTF-8. No saga has such an id: decode what the sender sent without `surrogateescape`"
+        ) from None
+
+
 def to_value(
     event: Event, contract: Contract, record_bytes_max: int, encrypt: EncryptValue | None = None
 ) -> tuple[str, bytes]:
@@ -187,18 +199,18 @@ class EventReader(Generic[E]):
 
 
 def check_consumable(events: Sequence[type[E]]) -> Sequence[type[E]]:
-    """Check that clients may consume these events. Raises `SagaError` that names all events whose contracts do not
-    allow it."""
+    """Check that clients may consume these events, and can read each older version of them. Raises `SagaError` that
+    names all events whose contracts do not allow it, and all missing upcasters."""
     contracts = [contract_of(event) for event in events]
-    if hidden := [contract for contract in contracts if not contract.consumed_externally]:
-        raise Problems(
-            "these events cannot be received:",
-            [
-                f'{contract.name} is for services: its contract has no "consumed_by": "external", with which '
-                f"{contract.owner!r} would promise it to others"
-                for contract in hidden
-            ],
-        )
+    problems = [
+        f'{contract.name} is for services: its contract has no "consumed_by": "external", with which '
+        f"{contract.owner!r} would promise it to others"
+        for contract in contracts
+        if not contract.consumed_externally
+    ]
+    problems += [problem for event in events for problem in find_missing_upcasters(event)]
+    if problems:
+        raise Problems("these events cannot be received:", problems)
     return events
 
 

@@ -10,7 +10,7 @@ from typing import Generic, Literal, Self, TypeAlias, TypeVar
 from saga.broker.administration import Administration, PartitionReader
 from saga.broker.port import Membership, Subscription
 from saga.clients.events import EventReader
-from saga.errors import BadInput, BrokerUnavailable, Fenced, SagaError, UnknownSchema
+from saga.errors import BadInput, BrokerUnavailable, Fenced, SagaError, UnknownSchema, UpcasterFailed
 from saga.messages import Event, Partition, Record, StalledPartition
 from saga.messaging.names import CLIENTS
 from saga.support.clock import Clock
@@ -40,6 +40,21 @@ def check_group(group: str, begin: Begin = "now") -> str:
     return group
 
 
+class Backlog:
+    """Records that were polled and do not count as received yet."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Record] = deque()
+        self.given: Record | None = None
+        """Record of the event that was returned last. It counts as received when the next event is requested."""
+
+    def drop(self, partition: Partition) -> None:
+        """Drop the records of a partition."""
+        self.waiting = deque(record for record in self.waiting if record[:2] != partition)
+        if self.given is not None and self.given[:2] == partition:
+            self.given = None
+
+
 class UngroupedReader:
     """Reader of all partitions for a client without a group. Its position is not stored."""
 
@@ -48,6 +63,7 @@ class UngroupedReader:
         self._at: Mapping[Partition, int] | None = None
         self._log_ids: Mapping[str, str] = {}
         self._reading: PartitionReader | None = None
+        self.backlog = Backlog()
         self._stack = AsyncExitStack()
 
     async def open(self) -> None:
@@ -96,6 +112,7 @@ class GroupReader:
     def __init__(self, broker: Administration, topics: Collection[str], group: str, clock: Clock) -> None:
         self._broker, self._topics, self._group, self._clock = broker, sorted(topics), group, clock
         self._membership: Membership | None = None
+        self.backlog = Backlog()
         self._has: dict[Partition, int] = {}
         """Assigned partitions, each with the offset of its first record that has not been received."""
         self._uncommitted: set[Partition] = set()
@@ -117,14 +134,22 @@ class GroupReader:
         return list(await self._membership.poll(list(self._has), records_max=RECORDS_MAX, timeout_s=POLL_S))
 
     def has(self, record: Record) -> bool:
-        """Return whether this client should receive a record. The record must not have been received yet, and its
-        partition must still be assigned to the client."""
-        return record.offset >= self._has.get(Partition(*record[:2]), record.offset + 1)
+        """Return whether this client should receive a record. The record must not have been received yet, its
+        partition must still be assigned to the client, and its log must not have been replaced."""
+        partition = Partition(*record[:2])
+        log_id = "" if self._membership is None else self._membership.log_id(partition)
+        if record.log_id and log_id and record.log_id != log_id:
+            return False
+        return record.offset >= self._has.get(partition, record.offset + 1)
 
     async def mark_received(self, record: Record) -> None:
-        """Record that a record was received. Positions are committed from time to time."""
-        partition = Partition(*record[:2])
-        if partition in self._has:
+        """Record that a record was received. Positions are committed from time to time.
+
+        A record that this client should not receive any more changes nothing: its offset says nothing about a new log,
+        and another member may have received more of the partition meanwhile.
+        """
+        if self.has(record):
+            partition = Partition(*record[:2])
             self._has[partition] = record.offset + 1
             self._uncommitted.add(partition)
             if self._clock.monotonic_s() - self._committed_s >= COMMIT_EVERY_S:
@@ -180,6 +205,7 @@ class GroupReader:
         log.warning("%s/%d: records %d to %d were removed before they were received", *partition, first, after - 1)
 
     def on_replaced(self, partition: Partition, position: int) -> None:
+        self.backlog.drop(partition)  # also if the log has the same id, or none, and lost its records
         log.warning(
             "%s/%d: the topic was deleted and created again: its old records from offset %d on were not received",
             *(*partition, position),
@@ -187,6 +213,14 @@ class GroupReader:
 
     def on_partitions_added(self, topic: str, before: int, now: int) -> None:
         log.warning("%s has %d partitions instead of %d: a key may lie in another one from now on", topic, now, before)
+
+
+async def close_source(source: UngroupedReader | GroupReader) -> None:
+    """Close the reader of a subscription that has ended. An outage of the broker is logged."""
+    try:
+        await source.close()
+    except BrokerUnavailable as why:
+        log.warning("the broker was away when listening ended: %s", printable(str(why)))
 
 
 class EventSubscription(Generic[E]):
@@ -199,17 +233,18 @@ class EventSubscription(Generic[E]):
         source: UngroupedReader | GroupReader,
         clock: Clock,
         ready: Callable[[], Awaitable[None]],
-        closed: Callable[["EventSubscription[E]"], None],
+        closed: Callable[[UngroupedReader | GroupReader], None],
     ) -> None:
         """Store the parameters; reading begins later.
 
-        `ready`: function that returns when the topics exist. `closed`: function that is called when the subscription
-        ends.
+        `ready`: function that returns when the topics exist. `closed`: function that is called with `source` when the
+        subscription ends.
+
+        Only the application may refer to a subscription strongly, because `Client.listen` closes `source` once the
+        application has dropped its subscription.
         """
         self._reader, self._source, self._clock, self._ready, self._closed = reader, source, clock, ready, closed
-        self._waiting: deque[Record] = deque()
-        self._given: Record | None = None
-        """Record of the event that was returned last. It counts as received when the next event is requested."""
+        self._backlog = source.backlog
         self._is_open, self._begun = True, False
         self._logged: set[StalledPartition] = set()
         self._trouble = ""
@@ -229,22 +264,23 @@ class EventSubscription(Generic[E]):
     async def __anext__(self) -> E:
         """Wait for the next event. During an outage of the broker this waits, and logs the outage once.
 
-        Raises `UnknownSchema` for an event of a version that is not in `contracts/` here, `KeysUnavailable` and
-        `KeyMissing`. After each of these errors the same event is tried again when the next one is requested.
+        Raises `UnknownSchema` for an event of a version that is not in `contracts/` here, `UpcasterFailed`,
+        `KeysUnavailable` and `KeyMissing`. After each of these errors the same event is tried again when the next one
+        is requested.
         """
-        if self._given is not None:
-            given, self._given = self._given, None
+        backlog = self._backlog
+        if backlog.given is not None:
+            given, backlog.given = backlog.given, None
             await self._source.mark_received(given)
         while self._is_open:
-            while self._waiting:
-                record = self._waiting[0]
-                if not self._source.has(record):
-                    self._waiting.popleft()
+            while backlog.waiting:
+                record = backlog.waiting[0]
+                event = await self._event_in(record) if self._source.has(record) else None
+                if not backlog.waiting or backlog.waiting[0] is not record:  # dropped while its keys were read
                     continue
-                event = await self._event_in(record)
-                self._waiting.popleft()
+                backlog.waiting.popleft()
                 if event is not None:
-                    self._given = record
+                    backlog.given = record
                     return event
                 await self._source.mark_received(record)
             await self._take()
@@ -255,11 +291,8 @@ class EventSubscription(Generic[E]):
         since."""
         if self._is_open:
             self._is_open = False
-            self._closed(self)
-            try:
-                await self._source.close()
-            except BrokerUnavailable as why:
-                log.warning("the broker was away when listening ended: %s", printable(str(why)))
+            self._closed(self._source)
+            await close_source(self._source)
 
     async def _begin(self) -> None:
         await self._ready()
@@ -268,10 +301,13 @@ class EventSubscription(Generic[E]):
 
     async def _event_in(self, record: Record) -> E | None:
         """Return the event in a record; `None` if it is not one of the subscribed events. A record that claims to be
-        one and can never be read is logged."""
+        one and can never be read is logged.
+
+        Raises the errors after which another release of the application may read the record. They keep its place.
+        """
         try:
             return await self._reader.event_in(record)
-        except UnknownSchema:
+        except (UnknownSchema, UpcasterFailed):
             raise
         except BadInput as why:
             log.warning("%s/%d/%d is left out: %s", *record[:3], printable(str(why)))
@@ -283,7 +319,8 @@ class EventSubscription(Generic[E]):
         try:
             if not self._begun:
                 await self._begin()
-            self._waiting.extend(await self._source.poll())
+            records = await self._source.poll()
+            self._backlog.waiting.extend(records)
             self._trouble = ""
         except BrokerUnavailable as why:
             if not self._is_open:  # the subscription was closed meanwhile

@@ -141,7 +141,8 @@ def _make_upcasting_reader(to: type[Event], old: Version, library: Library) -> R
 
     def read(value: bytes) -> Any:
         upcaster = upcaster_of(to, old.number)
-        # Only a class that no service consumes can lack one: see `saga.contracts.upcasters.find_missing_upcasters`.
+        # Only a class that no service consumes and no client listens to can lack one, such as one made for
+        # `Client.outcome`: see `saga.contracts.upcasters.find_missing_upcasters`.
         if upcaster is None:
             raise BadInput(
                 f"it is of {old.path}, which {own.version.path} reads by an upcaster, and {to.__module__}."

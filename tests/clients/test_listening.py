@@ -4,21 +4,22 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from saga import Client, Event, SagaError
+from saga import Client, Event, SagaError, upcast
 from saga.broker.embedded.broker import EmbeddedAdministration, EmbeddedReader
 from saga.clients.subscription import EventSubscription
 from saga.configuration.settings import Settings
 from saga.contracts.library import binding_of
 from saga.encryption.key_folder import KeyFolder
-from saga.errors import BrokerUnavailable, UnknownSchema
-from saga.messages import Outgoing, Partition
+from saga.errors import BrokerUnavailable, UnknownSchema, UpcasterFailed
+from saga.messages import Outgoing, Partition, Record
 from saga.messaging.names import CLIENTS
 from saga.ops.sources import open_administration
 from saga.support.clock import SystemClock
@@ -171,6 +172,66 @@ async def test_two_who_listen_in_one_group_share_the_work(embedded: Shop) -> Non
         await CLOCK.within(WITHIN_S, task)
 
 
+async def process_first(client: Client, event: Any, group: str | None, leaves_by: str) -> None:
+    """Leave a loop over events while the first one is processed."""
+    async for _ in client.listen(event, begin="now" if group else "beginning", group=group):
+        if leaves_by == "break":
+            break
+        if leaves_by == "return":
+            return
+        raise ConnectionError("the mail server is away")
+
+
+@pytest.mark.parametrize("leaves_by", ["break", "return", "exception"])
+async def test_a_loop_that_was_left_gives_its_partitions_and_its_event_to_the_next_one(
+    embedded: Shop, leaves_by: str
+) -> None:
+    sent = [embedded.sent(order_id=f"o-{n}") for n in range(12)]
+    await embedded.publish(*sent)
+    async with Client() as client:
+        for _ in range(3):
+            with suppress(ConnectionError):
+                await CLOCK.within(WITHIN_S, process_first(client, embedded.sent, "mailer", leaves_by))
+        async with client.listen(embedded.sent, group="mailer") as events:
+            assert await heard(events, 12) == Counter(sent)
+
+
+@pytest.mark.parametrize("leaves_by", ["break", "return", "exception"])
+async def test_a_loop_that_was_left_leaves_no_reader_behind(embedded: Shop, leaves_by: str) -> None:
+    await embedded.publish(embedded.sent(order_id="o-1"))
+    async with Client() as client:
+        broker = client._broker
+        assert isinstance(broker, EmbeddedAdministration)
+        with suppress(ConnectionError):
+            await CLOCK.within(WITHIN_S, process_first(client, embedded.sent, None, leaves_by))
+
+        async def closed() -> None:
+            while broker._readers:
+                await CLOCK.sleep(0.01)
+
+        await CLOCK.within(WITHIN_S, closed())
+
+
+async def test_a_loop_may_be_left_and_continued_while_its_subscription_is_referred_to(embedded: Shop) -> None:
+    await embedded.publish(embedded.sent(order_id="o-1"), embedded.lost(order_id="o-1"))
+    async with Client() as client:
+        events = client.listen(embedded.sent, embedded.lost, group="mailer")
+        found = []
+        for _ in range(2):
+            async for event in events:
+                found.append(event)
+                break
+        assert found == [embedded.sent(order_id="o-1"), embedded.lost(order_id="o-1")]
+
+
+async def test_closing_the_client_waits_for_a_subscription_that_was_just_dropped(embedded: Shop) -> None:
+    await embedded.publish(embedded.sent(order_id="o-1"))
+    async with Client() as client:
+        await CLOCK.within(WITHIN_S, process_first(client, embedded.sent, "mailer", "break"))
+    async with open_administration(Settings.from_environment(), CLOCK) as broker:
+        assert not (await broker.describe_group(f"{CLIENTS}mailer")).members
+
+
 async def test_received_events_are_committed_while_more_are_waiting(
     embedded: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,8 +253,44 @@ async def test_a_partition_that_comes_back_is_not_heard_twice(embedded: Shop) ->
         assert partition not in taking._has
         taking.on_lost([Partition("elsewhere", 0)])
         await taking.on_assigned({partition: at})
-        events._waiting.extend(list(events._waiting))
+        taking.backlog.waiting.extend(list(taking.backlog.waiting))
         assert (await heard(events, 2)).total() == 2, "each of the others once"
+        assert await quiet(events)
+
+
+@pytest.mark.parametrize("log_id", ["", "new"])
+async def test_a_new_log_is_read_from_its_beginning_while_an_event_of_the_old_one_is_processed(
+    embedded: Shop, monkeypatch: pytest.MonkeyPatch, log_id: str
+) -> None:
+    await embedded.publish(*(embedded.sent(order_id="o-1") for _ in range(5)))
+    async with Client() as client, client.listen(embedded.sent, embedded.lost, group="mailer") as events:
+        await heard(events, 3)
+        taking: Any = events._source
+        [partition] = [p for p, at in taking._has.items() if at == 2]
+        taking.on_lost([partition])
+        if log_id:  # the id alone shows it: nothing had been committed, so nothing is reported as lost
+            monkeypatch.setattr(type(taking._membership), "log_id", lambda *_: log_id)
+        else:
+            taking.on_replaced(partition, 5)
+        await taking.on_assigned({partition: 0})
+        new = outgoing(embedded.lost(order_id="o-1"))
+        taking.backlog.waiting.extend(
+            Record(partition.topic, partition.number, offset, new.key, new.value, new.headers, 0, None, log_id)
+            for offset in range(7)
+        )
+        assert await heard(events, 7) == Counter({embedded.lost(order_id="o-1"): 7})
+        assert await quiet(events)
+
+
+async def test_a_partition_that_another_member_has_read_further_does_not_go_back(embedded: Shop) -> None:
+    await embedded.publish(*(embedded.sent(order_id="o-1") for _ in range(5)))
+    async with Client() as client, client.listen(embedded.sent, group="mailer") as events:
+        await heard(events, 2)
+        taking: Any = events._source
+        [partition] = [p for p, at in taking._has.items() if at == 1]
+        await taking.on_revoked([partition])
+        await taking.on_assigned({partition: 4})
+        assert await heard(events, 1) == Counter([embedded.sent(order_id="o-1")])
         assert await quiet(events)
 
 
@@ -280,6 +377,61 @@ async def test_an_event_of_a_version_that_is_not_here_yet_keeps_its_place(embedd
                 await CLOCK.within(WITHIN_S, anext(events))
     async with open_administration(Settings.from_environment(), CLOCK) as broker:
         assert set((await broker.describe_group(f"{CLIENTS}mailer")).positions.values()) <= {0}
+
+
+class Amounts:
+    """Payments in cents (version 1) and in euros (version 2), which reads version 1 by an upcaster."""
+
+    def __init__(self, folder: Path) -> None:
+        ends = {"topic": "payments", "produced_by": "external", "consumed_by": "external"}
+        write(folder, schema("Paid", field("cents", "long"), **ends))
+        write(
+            folder,
+            schema("Paid", field("euros", "double"), upcasts=[1], compatible="backward_transitive", **ends),
+            version=2,
+        )
+        events = generated(folder, "Paid", "Paid.v1")
+        self.paid: Any = events.Paid
+        self.old: Any = events.PaidV1
+
+    def declare_upcaster(self, euros_of: Callable[[Any], float]) -> None:
+        def convert(old: Event) -> Event:
+            made: Event = self.paid(order_id=old.order_id, euros=euros_of(old))  # type: ignore[attr-defined] # of Paid
+            return made
+
+        convert.__annotations__ = {"old": self.old, "return": self.paid}
+        upcast(self.paid, 1)(convert)
+
+
+@pytest.fixture
+def amounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Amounts:
+    monkeypatch.setenv("SAGA_BROKER", f"embedded:///{tmp_path / 'broker.db'}")
+    return Amounts(tmp_path)
+
+
+@pytest.mark.parametrize("group", [None, "mailer"])
+async def test_listening_without_an_upcaster_that_is_needed_is_refused(amounts: Amounts, group: str | None) -> None:
+    async with Client() as client:
+        with pytest.raises(SagaError, match=r"reads version 1 by an upcaster, and there is none.*@upcast\(Paid, 1\)"):
+            client.listen(amounts.paid, group=group)
+        amounts.declare_upcaster(lambda old: old.cents / 100)
+        await client.publish(amounts.old(order_id="o-1", cents=250))
+        async with client.listen(amounts.paid, group="mailer") as events:
+            assert await heard(events, 1) == Counter([amounts.paid(order_id="o-1", euros=2.5)])
+
+
+async def test_an_event_whose_upcaster_fails_keeps_its_place(amounts: Amounts) -> None:
+    cents_per_euro = [0]
+    amounts.declare_upcaster(lambda old: old.cents / cents_per_euro[0])
+    async with Client() as client:
+        await client.publish(amounts.old(order_id="o-1", cents=250))
+        async with client.listen(amounts.paid, group="mailer") as events:
+            for _ in range(2):
+                with pytest.raises(UpcasterFailed, match="ZeroDivisionError"):
+                    await CLOCK.within(WITHIN_S, anext(events))
+        cents_per_euro[0] = 100
+        async with client.listen(amounts.paid, group="mailer") as events:
+            assert await heard(events, 1) == Counter([amounts.paid(order_id="o-1", euros=2.5)])
 
 
 async def test_an_outage_is_reported_once_and_waited_for_and_nothing_is_lost(

@@ -20,7 +20,7 @@ from saga.clients.client import OffsetIndex, OutcomeReader
 from saga.configuration.settings import Settings
 from saga.contracts import codec
 from saga.contracts.library import binding_of
-from saga.errors import BrokerBroken, BrokerUnavailable
+from saga.errors import BadInput, BrokerBroken, BrokerUnavailable
 from saga.messages import Message, Outgoing
 from saga.messaging.envelope import to_record
 from saga.ops.sources import open_administration
@@ -267,6 +267,14 @@ async def test_a_question_that_could_never_be_answered_is_refused_with_all_that_
     monkeypatch.setenv("SAGA_CONTRACTS", str(tmp_path / "none/contracts"))
     with pytest.raises(SagaError, match=r"name the classes of the outcomes: .* has no outcome"):
         await client.outcome("o-1", within=SOON)
+
+
+async def test_a_saga_id_that_cannot_be_encoded_is_refused(embedded: Shop, client: Client) -> None:
+    for classes in [(embedded.confirmed, embedded.cancelled), ()]:
+        with pytest.raises(BadInput, match="is no saga id: its character 1 is half of a surrogate pair"):
+            await client.outcome("o\ud800", *classes, within=SOON)
+    with pytest.raises(SagaError, match="order_id"):
+        await client.publish(embedded.placed(order_id="o\ud800"))
 
 
 # -------------------------------------------------------------------- what goes wrong
