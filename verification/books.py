@@ -14,7 +14,7 @@ from verification.environment import BY
 from verification.handlers import MOVED, NEW, TURNS
 from verification.scenario import Scenario
 from verification.state import State
-from verification.state_space import StateSpace, is_due
+from verification.state_space import StateSpace
 
 
 def wrong(space: StateSpace, scenario: Scenario, s: State, too_old: Sequence[Message]) -> str | None:
@@ -34,7 +34,7 @@ class Books:
         self._p = space.whole(s)
         self._lives = [(space.whole(s._replace(progress=v)), space.entries(s, v)) for v in (*s.past, s.progress)]
         self._entries = list(chain.from_iterable(entries for _, entries in self._lives))
-        self._messages = [m for log in space.logs for m in log]
+        self._messages = [m for log in space.takeable(s) for m in log]
 
     def wrong(self) -> str | None:
         dead = self._p.is_quarantined
@@ -68,8 +68,8 @@ class Books:
 
     def _lost_message(self) -> str | None:
         for m in self._messages:
-            seen = isinstance(m, OperatorCommand) and is_due(self._s, self._p, m)
-            if seen and all(t.message != m.id for t in self._entries):
+            is_forgotten = bool(self._s.past) and not self._p.n  # no command is recorded of a saga that is not known
+            if isinstance(m, OperatorCommand) and not is_forgotten and all(t.message != m.id for t in self._entries):
                 return f"LOST COMMAND {m.id}"
             if not self._too_old and not self._s.passed and not self._space.explored.tight:
                 handler = progress_checks.find_unaccounted_handler(self._p, self._roles, m.type, m.id)
@@ -169,8 +169,9 @@ class Books:
             is_undone = h is not None and any(e.handler == f"undo_{h.name}" for e in self._entries)
             if h is not None and h.takes_back and t.outcome == "dead" and is_undone:
                 mine = [b for b in back if b.startswith(f"{h.name}:")]
-                if len(mine) < len(t.calls):
-                    return f"NOT TAKEN BACK {len(t.calls)} calls of {h.name}, only {mine}"
+                steps = [call for call in t.calls if call.kind == "step"]
+                if len(mine) < len(steps):
+                    return f"NOT TAKEN BACK {len(steps)} steps of {h.name}, only {mine}"
         left = {d for d in did - back if d.split(":")[0] in undoable - escalated}
         if left:
             return f"LEFT STANDING {sorted(left)}"
@@ -254,6 +255,10 @@ def ignored_without_reason(roles: HandlerRoles, entries: Sequence[Transition]) -
     if last is None or last.outcome != "ignored" or last.type in TYPES:
         return None
     role, before = roles.handlers[last.handler], entries[:-1]
+    if role.is_deadline and any(
+        type_ in role.unless for t in before for type_ in (t.type, *(e.type for e in t.events))
+    ):
+        return None
     if role.undo is not None and any(t.outcome == "compensated" and t.type in role.undo.outcomes for t in before):
         return None
     if role.undo is not None and any(e.type in role.undo.outcomes for t in before for e in t.events):

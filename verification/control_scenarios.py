@@ -9,6 +9,7 @@ from saga.progress.document import SagaProgress, Transition
 from saga.support.clock import iso
 from verification.answer_scenarios import answers_stay
 from verification.building_blocks import (
+    BAD_Q,
     ORD,
     N,
     Q,
@@ -143,6 +144,13 @@ def paused() -> Iterator[Scenario]:  # a list: one scenario after another
         b=(Q,),
         books=books(pause("meet")),
         at_the_end=whole("meet"),
+    )
+    yield Scenario(
+        name="paused: a fan-in, and a part that nobody can decode",
+        service=of(meet_step),
+        a=(BAD_Q,),
+        b=(ORD,),
+        books=books(pause("meet")),
     )
     yield Scenario(
         name="paused: on an own event",

@@ -9,19 +9,23 @@ from verification.building_blocks import (
     STEP,
     F,
     N,
+    Q,
     S,
     X,
     cancel,
     cancel_by_step,
     confirm,
+    meet_step,
     note,
     of,
+    on_own,
     pay,
     place,
     reserve,
 )
 from verification.handlers import Reacts
 from verification.scenario import Scenario, has_ended, has_run
+from verification.services import message
 
 expire = Reacts(name="expire", to=(("O",),), emits=("Cancelled",), within=1)
 expire_unless = Reacts(name="expire", to=(("O",),), emits=("Cancelled",), within=1, unless=("S",))
@@ -30,6 +34,10 @@ remind = Reacts(name="remind", to=(("O",),), does=STEP, emits=("r",), within=1, 
 remind_early = Reacts(name="remind_early", to=(("O",),), emits=("r",), within=1)
 remind_late = Reacts(name="remind_late", to=(("O",),), emits=("q",), within=3)
 fail_late = Reacts(name="fail_late", to=(("O",),), emits=("X",), within=1)
+remind_own = Reacts(name="remind_own", to=(("P",),), emits=("r",), within=1, unless=("S",))
+remind_unless_q = Reacts(name="remind_unless_q", to=(("O",),), emits=("r",), within=1, unless=("Q",))
+remind_after_q = Reacts(name="remind_after_q", to=(("Q",),), emits=("r",), within=1)
+report_late = Reacts(name="report_late", to=(("O",),), emits=("P",), within=1)
 place_by_step = Reacts(name="place", to=(("O",),), does=STEP, emits=("P",))
 decide_by_step = Reacts(name="decide", to=(("N",),), does=STEP, emits=("Confirmed",))
 
@@ -213,6 +221,37 @@ def deadlines() -> Iterator[Scenario]:  # a list: one scenario after another
         wakes_at=1,
         ticks_max=3,
         at_the_end=has_run("remind_late", "pay"),
+    )
+    yield Scenario(
+        name="deadline: it counts from an own event that another handler takes",
+        service=of(place, remind_own, on_own),
+        a=(ORD,),
+        crash=1,
+        at_the_end=has_run("on_own", "remind_own"),
+    )
+    yield Scenario(
+        name="deadline: another worker ends the run of the event that closes it",
+        service=of(meet_step, remind_unless_q),
+        a=(ORD, Q),
+        wakes_at=1,
+        at_the_end=has_run("meet"),
+    )
+    yield Scenario(
+        name="deadline: another worker ends the run of the event that opens it",
+        service=of(meet_step, note, remind_after_q),
+        a=(ORD, Q),
+        b=(N,),
+        owner=(0, 1),
+        at_the_end=has_run("meet", "remind_after_q"),
+    )
+    yield Scenario(
+        name="deadline: the saga's start is known after it",
+        service=of(report_late, on_own, pay),
+        a=(message("o1", "O", started=False),),
+        b=(N,),
+        early=1,
+        crash=1,
+        wakes_max=20,  # both copies of a timer are forwarded at each tick while N is not handled
     )
     yield Scenario(
         name="deadline: the saga fails before",

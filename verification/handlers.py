@@ -103,8 +103,8 @@ class Reacts:
     says: tuple[str, ...] = ()
     """Types of the events that each turn before the last one emits."""
     takes_back: bool = False
-    """True if the handler registers an abort action after each act. The one after `nothing` is a call outside of a
-    step, which may fail."""
+    """True if the handler registers an abort action after each step and each `nothing`. The one after `nothing` is a
+    call outside of a step, which may fail."""
     needs: str | None = None
     """Handler that must have run before, according to the state; otherwise this handler raises."""
 
@@ -158,7 +158,7 @@ def handler_of(h: Reacts, classes: Classes, retry: Retry, version: int = 1) -> R
             what = f"undo:{h.name}:{contents}:{number}"
             if h.takes_back and act == "nothing":
                 saga.on_abort(look_outside, saga, what)
-            elif h.takes_back:
+            elif h.takes_back and did[-1] == "ok":
                 saga.on_abort(call_outside, saga.idempotency_key(f"b{number}"), run.given, what)
         saga.state = _with(saga.state, **({h.name: True} if is_last else {h.name + TURNS: turn + 1}))
         emitted = [e.split(" ")[0] for e in (h.emits if is_last else h.says) if run.holds(e)]
@@ -194,7 +194,8 @@ def compensation_of(h: Reacts, classes: Classes, retry: Retry, failures: Iterabl
         if any(content not in contents for content in taken):  # then the check finds effects that are not undone
             contents = f"{MISPLACED} {contents}"
         first, _, did = share.partition("[")
-        base, _, turn = contents.partition("~")
+        base, _, turn = contents.rpartition("~") if h.goes_on else (contents, "", "")
+        base, turn = (base, turn) if turn.isdigit() else (contents, "")  # another `~` is of an event that it took
         turns = range(int(turn)) if turn and not h.says else ()  # earlier turns without events are undone here, too
         for earlier in turns:
             run = _Run(saga, f"undo:{h.name}:{base}{f'~{earlier}' if earlier else ''}", result, 10 * (earlier + 1))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from saga.progress.document import SagaProgress, Transition
 from verification.building_blocks import ORD, OTHER, STEP, F, M, N, Q, X, cancel, hold, note, of, place
 from verification.handlers import Reacts
 from verification.operator_scenarios import at_last, command, slow_job
@@ -14,6 +15,7 @@ long_job = Reacts(name="job", to=(("O",),), does=STEP, turns=2, says=("t",), emi
 job = Reacts(name="job", to=(("O",),), does=STEP, turns=1, emits=("d",))
 each_job = Reacts(name="job", to=(("O",),), does=STEP, turns=1, emits=("d",), many=True)
 emitting_job = Reacts(name="job", to=(("O",),), does=STEP, turns=1, says=("t",), emits=("d",))
+each_of_two_parts = Reacts(name="job", to=(("O",), ("Q",)), does=STEP, turns=1, emits=("d",), many=True)
 two_parts = Reacts(name="job", to=(("O",), ("M",)), turns=1, does=STEP, emits=("d",))
 own_part = Reacts(name="job", to=(("P",), ("Q",)), turns=1, emits=("d",))
 look = Reacts(name="look", to=(("O",),), until=("Q",), after=1, emits=("d",))
@@ -25,6 +27,12 @@ undone_job = Reacts(name="job", to=(("O",),), does=STEP, turns=1, says=("t",), e
 bare_job = Reacts(name="job", to=(("O",),), does=STEP, turns=1, emits=("d",), undo=STEP)
 undone_look = Reacts(name="look", to=(("O",),), until=("Q",), after=1, emits=("d",), undo=("nothing",))
 taking_job = Reacts(name="job", to=(("O",),), does=("take",), turns=1, says=("t",), emits=("d",), undo=("give",))
+
+
+def runs_twice(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
+    """Check that exactly two runs have ended."""
+    count = sum(t.outcome == "handled" for t in entries)
+    return None if count == 2 else f"{count} RUNS"
 
 
 def later() -> Iterator[Scenario]:  # a list: one scenario after another
@@ -76,6 +84,15 @@ def later() -> Iterator[Scenario]:  # a list: one scenario after another
     )
     yield Scenario(
         name="later: two jobs of one handler", service=of(each_job), a=(ORD, OTHER), crash=1, at_the_end=done
+    )
+    yield Scenario(
+        name="later: two jobs of one handler that share an event",
+        service=of(each_of_two_parts),
+        a=(ORD, OTHER),
+        b=(Q,),
+        crash=1,
+        wakes_max=16,
+        at_the_end=runs_twice,
     )
     yield Scenario(
         name="later: of two events", service=of(two_parts), a=(ORD,), b=(M,), crash=1, move=1, at_the_end=done

@@ -11,6 +11,7 @@ from saga.progress.decisions import find_next_ready
 from saga.progress.document import SagaProgress, StepRecord, Transition
 from saga.progress.handlers import HandlerRole
 from saga.progress.overflow import claim_key, list_segments, segment_key
+from saga.support.clock import from_iso
 from saga.testing.invariants import progress_checks
 from verification import books
 from verification.handlers import MISPLACED, MOVED, NEW, SAGA, SERVICE
@@ -85,6 +86,7 @@ class Promises:
             or _of_another_version(p)
             or books.ignored_without_reason(self._roles, entries)
             or self._ran_in_its_undoing(p, entries)
+            or self._ran_too_early(entries)
         )
         if found is not None:
             return found
@@ -106,9 +108,20 @@ class Promises:
         known = {(m.type, m.value) for m in self._messages} | {(e.type, e.value) for t in entries for e in t.events}
         if reason.startswith("already handled with other content"):
             return sum(type_ == dead.type for type_, _ in known) > 1
-        if reason.startswith("older than the retention"):
+        if reason.startswith("older than the retention") or "longer in all than the retention" in reason:
             return self._scenario.age + self._scenario.ahead > 0
         return BAD in reason and any(m.id == dead.message and _is_bad(m, dead.handler) for m in self._messages)
+
+    def _ran_too_early(self, entries: tuple[Transition, ...]) -> str | None:
+        """Find a deadline that ran before its time, by clocks that are right."""
+        if self._scenario.fast or self._scenario.ahead or not self._roles.deadlines:
+            return None
+        times = {m.id: m.time for m in self._messages} | {e.id: t.time for t in entries for e in t.events}
+        for t in entries:
+            role = self._roles.deadlines.get(t.handler)
+            if role is not None and t.ran and from_iso(t.time) < from_iso(times[t.message]) + role.within_ms:
+                return f"RAN TOO EARLY {t.handler}, in transition {t.n}"
+        return None
 
     def _ran_in_its_undoing(self, p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
         """Find a run of a handler that happened after undoing its results had begun."""
@@ -160,7 +173,7 @@ class Promises:
 
     def _passed_in_time(self, s: State) -> str | None:
         """Find a deadline that ran although at its due time the log contained an event that cancels it, by itself or
-        through its handler."""
+        through its handler. Outcomes that nothing in the service names are not read."""
         if not s.held or (s.progress, s.held) in self._in_time:
             return None
         entries = self._space.entries(s, s.progress)
@@ -170,6 +183,7 @@ class Promises:
             if ran is None or due > len(s.held):
                 continue
             held = [m for log, end in zip(self._space.logs, s.held[due - 1], strict=True) for m in log[:end]]
+            held = [m for m in held if m.type in self._space.service.consumed]
             closing = [
                 m for m in held if m.type in role.unless or any(map(_closes, self._roles.by_type.get(m.type, ())))
             ]

@@ -6,6 +6,7 @@ from typing import Any
 
 from saga.messages import Message
 from saga.messaging.message_ids import id_in
+from saga.messaging.operator_commands import OperatorCommand
 from saga.progress.overflow import BOUNDS
 from verification.explore import Report
 from verification.handlers import Reacts
@@ -13,7 +14,8 @@ from verification.scenario import Scenario
 from verification.services import Explored, ages_at, message
 
 TRIES_MAX = 400
-FAULTS = ("crash", "move", "fail", "lost", "evict", "prune", "other", "batch", "age", "ahead")
+FAULTS = ("crash", "move", "fail", "lost", "evict", "prune", "other", "batch", "age", "ahead", "early", "fast")
+VERSIONS = ("migrates", "improves", "renamed")
 
 
 def shrunk(scenario: Scenario, report: Report, search: Callable[[Scenario], Report]) -> tuple[Scenario, Report]:
@@ -54,8 +56,15 @@ def smaller_than(scenario: Scenario) -> Iterator[Scenario]:
         if getattr(scenario, fault):
             less: dict[str, Any] = {fault: getattr(scenario, fault) - 1}
             yield replace(scenario, **less)
-    if scenario.owner != (0, 0):
-        yield replace(scenario, owner=(0, 0))
+    for plain in (
+        replace(scenario, owner=(0, 0)),
+        replace(scenario, wakes_at=0),
+        replace(scenario, grows=False),
+        replace(scenario, books=()),
+        replace(scenario, books=scenario.books[1:]),
+    ):
+        if plain != scenario:
+            yield plain
 
 
 Log = tuple[Message, ...]
@@ -66,9 +75,11 @@ def _shorter(a: Log, b: Log) -> Iterator[tuple[Log, Log]]:
         yield (*a[:i], *a[i + 1 :]), b
     for i in range(len(b)):
         yield a, (*b[:i], *b[i + 1 :])
-    if b:
-        yield (*a, *b), ()
+    if b:  # commands stay at the end: no worker takes a message behind one that cannot be given yet
+        yield tuple(sorted((*a, *b), key=lambda m: isinstance(m, OperatorCommand))), ()
     for i, m in enumerate((*a, *b)):
+        if isinstance(m, OperatorCommand):
+            continue
         plain = message(id_in(m.id), m.type, source=m.source)
         if plain != m:
             both = [*a, *b]
@@ -86,12 +97,15 @@ def _simpler(service: Explored) -> Iterator[Explored]:
         yield _consistent(replace(service, added=(*service.added[:i], *service.added[i + 1 :])))
         for less in _less(h):
             yield replace(service, added=(*service.added[:i], less, *service.added[i + 1 :]))
+    switches: list[dict[str, Any]] = [{version: False} for version in VERSIONS]
     for plain in (
         replace(service, tight=False),
         replace(service, bounds=BOUNDS),
         replace(service, sent_by_others=frozenset()),
         replace(service, starts=frozenset()),
         replace(service, attempts_max=9),
+        replace(service, parks=False),
+        *(replace(service, **switch) for switch in switches),
     ):
         if plain != service:
             yield plain
@@ -108,6 +122,17 @@ def _less(h: Reacts) -> Iterator[Reacts]:
             yield replace(h, to=(*h.to[:i], h.to[i][:1], *h.to[i + 1 :]))
     if h.undo is not None:
         yield replace(h, undo=None)
+    for plain in (
+        replace(h, within=0, unless=()),
+        replace(h, unless=()),
+        replace(h, turns=0, until=(), says=()),
+        replace(h, until=(), turns=max(1, h.turns)) if h.until else h,
+        replace(h, turns=h.turns - 1),
+        replace(h, says=() if h.undo is None else h.says),
+        replace(h, takes_back=False),
+    ):
+        if plain != h and plain.turns >= 0:
+            yield plain
     for i, act in enumerate(h.does):
         undo = None if h.undo is None else (*h.undo[:i], *h.undo[i + 1 :])
         yield replace(h, does=(*h.does[:i], *h.does[i + 1 :]), undo=undo)
@@ -120,10 +145,10 @@ def _less(h: Reacts) -> Iterator[Reacts]:
 
 def _consistent(service: Explored) -> Explored:
     """Return the service without conditions that refer to removed handlers."""
-    names = {h.name for h in (*service.handlers, *service.added)}
+    known = {"left", "new", *[h.name for h in (*service.handlers, *service.added)]}
 
     def mended(h: Reacts) -> Reacts:
-        does = tuple(_unconditional(act) if act.split(" ")[-1] not in names | {"left"} else act for act in h.does)
+        does = tuple(_unconditional(act) if act.split(" ")[-1] not in known else act for act in h.does)
         return replace(h, does=does)
 
     return replace(service, handlers=tuple(map(mended, service.handlers)), added=tuple(map(mended, service.added)))
@@ -140,7 +165,7 @@ def as_code(scenario: Scenario) -> str:
     """Return the code that makes the scenario, with the values that differ from the defaults."""
     service = scenario.service
     given = [*map(_handler, service.handlers)]
-    for name in ("attempts_max", "parks", "added", "tight", "starts", "sent_by_others", "bounds"):
+    for name in ("attempts_max", "parks", "added", "tight", "starts", "sent_by_others", "bounds", *VERSIONS):
         value = getattr(service, name)
         if value != next(f.default for f in fields(Explored) if f.name == name):
             given.append(f"{name}={_shown(name, value)}")
@@ -149,7 +174,7 @@ def as_code(scenario: Scenario) -> str:
     chosen = {
         f.name: getattr(scenario, f.name)
         for f in fields(Scenario)
-        if f.name not in ("name", "service", "a", "b", "at_the_end") and getattr(scenario, f.name) != f.default
+        if f.name not in ("name", "service", "a", "b", "at_the_end", "books") and getattr(scenario, f.name) != f.default
     }
     return "\n".join([*lines, f"  {', '.join(f'{name}={value!r}' for name, value in chosen.items())})"])
 
@@ -171,9 +196,17 @@ def _handler(h: Reacts) -> str:
 
 
 def _message(m: Message) -> str:
+    if isinstance(m, OperatorCommand):
+        return _command(m)
     content = m.value.decode()
     started = "" if m.started else ", started=False"
     source = "" if m.source == "others" else f", source={m.source!r}"
     version = "" if m.schema.endswith(".v1") else f", version={m.schema[-1]}"
     after = f", after={ages_at(m.time)}" if ages_at(m.time) else ""
     return f"message({id_in(m.id)!r}, {m.type!r}, {content!r}{version}{source}{started}{after})"
+
+
+def _command(m: OperatorCommand) -> str:
+    """Return the code of a command. `names` is the id of the dead letter, or of the wait of a parked run."""
+    answers = f", answers={m.answered.number}" if m.answered else ""
+    return f"command({m.wanted!r}, '', ORD, names={m.dead!r}, who={m.who!r}{answers})"

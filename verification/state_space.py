@@ -220,8 +220,18 @@ class StateSpace(Contents):
 
     def is_to_come(self, s: State) -> bool:
         """Return whether a message is not committed, or a lost operation may still take effect. A worker will then look
-        at the saga."""
-        return any(s.committed[t] < len(self.logs[t]) for t in (0, 1)) or bool(s.late)
+        at the saga. A command that no operator can give yet may never come."""
+        return any(s.committed[t] < len(messages) for t, messages in enumerate(self.takeable(s))) or bool(s.late)
+
+    def takeable(self, s: State) -> tuple[Sequence[Message], Sequence[Message]]:
+        """Return the messages of both logs without those that no worker can take yet: a command that no operator can
+        give now, and all that is behind it."""
+        p = self.snapshot(s.progress)
+        first, second = (
+            log[: next((n for n, m in enumerate(log) if isinstance(m, OperatorCommand) and not is_due(s, p, m)), None)]
+            for log in self.logs
+        )
+        return first, second
 
     def _commits(self, s: State, w: int) -> Iterator[Move]:
         worker = s.workers[w]

@@ -134,7 +134,7 @@ def _reject_too_old(role: HandlerRole, message: Message) -> Reject:
 def find_closing_reason(p: SagaProgress, role: HandlerRole) -> str | None:
     """Return why the handler never runs again in this saga (line 3); `None` if it may run."""
     if role.name in p.closed:
-        return "its compensation has closed this handler"
+        return "an event has closed this deadline" if role.is_deadline else "its compensation has closed this handler"
     if role.undo is not None and not role.undo.outcomes.isdisjoint(_find_failures(p, role)):
         return (
             f"the saga has failed, so {role.name} would never be undone"  # processed by a version without this handler

@@ -103,8 +103,8 @@ class RunFailure(Struct, frozen=True, kw_only=True, gc=False):
     put_off: bool = False
     """True if a pause, a limit or an open breaker postponed the run: nothing has failed."""
     undecodable: str | None = None
-    """Reason why the message could not be decoded, if its schema may still be deployed. Such a message does not wait
-    for the other events of its handler."""
+    """Reason why the message could not be decoded, if its schema may still be deployed or its run is postponed. Such a
+    message does not wait for the other events of its handler."""
     disputed: tuple[tuple[str, int], ...] = ()
     """Steps and reads, by name and number, where the run's record and its code differ."""
 

@@ -114,7 +114,8 @@ class HandlerRoles:
     affecting: frozenset[str] = field(init=False)
     """Emitted types that also change this service's own progress."""
     ready_from_kept: frozenset[str] = field(init=False)
-    """Handlers that stored messages can make ready: fan-ins, and handlers of self-consumed events."""
+    """Handlers that stored messages can make ready: fan-ins, and handlers of self-consumed events. Deadlines are left
+    out: only time makes them ready."""
     joined: frozenset[str] = field(init=False)
     """Types that a fan-in consumes, as required or optional ones."""
     lookers: tuple[HandlerRole, ...] = field(init=False)
@@ -149,7 +150,9 @@ class HandlerRoles:
         for type_ in noted:
             names[type_].append(DEADLINE)
         ready_from_kept = frozenset(
-            r.name for r in named.values() if len(r.takes) > 1 or any(t & emitted for t in r.takes)
+            r.name
+            for r in named.values()
+            if not r.is_deadline and (len(r.takes) > 1 or any(t & emitted for t in r.takes))
         )
         for name, value in (
             ("service", service),

@@ -14,7 +14,7 @@ checked instead. The results are for people who check histories: no decision rea
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from itertools import pairwise, takewhile
+from itertools import pairwise, product, takewhile
 from operator import attrgetter
 
 from msgspec import structs
@@ -312,9 +312,7 @@ def _find_contradictions(p: SagaProgress, entries: Sequence[Transition]) -> Iter
         yield "intents"
     if p.timer is not None and p.timer != next((entry.timer for entry in reversed(entries) if entry.timer), None):
         yield "wake"
-    if p.self_consumed and not _restore_original(p.self_consumed) <= {
-        own for entry in entries for own in _iterate_own_events(p, entry)
-    }:
+    if p.self_consumed and not _restore_original(p.self_consumed) <= set(_iterate_own_events(p, entries)):
         yield "own"
     if any(i.message.saga != p.saga or (i.kind == "do" and i.handler in p.closed) for i in p.intents):
         yield "intents"
@@ -364,7 +362,14 @@ def _restore_original(own: Iterable[SelfConsumedEvent]) -> set[SelfConsumedEvent
     return {structs.replace(o, only=()) for o in own}
 
 
-def _iterate_own_events(p: SagaProgress, entry: Transition) -> Iterable[SelfConsumedEvent]:
-    """Yield the events of a transition as self-consumed events."""
-    for event in build_messages(p, entry):
-        yield SelfConsumedEvent(event=event, n=entry.n)
+def _iterate_own_events(p: SagaProgress, entries: Sequence[Transition]) -> Iterable[SelfConsumedEvent]:
+    """Yield the events of transitions as self-consumed events.
+
+    A deadline may emit events before it is known when the saga began, and by whom. These events do not contain it, and
+    no transition says so if an intent was the first write that knew it. So each event is yielded in all these forms.
+    """
+    for started, principal in product({p.started, None}, {p.principal, None}):
+        known = structs.replace(p, started=started, principal=principal)
+        for entry in entries:
+            for event in build_messages(known, entry):
+                yield SelfConsumedEvent(event=event, n=entry.n)

@@ -171,7 +171,8 @@ def append_transition(
     started, principal = p.started or context.message.started, determine_principal(p, context.message)
     message, before, position, wake = ended.message, context.before, context.position, None
     if context.roles.deadlines:
-        p = timers.touch_deadlines(p, context.roles, context.message, ended.events, context.now_ms)
+        # A worker may continue a run whose own message had no transition yet, only an intent.
+        p = timers.touch_deadlines(p, context.roles, (context.message, message), ended.events, context.now_ms)
     # In most sagas nothing waits for a time, and checking that is cheap.
     if p.deadlines or p.queue or p.compensating or p.suspended_runs or p.timer is not None:
         if not timers.is_clock_behind(context.message, context.now_ms):
@@ -471,6 +472,7 @@ def suspend_run(
     """
     needed = ended.parts[: len(role.takes)]
     gone = [m.id for m in (needed[:1] if role.many else needed)] + list(ended.shown)
+    shared = _keep_shared_parts(p, role, needed)
     results = add_results(p, context, role, ended)
     calls: tuple[StepRecord, ...] = ()
     undo_with: tuple[AbortAction, ...] = ()
@@ -488,8 +490,8 @@ def suspend_run(
     p = replace(
         remove_suspended_runs(p, role.name, gone),
         inbox=add_to_inbox(p, context, role.name, ended.shown),
-        queue=remove_messages(p.queue, role.name, gone),
-        waiting=remove_messages(p.waiting, role.name, gone),
+        queue=remove_messages(p.queue, role.name, [*gone, *[k.message.id for k in shared]]),
+        waiting=tuple(sorted((*remove_messages(p.waiting, role.name, gone), *shared), key=lambda k: k.n)),
         intents=remove_intent(p, role, ended),
         results=results,
         state={**p.state, **ended.delta} if ended.delta else p.state,
@@ -500,6 +502,20 @@ def suspend_run(
     )
     p = replace(p, suspended_runs=later, format=compute_format(p.segments, p.deadlines, later, p.version))
     return append_transition(apply_emitted_events(p, context.roles, ended.events), context, "later", role.name, ended)
+
+
+def _keep_shared_parts(p: SagaProgress, role: HandlerRole, parts: Sequence[Message]) -> tuple[PendingMessage, ...]:
+    """Return the other events of a handler with `repeats` that are not pending yet, because one has just arrived, or is
+    at the head of the queue. Later runs need them, too, so they must not end with this run."""
+    if not role.many:
+        return ()
+    pending = {k.message.id for k in p.waiting if k.handler == role.name}
+    rest = [m for m in parts[1:] if m.id not in pending and m.source != p.service]
+    numbers = [find_order_number(p, role.name, m) for m in rest]
+    return tuple(
+        PendingMessage(handler=role.name, message=m, n=p.n if n is None else n, decides=role.decides)
+        for m, n in zip(rest, numbers, strict=True)
+    )
 
 
 def keep_newest_calls(calls: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:

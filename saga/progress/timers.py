@@ -195,20 +195,20 @@ def touches_deadline(p: SagaProgress, roles: HandlerRoles, message: Message) -> 
 
 
 def touch_deadlines(
-    p: SagaProgress, roles: HandlerRoles, handled: Message, emitted: Iterable[Message], now_ms: int
+    p: SagaProgress, roles: HandlerRoles, handled: Iterable[Message], emitted: Iterable[Message], now_ms: int
 ) -> SagaProgress:
-    """Open and close deadlines because of a message, and of the events that were emitted for it.
+    """Open and close deadlines because of the messages that were handled, and of the events that were emitted for them.
 
-    Deadlines that have run, were given up, or will never run are removed. `now_ms`: time at which the message is first
-    seen here.
+    Deadlines that have run, were given up, or will never run are removed. `now_ms`: time at which the messages are
+    first seen here.
     """
-    closed, opened = list(p.closed), list(p.deadlines)
+    closed, opened, messages = list(p.closed), list(p.deadlines), (*handled, *emitted)
     begun = {intent.handler for intent in p.intents}  # an open run is finished
-    for message in (handled, *emitted):
+    for message in messages:
         for role in roles.closing.get(message.type, ()):
             if role.name not in closed and role.name not in begun:
                 closed.append(role.name)
-    for message in (handled, *emitted):
+    for message in messages:
         for role in roles.opening.get(message.type, ()):
             if role.name in closed or any(k.handler == role.name for k in opened) or _has_run(p, role, message):
                 continue

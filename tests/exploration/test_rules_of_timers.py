@@ -1,5 +1,6 @@
 """Rules about timers and deadlines: with one patched out, the exploration finds a loss."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -124,11 +125,9 @@ def timers_are_decided_from_the_cache(patch: pytest.MonkeyPatch) -> None:
 
 
 def deadlines_are_opened_only_when_their_event_is_handled(patch: pytest.MonkeyPatch) -> None:
-    def opened(p: SagaProgress, roles: Any, in_hand: Message, emitted: Any, now_ms: int) -> SagaProgress:
+    def opened(p: SagaProgress, roles: Any, in_hand: Sequence[Message], emitted: Any, now_ms: int) -> SagaProgress:
         after = touched(p, roles, in_hand, emitted, now_ms)
-        ended = {
-            entry for role in roles.by_type.get(in_hand.type, ()) for entry in [ids.inbox_entry(in_hand.id, role.name)]
-        }
+        ended = {ids.inbox_entry(m.id, role.name) for m in in_hand for role in roles.by_type.get(m.type, ())}
         if not ended or not ended.isdisjoint(p.inbox):
             return after
         return replace(after, deadlines=p.deadlines)
@@ -137,7 +136,7 @@ def deadlines_are_opened_only_when_their_event_is_handled(patch: pytest.MonkeyPa
 
 
 def deadlines_are_closed_only_while_they_are_open(patch: pytest.MonkeyPatch) -> None:
-    def closed(p: SagaProgress, roles: Any, in_hand: Message, emitted: Any, now_ms: int) -> SagaProgress:
+    def closed(p: SagaProgress, roles: Any, in_hand: Sequence[Message], emitted: Any, now_ms: int) -> SagaProgress:
         after = touched(p, roles, in_hand, emitted, now_ms)
         there = {k.handler for k in p.deadlines}
         kept = tuple(name for name in after.closed if name in p.closed or name in there or name not in roles.deadlines)
@@ -159,7 +158,7 @@ def deadlines_overtake_a_begun_decider(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_open_intent_of_a_deadline_is_dropped_with_it(patch: pytest.MonkeyPatch) -> None:
-    def dropped(p: SagaProgress, roles: Any, in_hand: Message, emitted: Any, now_ms: int) -> SagaProgress:
+    def dropped(p: SagaProgress, roles: Any, in_hand: Sequence[Message], emitted: Any, now_ms: int) -> SagaProgress:
         after = touched(replace(p, intents=()), roles, in_hand, emitted, now_ms)
         return replace(after, intents=p.intents)
 

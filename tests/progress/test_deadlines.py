@@ -51,7 +51,7 @@ def opened(p: SagaProgress | None = None, due_ms: int = DUE) -> SagaProgress:
 
 
 def touched(p: SagaProgress, message: Message, *emitted: Message) -> SagaProgress:
-    return timers.touch_deadlines(p, ROLES, message, emitted, DUE - 1)
+    return timers.touch_deadlines(p, ROLES, (message,), emitted, DUE - 1)
 
 
 def test_roles_distinguish_deadlines_from_handlers() -> None:

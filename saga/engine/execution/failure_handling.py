@@ -252,6 +252,7 @@ class FailureHandler:
             under=count_attempts(named, [failed.rule for failed in history]),
             history=history[-HISTORY_MAX:],
             put_off=True,
+            undecodable=None if action.undoes else self.service.why_undecodable(action.role, action.message),
         )
         return self._park(state, request, failure, intent, left_s)
 

@@ -81,6 +81,7 @@ def find_wrong_compensation(roles: HandlerRoles, entries: Sequence[Transition]) 
     """
     results: set[str] = set()
     gone: set[str] = set()
+    suspended: set[tuple[str, str]] = set()
     undoable: dict[str, list[str]] = {}
     for t in entries:
         if t.ran:
@@ -89,8 +90,12 @@ def find_wrong_compensation(roles: HandlerRoles, entries: Sequence[Transition]) 
             results.update(e.id for e in t.events)
             if undo is not None:
                 undoable.setdefault(undo.name, []).extend(e.id for e in t.events if e.type in undo.results)
-            if gone.intersection(list_causes(t)) and not t.calls:
+            run = t.handler, TURN.sub("", t.cause or t.message)
+            parts = t.shown if run in suspended else list_causes(t)  # what began before the withdrawal is finished
+            if gone.intersection(parts) and not t.calls:
                 return f"RAN ON A WITHDRAWN PART {t.handler} on {t.cause or t.message}"
+            if t.outcome == "later":
+                suspended.add(run)
         elif t.outcome == "compensated" and t.cause:
             if t.cause in gone:
                 return f"UNDONE TWICE {t.cause} by {t.handler}"
