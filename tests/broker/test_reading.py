@@ -93,16 +93,19 @@ async def test_only_the_named_partitions_are_read_from_the_given_offset(broker: 
 
 
 async def test_a_reader_behind_the_oldest_record_continues_there(tmp_path: Path, topic: str) -> None:
-    now_ms = [CLOCK.now_ms() - 20 * 86_400_000]
+    days = [0]
 
     class Calendar(type(CLOCK)):  # type: ignore[misc]  # a clock whose days can be turned
         def now_ms(self) -> int:
-            return now_ms[0]
+            return int(super().now_ms()) + (days[0] - 20) * 86_400_000
+
+        def monotonic_s(self) -> float:
+            return float(super().monotonic_s()) + days[0] * 86_400
 
     async with EmbeddedAdministration(tmp_path / "broker.db", clock=Calendar()) as broker:
         await broker.ensure_topics([Topic(topic, 1, retention_days=1)])
         await broker.publish([a_record(topic, n) for n in range(5)])
-        now_ms[0] += 10 * 86_400_000
+        days[0] += 10
         await broker.publish([a_record(topic, n) for n in range(5, 7)])
         await broker.trim()
         async with broker.open_reader({Partition(topic, 0): 1}) as reading:

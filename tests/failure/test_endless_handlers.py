@@ -66,4 +66,4 @@ def test_a_handler_that_will_not_end_is_left_as_by_a_crash(tmp_path: Path, body:
         finally:
             running.kill()
     assert running.returncode == 1
-    assert "it is cut off as by a crash, and will run again" in output
+    assert "it ends as by a crash, and a handler that was running will run again" in output
