@@ -42,6 +42,14 @@ place_by_step = Reacts(name="place", to=(("O",),), does=STEP, emits=("P",))
 decide_by_step = Reacts(name="decide", to=(("N",),), does=STEP, emits=("Confirmed",))
 
 
+def all_deadlines() -> Iterator[Scenario]:
+    """Yield all scenarios about deadlines."""
+    yield from deadlines()
+    yield from deadlines_and_runs()
+    yield from waits_for_log()
+    yield from wrong_clocks()
+
+
 def waits_for_log() -> Iterator[Scenario]:  # a list: one scenario after another
     """Logs that grow while time passes: an answer that came in time counts, even if it is read late or by another
     worker."""
@@ -223,6 +231,25 @@ def deadlines() -> Iterator[Scenario]:  # a list: one scenario after another
         at_the_end=has_run("remind_late", "pay"),
     )
     yield Scenario(
+        name="deadline: the saga fails before",
+        service=of(reserve, remind),
+        a=(ORD,),
+        b=(X,),
+        crash=1,
+    )
+    yield Scenario(
+        name="deadline: it dies",
+        service=of(expire_by_step, note, attempts_max=1, parks=True),
+        a=(ORD, N),
+        fail=1,
+        crash=1,
+        may_die=True,
+    )
+
+
+def deadlines_and_runs() -> Iterator[Scenario]:
+    """Deadlines that count from events of the service itself, or from events whose runs another worker ends."""
+    yield Scenario(
         name="deadline: it counts from an own event that another handler takes",
         service=of(place, remind_own, on_own),
         a=(ORD,),
@@ -249,22 +276,5 @@ def deadlines() -> Iterator[Scenario]:  # a list: one scenario after another
         service=of(report_late, on_own, pay),
         a=(message("o1", "O", started=False),),
         b=(N,),
-        early=1,
-        crash=1,
-        wakes_max=20,  # both copies of a timer are forwarded at each tick while N is not handled
-    )
-    yield Scenario(
-        name="deadline: the saga fails before",
-        service=of(reserve, remind),
-        a=(ORD,),
-        b=(X,),
-        crash=1,
-    )
-    yield Scenario(
-        name="deadline: it dies",
-        service=of(expire_by_step, note, attempts_max=1, parks=True),
-        a=(ORD, N),
-        fail=1,
-        crash=1,
-        may_die=True,
+        at_the_end=has_run("report_late", "on_own", "pay"),
     )

@@ -85,6 +85,25 @@ def later() -> Iterator[Scenario]:  # a list: one scenario after another
     yield Scenario(
         name="later: two jobs of one handler", service=of(each_job), a=(ORD, OTHER), crash=1, at_the_end=done
     )
+    yield Scenario(name="later: the same again", service=of(slow_job), a=(ORD,), b=(ORD, OTHER), crash=1, may_die=True)
+    for wanted in ("replay", "discard"):
+        yield Scenario(
+            name=f"{wanted}: a turn that is dead",
+            service=of(emitting_job, note, attempts_max=1, parks=True),
+            a=(ORD, N),
+            b=(command("replay" if wanted == "replay" else "discard", "job", ORD),),
+            fail=1,
+            crash=1,
+            may_die=True,
+            at_the_end=at_last("job", "note") if wanted == "replay" else nothing_more,
+        )
+    yield from _of_several_events()
+    yield from _waits()
+    yield from _undone()
+
+
+def _of_several_events() -> Iterator[Scenario]:
+    done = has_run("job")
     yield Scenario(
         name="later: two jobs of one handler that share an event",
         service=of(each_of_two_parts),
@@ -100,20 +119,6 @@ def later() -> Iterator[Scenario]:  # a list: one scenario after another
     yield Scenario(
         name="later: of an own event", service=of(place, own_part), a=(ORD,), b=(Q,), crash=1, move=1, at_the_end=done
     )
-    yield Scenario(name="later: the same again", service=of(slow_job), a=(ORD,), b=(ORD, OTHER), crash=1, may_die=True)
-    for wanted in ("replay", "discard"):
-        yield Scenario(
-            name=f"{wanted}: a turn that is dead",
-            service=of(emitting_job, note, attempts_max=1, parks=True),
-            a=(ORD, N),
-            b=(command("replay" if wanted == "replay" else "discard", "job", ORD),),
-            fail=1,
-            crash=1,
-            may_die=True,
-            at_the_end=at_last("job", "note") if wanted == "replay" else nothing_more,
-        )
-    yield from _waits()
-    yield from _undone()
 
 
 def _waits() -> Iterator[Scenario]:

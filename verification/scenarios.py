@@ -15,7 +15,7 @@ from verification.building_blocks import (
 )
 from verification.claim_scenarios import claims
 from verification.control_scenarios import paused, paused_later, routed
-from verification.deadline_scenarios import deadlines, waits_for_log, wrong_clocks
+from verification.deadline_scenarios import all_deadlines
 from verification.discard_scenarios import all_discards
 from verification.document_scenarios import dead_letters, documents
 from verification.edge_scenarios import edges
@@ -118,9 +118,7 @@ def scenarios() -> Iterator[Scenario]:  # a list: one scenario after another
     yield from operators()
     yield from all_discards()
     yield from answers()
-    yield from deadlines()
-    yield from waits_for_log()
-    yield from wrong_clocks()
+    yield from all_deadlines()
     yield from later()
     yield from taking_back()
     yield from parked()
