@@ -13,6 +13,7 @@ from saga.testing.invariants import progress_checks
 from verification.environment import BY
 from verification.handlers import MOVED, NEW, TURNS
 from verification.scenario import Scenario
+from verification.services import BAD
 from verification.state import State
 from verification.state_space import StateSpace
 
@@ -50,11 +51,14 @@ class Books:
     def _unreported_discard(self) -> str | None:
         """Find a run that was discarded and has had effects that were not reported. Effects of other runs of the
         handler do not count."""
-        ran = {t.handler for t in self._entries if t.ran}
+        others = {t.handler for t in self._entries if t.ran}
+        others |= {i.handler for p, _ in self._lives for i in p.intents}  # a discard ends the intent of its own run
+        unread = {(t.handler, t.message) for t in self._entries if t.outcome == "dead" and BAD in (t.reason or "")}
         for t in self._entries:
             if (
                 t.outcome == "discarded"
-                and t.handler not in ran
+                and t.handler not in others
+                and (t.handler, t.cause) not in unread
                 and all(letter.kind != "escalation" for letter in t.letters)
             ):
                 did = f"do:{t.handler}:"

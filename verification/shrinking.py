@@ -97,7 +97,6 @@ def _simpler(service: Explored) -> Iterator[Explored]:
         yield _consistent(replace(service, added=(*service.added[:i], *service.added[i + 1 :])))
         for less in _less(h):
             yield replace(service, added=(*service.added[:i], less, *service.added[i + 1 :]))
-    switches: list[dict[str, Any]] = [{version: False} for version in VERSIONS]
     for plain in (
         replace(service, tight=False),
         replace(service, bounds=BOUNDS),
@@ -105,7 +104,9 @@ def _simpler(service: Explored) -> Iterator[Explored]:
         replace(service, starts=frozenset()),
         replace(service, attempts_max=9),
         replace(service, parks=False),
-        *(replace(service, **switch) for switch in switches),
+        replace(service, migrates=False),
+        replace(service, improves=False),
+        replace(service, renamed=False),
     ):
         if plain != service:
             yield plain
@@ -162,7 +163,8 @@ def _unconditional(act: str) -> str:
 
 
 def as_code(scenario: Scenario) -> str:
-    """Return the code that makes the scenario, with the values that differ from the defaults."""
+    """Return the code that makes the scenario, with the values that differ from the defaults; of controls only how many
+    logs there are."""
     service = scenario.service
     given = [*map(_handler, service.handlers)]
     for name in ("attempts_max", "parks", "added", "tight", "starts", "sent_by_others", "bounds", *VERSIONS):
@@ -176,7 +178,8 @@ def as_code(scenario: Scenario) -> str:
         for f in fields(Scenario)
         if f.name not in ("name", "service", "a", "b", "at_the_end", "books") and getattr(scenario, f.name) != f.default
     }
-    return "\n".join([*lines, f"  {', '.join(f'{name}={value!r}' for name, value in chosen.items())})"])
+    controls = [f"  # {len(scenario.books)} control logs: see the scenario's `books`"] if scenario.books else []
+    return "\n".join([*lines, *controls, f"  {', '.join(f'{name}={value!r}' for name, value in chosen.items())})"])
 
 
 def _shown(name: str, value: object) -> str:

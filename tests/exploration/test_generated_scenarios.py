@@ -22,7 +22,7 @@ def test_nothing_is_lost_in_services_and_logs_made_by_chance(first: int) -> None
 
 def test_a_seed_gives_the_same_scenario_on_every_version_of_python() -> None:
     made = "\n".join(as_code(scenario_of(seed, ())) for seed in range(100))
-    assert blake2b(made.encode(), digest_size=8).hexdigest() == "b391281fb11d7a2a"
+    assert blake2b(made.encode(), digest_size=8).hexdigest() == "822e17769f76fadd"
 
 
 def test_a_loss_is_reported_as_a_minimised_scenario_with_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
