@@ -17,6 +17,7 @@ from saga.choreography.manifest import DeclaredReaction
 from saga.choreography.overview import EventConsumer, Overview
 from saga.contracts.contract import Contract, Version
 from saga.contracts.schema import ArrayType, EnumType, MapType, OptionalType, RecordType, Type, describe_type
+from saga.contracts.schema_parser import NULLS
 from saga.messages import Topic
 from saga.support.durations import describe_duration
 from saga.support.printable import printable
@@ -163,7 +164,7 @@ def _collect(type_: Type, schema: Any, found: dict[str, RecordShown]) -> None:
         case MapType(inner) if isinstance(schema, dict):
             _collect(inner, schema["values"], found)
         case OptionalType(inner) if isinstance(schema, list):
-            _collect(inner, next(each for each in schema if each not in ("null", {"type": "null"})), found)
+            _collect(inner, next(each for each in schema if each not in NULLS), found)
         case _:
             pass
 

@@ -32,6 +32,7 @@ from saga.contracts.schema import (
     Type,
     describe_type,
 )
+from saga.contracts.schema_parser import NULLS
 from saga.errors import ContractError
 from saga.support.printable import count_noun
 
@@ -380,9 +381,7 @@ class _Linter:
         """Check the records and enums that are defined inside a type."""
         match type_:
             case OptionalType(inner) if isinstance(given, list):
-                self.check_type(
-                    next(branch for branch in given if branch not in ("null", {"type": "null"})), inner, place
-                )
+                self.check_type(next(branch for branch in given if branch not in NULLS), inner, place)
             case ArrayType(items) if isinstance(given, dict):
                 self.check_type(given["items"], items, _Place(f"{place.at}[]", place.silenced))
             case MapType(values) if isinstance(given, dict):

@@ -88,7 +88,8 @@ def from_raw(type_: schema.Type, classes: Classes) -> Convert | None:
             return tuple if each is None else _array_from_raw(each)
         case schema.MapType(values):
             each = from_raw(values, classes)
-            return None if each is None else convert_values(each)
+            # A copy, because fastavro returns the same default for every message that lacks the field.
+            return dict if each is None else convert_values(each)
         case schema.OptionalType(inner):
             inside = from_raw(inner, classes)
             return None if inside is None else convert_optional(inside)

@@ -9,6 +9,7 @@ imported.
 
 import dataclasses
 import inspect
+import keyword
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -269,6 +270,8 @@ def _make_dataclass(cls: type[T], where: str) -> type[T]:
     """Turn the class into a frozen dataclass whose `repr` does not show sensitive fields."""
     hints = _read_hints(cls, where)
     for name, hint in hints.items():
+        if keyword.iskeyword(name):
+            raise DeclarationError(f"{where}: field {name}: {why_no_field(name)}")
         if _split(hint).sensitive:
             given = cls.__dict__.get(name, dataclasses.MISSING)
             if isinstance(given, dataclasses.Field):

@@ -29,6 +29,7 @@ _TAKEN, _TAKEN_BEGINNINGS = ("mro", "_HAS_DEFAULT_FACTORY"), ("__", "_dflt_")
 """Names and beginnings of names that no field can have. `mro` is an attribute of every class, which a dataclass would
 take for the field's default. The others are used by dataclasses internally, and a field would hide them."""
 NULLS = ("null", {"type": "null"})
+"""Both forms of the type null in a schema's JSON."""
 DEPTH_MAX = 30
 """Maximum depth of nested types. The type of a field is one level below its record."""
 PARTS_MAX = 2000

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from saga import Change, Service, upcast
+from saga import Change, Service, event, upcast
 from saga.contracts import codec, library
 from saga.contracts.event_classes import declared_contract
 from saga.contracts.library import Library, binding_of, contract_at_import
@@ -148,6 +148,12 @@ def test_what_no_contract_can_say_is_refused_with_class_field_and_remedy(line: s
     with pytest.raises(DeclarationError, match=re.escape(problem)) as refused:
         declare("Said", line, above=ABOVE)
     assert re.match(r"declared_for_a_test_\d+\.Said: ", str(refused.value))
+
+
+def test_a_field_with_the_name_of_a_keyword_is_refused() -> None:
+    made = type("Said", (Event,), {"__module__": __name__, "__annotations__": {"order_id": str, "class": str}})
+    with pytest.raises(DeclarationError, match="Said: field class: this name cannot be an attribute in Python"):
+        event(topic="orders", key="order_id", owner="order")(made)
 
 
 ATTRIBUTES: list[tuple[dict[str, Any], str]] = [
