@@ -18,6 +18,7 @@ from contextlib import suppress
 from functools import lru_cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import UUID
 
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
@@ -161,7 +162,7 @@ def unencrypted_subject(value: bytes, version: Version) -> str | None:
         return plain
 
     _rewrite(value, version, note, leaves_defaults=True)
-    return str(_read(value, version)[0][version.subject]) if found else None
+    return _normalize_subject(str(_read(value, version)[0][version.subject]), version) if found else None
 
 
 def key_names_in(value: bytes, library: Library) -> set[str]:
@@ -242,6 +243,15 @@ def _place_of_whole(name: str, header: bytes, saga: str) -> str:
 def subject_of_event(event: Event) -> str:
     """Return the subject of an event: the person or thing that it is about, whose key encrypts its sensitive fields."""
     return str(getattr(event, binding_of(type(event)).version.subject))
+
+
+def _normalize_subject(subject: str, version: Version) -> str:
+    """Return a subject as the decoded event has it. A sender may write a uuid in capitals."""
+    field = version.record.field(version.subject)
+    if field is not None and field.type == ScalarType("uuid"):
+        with suppress(ValueError):  # decoding reports that it is no uuid
+            return str(UUID(subject))
+    return subject
 
 
 def find_unencryptable(type_: Type, at: str = "") -> Iterator[str]:
@@ -328,14 +338,14 @@ def _schema(version: Version) -> Any:
 # -------------------------------------------------------------------- JSON
 
 
-def subject_in_json(value: bytes, field: str) -> str | None:
-    """Return the subject from JSON that is not a valid event: the text in `field`; `None` if there is none."""
+def subject_in_json(value: bytes, version: Version) -> str | None:
+    """Return the subject from JSON that is not a valid event: the text in its field; `None` if there is none."""
     try:
         read, _ = read_json(value)
     except (ValueError, RecursionError):
         return None
-    found = read.get(field) if isinstance(read, dict) else None
-    return found if isinstance(found, str) and found else None
+    found = read.get(version.subject) if isinstance(read, dict) else None
+    return _normalize_subject(found, version) if isinstance(found, str) and found else None
 
 
 def encrypt_json(value: bytes, record: RecordType, encrypt: EncryptText) -> bytes | None:

@@ -3,16 +3,27 @@
 import base64
 import itertools
 import json
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
+from fastavro import schemaless_writer
 
 from saga.contracts import codec
 from saga.contracts.checks import find_incompatible
-from saga.contracts.encryption import decrypt_fields, decrypt_value, encrypt_fields, encrypt_json
+from saga.contracts.encryption import (
+    decrypt_fields,
+    decrypt_value,
+    encrypt_fields,
+    encrypt_json,
+    subject_in_json,
+    subject_of_event,
+    unencrypted_subject,
+)
 from saga.contracts.library import binding_of
-from saga.contracts.schema import RecordType
+from saga.contracts.schema import RecordType, without_logical_types
 from saga.contracts.sensitive_fields import collect_secrets
 from saga.encryption.keys import SubjectKey
 from saga.encryption.sensitive_fields import DecryptionFailed
@@ -276,3 +287,20 @@ def test_a_mark_reaches_the_first_version_from_the_third(tmp_path: Path) -> None
         ["tax_id"],
         ["tax"],
     ]
+
+
+def test_a_subject_is_forgotten_however_its_sender_writes_its_uuid(tmp_path: Path) -> None:
+    uuid = {"type": "string", "logicalType": "uuid"}
+    write(tmp_path, schema("Paid", field("who", uuid), field("card", "string", sensitive=True), subject="who"))
+    paid = generated(tmp_path, "Paid").Paid
+    binding = binding_of(paid)
+    version = binding.version
+    who = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
+    raw = {"order_id": SAGA, "who": str(who).upper(), "card": "4111"}
+    body = BytesIO()
+    schemaless_writer(body, without_logical_types(version.schema), raw)
+    value = codec.MARKER + version.fingerprint + body.getvalue()
+    assert unencrypted_subject(value, version) == subject_in_json(json.dumps(raw).encode(), version) == str(who)
+    shown: Any = codec.decode(value, paid, binding.library)
+    assert subject_of_event(shown) == str(who)
+    assert subject_in_json(b'{"who": "NOBODY"}', version) == "NOBODY", "what is no uuid is kept as it is"

@@ -421,7 +421,7 @@ async def _encrypt_foreign(
     as a whole."""
     newest = contract.newest
     try:
-        key = await _key_of(service, position, subject_in_json(value, newest.subject) or saga, saga)
+        key = await _key_of(service, position, subject_in_json(value, newest) or saga, saga)
     except KeyMissing:
         return value
 
