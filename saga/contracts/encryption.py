@@ -83,7 +83,8 @@ def encrypt_fields(
 ) -> bytes:
     """Encrypt the sensitive fields of an encoded event.
 
-    A value that equals the default of its field is not encrypted, because the schema shows it anyway.
+    A value that equals the default of its field is not encrypted, because the schema shows it anyway. If the event
+    cannot be written again, because another sender wrote it, it is encrypted as a whole.
 
     Args:
         value: the encoded event.
@@ -91,7 +92,7 @@ def encrypt_fields(
         saga: the saga id, to which ciphertexts are bound.
         key: key of the subject; `None` if it was erased: the values are then replaced by `erased`, and are lost.
         arrived: true if the event comes from the log. Its sender may have encrypted it already, so encrypted values are
-            left as they are. If it cannot be written again, it is encrypted as a whole.
+            left as they are.
     """
 
     def change(path: str, plain: bytes) -> bytes:
@@ -99,11 +100,8 @@ def encrypt_fields(
             return plain
         return ERASED.encode() if key is None else key.encrypt(plain, f"{version.name}|{path}|{saga}").encode()
 
-    encrypted = _rewrite(value, version, change, leaves_defaults=True)
-    if arrived and encrypted == value and unencrypted_subject(value, version) is not None:
-        # It can be read, and not be written: an int beyond 32 bits in a union, for example.
-        return encrypt_value(value, value[:HEADER_SIZE], version.name, saga, key)
-    return encrypted
+    rewritten = _rewrite(value, version, change, leaves_defaults=True)
+    return encrypt_value(value, value[:HEADER_SIZE], version.name, saga, key) if rewritten is None else rewritten
 
 
 def decrypt_fields(value: bytes, library: Library, saga: str, keys: "Callable[[str], SubjectKey | None]") -> bytes:
@@ -118,7 +116,8 @@ def decrypt_fields(value: bytes, library: Library, saga: str, keys: "Callable[[s
 
     Raises:
         KeyMissing: `keys` raised it, or a value was encrypted with another secret of the same subject.
-        BadInput: a ciphertext was made for another field or saga, or has been changed.
+        BadInput: a ciphertext was made for another field or saga, or has been changed; or the event cannot be written
+            with its decrypted values.
     """
     version = identify(value, library)
 
@@ -139,7 +138,10 @@ def decrypt_fields(value: bytes, library: Library, saga: str, keys: "Callable[[s
                 f"{version.name}: {path}: it was encrypted for another field or saga, or changed since"
             ) from None
 
-    return _rewrite(value, version, change, leaves_defaults=False)
+    rewritten = _rewrite(value, version, change, leaves_defaults=False)
+    if rewritten is None and is_encoded_event(value, version):
+        raise BadInput(f"{version.name}: its fields cannot be decrypted: one of its values is not of its schema")
+    return value if rewritten is None else rewritten  # decoding reports what is wrong with other bytes
 
 
 def is_encoded_event(value: bytes, version: Version) -> bool:
@@ -275,8 +277,11 @@ def find_unencryptable(type_: Type, at: str = "") -> Iterator[str]:
             return
 
 
-def _rewrite(value: bytes, version: Version, change: Change, *, leaves_defaults: bool) -> bytes:
-    """Return an encoded event with its sensitive values changed. Bytes that cannot be read are returned unchanged."""
+def _rewrite(value: bytes, version: Version, change: Change, *, leaves_defaults: bool) -> bytes | None:
+    """Return an encoded event with its sensitive values changed; `None` if it cannot be read, or not be written again.
+
+    fastavro reads some values that it refuses to write, such as an `int` of more than 32 bits in a union.
+    """
     if not has_sensitive(version.record):
         return value
     try:
@@ -288,8 +293,8 @@ def _rewrite(value: bytes, version: Version, change: Change, *, leaves_defaults:
         schemaless_writer(out, _schema(version), raw)
     except (BadInput, KeyMissing):
         raise
-    except Exception:  # noqa: BLE001 - the bytes may be anything; decoding reports what is wrong with them
-        return value
+    except Exception:  # noqa: BLE001 - the bytes may be anything
+        return None
     return out.getvalue() + rest
 
 

@@ -19,7 +19,6 @@ from decimal import Decimal
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import (
-    Annotated,
     Any,
     ClassVar,
     Final,
@@ -37,14 +36,14 @@ from typing import (
 )
 from uuid import UUID
 
-from typing_extensions import TypeAliasType, dataclass_transform
+from typing_extensions import dataclass_transform
 
 from saga.contracts import schema
 from saga.contracts.contract import Contract, Mode
 from saga.contracts.conversion import PYTHON_TYPES, InvalidValue, to_raw, to_typed
 from saga.contracts.loading import ATTRIBUTES, make_contract
 from saga.contracts.schema_parser import KINDS, parse_type, why_no_field
-from saga.encryption.sensitive_fields import sensitive
+from saga.encryption.sensitive_fields import sensitive, unwrap_annotation
 from saga.errors import ContractError, DeclarationError
 from saga.messages import Event
 
@@ -321,10 +320,10 @@ class _Hint:
 
 
 def _split(hint: Any) -> _Hint:
-    """Split an annotation. `sensitive` may stand inside or outside of `... | None`, and behind aliases."""
-    hint, metadata = _unwrap(hint)
+    """Split an annotation. `sensitive` may stand inside or outside of `... | None`."""
+    hint, metadata = unwrap_annotation(hint)
     if (inside := _optional(hint)) is not None:
-        metadata += _unwrap(inside)[1]
+        metadata += unwrap_annotation(inside)[1]
     marks = [each for each in metadata if isinstance(each, Avro)]
     avro = Avro(
         next((each.type for each in marks if each.type), ""),
@@ -333,19 +332,6 @@ def _split(hint: Any) -> _Hint:
     )
     doc = next((each for each in metadata if isinstance(each, str)), "")
     return _Hint(inner=hint, doc=" ".join(doc.split()), sensitive=sensitive in metadata, avro=avro)
-
-
-def _unwrap(hint: Any) -> tuple[Any, list[Any]]:
-    """Return the type behind aliases and `Annotated`, and all that `Annotated` adds to it."""
-    metadata: list[Any] = []
-    while True:
-        if isinstance(hint, TypeAliasType):
-            hint = hint.__value__
-        elif get_origin(hint) is Annotated:
-            metadata += hint.__metadata__
-            hint = hint.__origin__
-        else:
-            return hint, metadata
 
 
 def _optional(hint: Any) -> Any:

@@ -9,6 +9,7 @@ import base64
 import html
 import json
 import re
+import typing
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -35,6 +36,8 @@ TEXT_MAX = 20_000
 """Largest number of characters of a string that are searched for secrets. The rest of the text is cut off."""
 _SEPARATOR: Final = "(?:[ ,.'_-]|%20)"
 """Pattern of a separator between the groups of a number."""
+_ALIASES: Final = (TypeAliasType, getattr(typing, "TypeAliasType", TypeAliasType))
+"""Classes of type aliases: that of `typing_extensions`, and that of the `type` statement since Python 3.12."""
 
 
 class Sensitive:
@@ -291,15 +294,21 @@ def _is_marked(hint: Any, seen: set[Any]) -> bool:
 
 def _bare(hint: Any) -> tuple[Any, bool]:
     """Return a type without its annotations, and whether these annotations mark it as sensitive."""
-    is_sensitive = False
+    hint, metadata = unwrap_annotation(hint)
+    return hint, any(note is sensitive for note in metadata)
+
+
+def unwrap_annotation(hint: Any) -> tuple[Any, list[Any]]:
+    """Return a type without the type aliases and `Annotated` around it, and what `Annotated` adds, outermost first."""
+    metadata: list[Any] = []
     while True:
-        if isinstance(hint, TypeAliasType):
+        if isinstance(hint, _ALIASES):
             hint = hint.__value__
         elif get_origin(hint) is Annotated:
-            is_sensitive = is_sensitive or any(note is sensitive for note in hint.__metadata__)
+            metadata += hint.__metadata__
             hint = hint.__origin__
         else:
-            return hint, is_sensitive
+            return hint, metadata
 
 
 def _hints_of(cls: type) -> Mapping[str, Any]:

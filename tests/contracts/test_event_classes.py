@@ -48,20 +48,22 @@ def test_repr_hides_sensitive_fields_wherever_they_are() -> None:
     assert repr(cls(order_id="o", card=card(number="4111"), note="x")) == "Paid(order_id='o', card=Card(year=30))"
 
 
-def test_a_mark_behind_an_alias_counts_wherever_the_alias_stands() -> None:
+def test_sensitive_is_found_behind_type_aliases_wherever_they_are() -> None:
     above = """
         from typing_extensions import TypeAliasType
 
         Secret = TypeAliasType("Secret", Annotated[str, sensitive])
+        Named = TypeAliasType("Named", Annotated[Secret, "Its name."])
         Maybe = TypeAliasType("Maybe", Secret | None)
     """
     lines = ["a: Secret", "b: Secret | None = None", "c: Annotated[Secret | None, 'doc'] = None"]
-    lines += ["d: Annotated[Secret, 'doc'] = 'd'", "e: Maybe = None"]
+    lines += ["d: Annotated[Secret, 'doc'] = ''", "e: Named | None = None", "f: str = ''", "g: Maybe = None"]
     cls: Any = declare_class("Paid", *lines, above=above)
-    assert repr(cls(order_id="o", a="1", b="2", c="3", d="4", e="5")) == "Paid(order_id='o')"
     contract = declared_contract(cls)
     assert contract is not None
-    assert [f.name for f in contract.newest.record.fields if f.sensitive] == ["a", "b", "c", "d", "e"]
+    assert [each.name for each in contract.newest.record.fields if each.sensitive] == ["a", "b", "c", "d", "e", "g"]
+    assert contract.newest.schema["fields"][5]["doc"] == "Its name."
+    assert repr(cls(order_id="o", a="1", b="2", c="3", d="4", e="5", g="7")) == "Paid(order_id='o', f='')"
 
 
 def test_a_type_is_defined_once_and_named_where_it_is_used_again() -> None:

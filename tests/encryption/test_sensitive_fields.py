@@ -4,6 +4,7 @@ import base64
 import html
 import json
 import re
+import sys
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -98,6 +99,15 @@ def test_sensitive_fields_are_redacted_at_every_depth_and_restored_unchanged(
     assert unwrap_marked(recorded) == plain
     assert msgspec.convert(unwrap_marked(recorded), Everything) == value
     assert sorted(find_secrets(recorded)) == sorted(marks.texts(value))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="needs the type statement")
+def test_sensitive_is_found_behind_a_type_statement() -> None:
+    names: dict[str, Any] = {"Annotated": Annotated, "sensitive": sensitive}
+    exec("type Secret = Annotated[str, sensitive]", names)
+    marks = find_marks(names["Secret"])
+    assert marks is not None
+    assert marks.change("4111", "4111", mark) == {"_sensitive": "4111"}
 
 
 @pytest.mark.parametrize("hint", [int, str | None, dict[str, Any], list[int], type, Any, None, ..., [], Mapping])
