@@ -9,8 +9,6 @@ from inspect import Parameter, signature
 from types import NoneType, UnionType
 from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from typing_extensions import TypeAliasType
-
 from saga.errors import DeclarationError, Permanent
 from saga.messages import Event
 from saga.view import Later
@@ -53,13 +51,13 @@ def read_hints(function: Callable[..., object], where: str) -> Mapping[str, obje
         ) from why
 
 
-def split_union(annotation: object) -> tuple[object, ...]:
+def split_union(annotation: Any) -> tuple[object, ...]:
     """Return the members of a union. Any other annotation is returned as its only member.
 
     >>> split_union(int | None), split_union(int)
     ((<class 'int'>, <class 'NoneType'>), (<class 'int'>,))
     """
-    while isinstance(annotation, TypeAliasType):
+    while hasattr(annotation, "__value__"):  # an alias, of `typing_extensions` or of the `type` statement
         annotation = annotation.__value__
     if get_origin(annotation) not in (Union, UnionType):
         return (annotation,)

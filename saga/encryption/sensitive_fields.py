@@ -9,7 +9,6 @@ import base64
 import html
 import json
 import re
-import typing
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -21,7 +20,6 @@ from typing import Annotated, Any, Final, TypeAlias, Union, get_args, get_origin
 from urllib import parse
 
 import msgspec
-from typing_extensions import TypeAliasType
 
 HIDDEN: Final = "***"
 """Text that people see instead of a sensitive value."""
@@ -36,8 +34,6 @@ TEXT_MAX = 20_000
 """Largest number of characters of a string that are searched for secrets. The rest of the text is cut off."""
 _SEPARATOR: Final = "(?:[ ,.'_-]|%20)"
 """Pattern of a separator between the groups of a number."""
-_ALIASES: Final = (TypeAliasType, getattr(typing, "TypeAliasType", TypeAliasType))
-"""Classes of type aliases: that of `typing_extensions`, and that of the `type` statement since Python 3.12."""
 
 
 class Sensitive:
@@ -302,7 +298,7 @@ def unwrap_annotation(hint: Any) -> tuple[Any, list[Any]]:
     """Return a type without the type aliases and `Annotated` around it, and what `Annotated` adds, outermost first."""
     metadata: list[Any] = []
     while True:
-        if isinstance(hint, _ALIASES):
+        if hasattr(hint, "__value__"):  # an alias, of `typing_extensions` or of the `type` statement
             hint = hint.__value__
         elif get_origin(hint) is Annotated:
             metadata += hint.__metadata__

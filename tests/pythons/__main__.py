@@ -18,6 +18,7 @@ SUITE = (
     "tests/progress",
     "tests/policies",
     "tests/contracts",
+    "tests/encryption",
     "tests/service",
     "tests/engine",
     "tests/store/test_sqlite.py",

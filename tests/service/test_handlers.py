@@ -1,8 +1,9 @@
 """Handlers declared by their signatures, and signatures that are refused."""
 
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import pytest
 from typing_extensions import TypeAliasType
@@ -54,6 +55,19 @@ def refusal(service: Service | Service[Account], handler: Callable[..., Awaitabl
         service.handler(handler)
     assert service.declared.handlers == before
     return str(refused.value)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="needs the type statement")
+def test_a_type_statement_may_name_the_events_of_a_handler() -> None:
+    names: dict[str, Any] = {"OrderPlaced": OrderPlaced, "PaymentDeclined": PaymentDeclined}
+    exec("type Either = OrderPlaced | PaymentDeclined", names)
+
+    async def began(event: Any) -> None: ...
+
+    began.__annotations__["event"] = names["Either"]
+    payment = a_service()
+    payment.handler(began)
+    assert payment.declared.handlers[0].parameters[0].events == (OrderPlaced, PaymentDeclined)
 
 
 def test_a_handler_is_declared_by_its_signature() -> None:
