@@ -108,7 +108,7 @@ class Client:
         self._loop = asyncio.get_running_loop()
         self._listening = WeakSet[EventSubscription[Any]]()
         self._sources: set[UngroupedReader | GroupReader] = set()
-        """Readers of the subscriptions that have not ended, also of those that the application has dropped."""
+        """Readers of all open subscriptions, including those to which the application no longer refers."""
         self._closing: set[asyncio.Task[None]] = set()
         """Tasks that close the readers of dropped subscriptions."""
         return self

@@ -82,9 +82,8 @@ class CallGates:
 
     def of(self, *what: object) -> CallGate:
         """Return the gate for this key; create it if it is new."""
-        if (known := self._known.get(what)) is not None:
-            known.is_shared = True
-            return known
+        if what in self._known:
+            self._known[what].is_shared = True
         return self._known.setdefault(what, CallGate())
 
 
@@ -98,9 +97,8 @@ class Limiter:
         self.is_needed = resource.is_limited
         """False if there is no limit, so that no call has to wait for admission."""
         self._at_once_max, self._rate_per_s = resource.at_once_max, resource.rate_per_s
-        self._running = 0
-        """Number of its own calls that have a place. An operator's limit counts these; the declared limit counts all
-        calls of the gate."""
+        self._own = CallQueue()
+        """State of its own calls. An operator's limit is for these; the declared limit is for all calls of the gate."""
         self._circuit = Circuit()
 
     @property
@@ -124,7 +122,7 @@ class Limiter:
         self._at_once_max = declared.at_once_max if at_once_max is None else at_once_max
         self._rate_per_s = declared.rate_per_s if rate_per_s is None else rate_per_s
         self.is_needed = declared.is_limited or switch is not None
-        self._line = concurrency.change_rate(self._line, self._rate_per_s, self._ports.clock.monotonic_s())
+        self._own = CallQueue(running=self._own.running)  # what was reserved at another rate keeps no call waiting
         self._fill()
 
     async def through(
@@ -241,11 +239,14 @@ class Limiter:
 
     async def _turn(self, rate_per_s: float, at: Position, latest_s: float) -> bool:
         """Wait until the rate admits the call. Returns whether it had to wait."""
-        now_s = self._ports.clock.monotonic_s()
-        line, begins_s = concurrency.reserve(self._line, rate_per_s, now_s)
+        now_s, line, declared = self._ports.clock.monotonic_s(), self._line, self._resource.rate_per_s
+        own, begins_s = concurrency.reserve(self._own, rate_per_s, now_s)
+        if declared is not None:
+            line, together_s = concurrency.reserve(line, max(declared, rate_per_s), now_s)
+            begins_s = max(begins_s, together_s)
         if begins_s > now_s and (begins_s > latest_s or self._line.waiting >= WAITING_MAX):
             raise self._is_busy()
-        self._line = line
+        self._own, self._line = own, line
         if begins_s <= now_s:
             return False
         self._line = line.waits(1)
@@ -267,15 +268,14 @@ class Limiter:
         most, declared = self._at_once_max, self._resource.at_once_max
         if most is None:
             return True
-        return self._running < most and (declared is None or self._line.running < max(most, declared))
+        return self._own.running < most and (declared is None or self._line.running < max(most, declared))
 
     def _take_place(self) -> None:
-        self._running += 1
-        self._line = self._line.runs()
+        self._own, self._line = self._own.runs(), self._line.runs()
 
     def _frees(self, lasted_s: float | None) -> None:
         """Release a place, and give it to the first waiting call that may have it."""
-        self._running -= 1
+        self._own = concurrency.end_turn(self._own, lasted_s)
         self._line = concurrency.end_turn(self._line, lasted_s)
         self._fill()
 

@@ -235,17 +235,6 @@ class CallQueue:
         return replace(self, waiting=self.waiting + more)
 
 
-def change_rate(line: CallQueue, rate_per_s: float | None, now_s: float) -> CallQueue:
-    """Return the state after a change of the rate: what was reserved at a lower rate does not keep calls waiting.
-
-    >>> line, _ = reserve(CallQueue(), 0.001, now_s=10)
-    >>> change_rate(line, 4, now_s=10).free_s, change_rate(line, None, now_s=10).free_s
-    (10.25, -inf)
-    """
-    latest_s = -inf if rate_per_s is None else now_s + 1 / rate_per_s
-    return replace(line, free_s=min(line.free_s, latest_s), back_s=-inf)
-
-
 def reserve(line: CallQueue, rate_per_s: float, now_s: float) -> tuple[CallQueue, float]:
     """Reserve the next turn. Return the new state, and the time at which the call may begin.
 

@@ -74,9 +74,9 @@ def choose_next_action(
         message.type != TIMER_TYPE
     )  # a handled message stays in the inbox, so an old copy suffices; timers are not in it
     if isinstance(message, OperatorCommand):
-        heeded = operator_commands.decide_command(p, roles, message, trigger.undecodable, trigger.paged or ())
-        if heeded is not None:
-            return heeded
+        applied = operator_commands.decide_command(p, roles, message, trigger.undecodable, trigger.paged or ())
+        if applied is not None:
+            return applied
     for role in roles.by_type.get(message.type, ()):
         if trigger.paged and role.name in trigger.paged:  # it is stored already
             only_had = False

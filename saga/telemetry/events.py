@@ -424,7 +424,7 @@ class StillOpening(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class StoppedBeforeStart(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """The process was told to stop while it opened broker and stores. The service was not started."""
+    """The process received a stop signal while it opened broker and stores. The service was not started."""
 
 
 class Started(TelemetryEvent, frozen=True, kw_only=True, gc=False):

@@ -47,16 +47,17 @@ async def reserve(order: OrderPlaced, bank: Bank, saga: Saga) -> None:
 """
 
 
-def test_logs_of_libraries_warnings_and_threads_have_the_common_format(folder: Path) -> None:
+def run_until(event: str, folder: Path, **settings: str) -> None:
+    """Run the service until its log has the event, and stop it. Fails if it does not end in good order."""
     (folder / "odd.py").write_text(f"HOSTILE = {HOSTILE!r}\n{SERVICE}")
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "saga.cli.main", "run", "odd"],
             stderr=log,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), "PYTHONWARNINGS": "always"},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), **settings},
         )
         try:
-            while b'"started"' not in (folder / "log").read_bytes():
+            while f'"{event}"'.encode() not in (folder / "log").read_bytes():
                 with pytest.raises(subprocess.TimeoutExpired):  # it is still there
                     process.wait(timeout=0.02)
             process.send_signal(signal.SIGTERM)
@@ -64,6 +65,10 @@ def test_logs_of_libraries_warnings_and_threads_have_the_common_format(folder: P
         finally:
             process.kill()
             process.wait()
+
+
+def test_logs_of_libraries_warnings_and_threads_have_the_common_format(folder: Path) -> None:
+    run_until("started", folder, PYTHONWARNINGS="always")
     lines = [json.loads(line) for line in (folder / "log").read_text().splitlines()]
     logged = [line for line in lines if line["event"] == "log"]
     assert {line["logger"] for line in logged} >= {"driver", "py.warnings", "python"}
@@ -74,26 +79,8 @@ def test_logs_of_libraries_warnings_and_threads_have_the_common_format(folder: P
 
 
 def test_a_process_that_is_stopped_while_its_broker_is_opened_ends_at_once(folder: Path) -> None:
-    (folder / "odd.py").write_text(f"HOSTILE = {HOSTILE!r}\n{SERVICE}")
-    with socket.create_server(("127.0.0.1", 0)) as silent, (folder / "log").open("wb") as log:
-        address = f"kafka://127.0.0.1:{silent.getsockname()[1]}"
-        process = subprocess.Popen(
-            [sys.executable, "-m", "saga.cli.main", "run", "odd"],
-            stderr=log,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
-                **{"SAGA_BROKER": address, "SAGA_OPEN_S": "45", "SAGA_DRAIN_S": "2"},
-            },
-        )
-        try:
-            while b'"opened"' not in (folder / "log").read_bytes():  # its store
-                with pytest.raises(subprocess.TimeoutExpired):
-                    process.wait(timeout=0.02)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=20) == 0
-        finally:
-            process.kill()
-            process.wait()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        broker = f"kafka://127.0.0.1:{silent.getsockname()[1]}"
+        run_until("opened", folder, SAGA_BROKER=broker, SAGA_OPEN_S="45", SAGA_DRAIN_S="2")  # its store is opened
     *_, last = (json.loads(line) for line in (folder / "log").read_text().splitlines())
     assert (last["event"], last["service"]) == ("stopped_before_start", "payment")

@@ -139,6 +139,22 @@ async def test_an_operators_limit_counts_only_the_calls_of_its_service() -> None
         gate.check_empty()
 
 
+async def test_an_operators_rate_paces_only_the_calls_of_its_service() -> None:
+    gates = limits.CallGates()
+    limited, other = (Gate(rate_per_s=100, shared=gates.of("bank")) for _ in range(2))
+    limited.limiter.limit(Switch(kind="limit", resource="bank", rate_per_s=0.001))
+    limited.limiter.leave(await limited.enter(), failed=False)
+    with pytest.raises(CallNotAdmitted):
+        await limited.enter("too many", CLOCK.monotonic_s() + 5)
+    other.limiter.leave(await other.enter("at once", CLOCK.monotonic_s()), failed=False)
+    raised = Switch(kind="limit", resource="bank", rate_per_s=1000)
+    limited.limiter.limit(raised)
+    for _ in range(50):
+        limited.limiter.leave(await limited.enter("fast", CLOCK.monotonic_s()), failed=False)
+    for gate in (limited, other):
+        gate.check_empty()
+
+
 async def test_a_lifted_limit_of_the_rate_ends_at_once() -> None:
     gate = Gate(rate_per_s=100)
     gate.limiter.limit(Switch(kind="limit", resource="bank", rate_per_s=0.001))

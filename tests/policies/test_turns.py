@@ -9,7 +9,6 @@ from saga.policies.concurrency import (
     LASTS_S,
     STAYS_S,
     CallQueue,
-    change_rate,
     end_turn,
     postpone,
     postponed_s,
@@ -48,14 +47,6 @@ def test_a_tenth_of_a_second_may_begin_at_once() -> None:
         line, begins_s = reserve(line, 100, 50)
         begun.append(round(begins_s, 6))
     assert begun == [50] * 10 + [50.01, 50.02]
-
-
-def test_a_change_of_the_rate_ends_what_was_reserved_at_the_old_one() -> None:
-    line, _ = reserve(CallQueue(back_s=70), 0.001, 50)
-    assert reserve(change_rate(line, None, 50), 100, 50)[1] == 50
-    assert reserve(change_rate(line, 2, 50), 2, 50)[1] == 50.5
-    assert change_rate(line, 2, 50).back_s < 0
-    assert change_rate(line, 0.0001, 50).free_s == line.free_s, "a lower rate counts from what was reserved"
 
 
 def test_running_and_waiting_are_counted() -> None:

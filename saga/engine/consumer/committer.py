@@ -99,7 +99,7 @@ class Committer:
                     self._report_outage(why)
                     self.due.set()
                     continue
-                if self._away:  # only then: a broker that takes offsets may reject other writes
+                if self._away:  # otherwise a broker that accepts only offsets would look healthy
                     self._away = False
                     self.assignment.outage_watch.answered("broker")
                 for tracker, offset in moved.values():

@@ -185,7 +185,7 @@ class DeadlineFence:
                 self._refused_until_s = self.clock.monotonic_s() + AGAIN_S
                 self.watching.unavailable("ends", BrokerUnavailable(str(why)))
                 return
-            if self._refused_until_s:  # only then: a broker that tells offsets may reject writes
+            if self._refused_until_s:  # otherwise a broker that answers this, but rejects writes, would look healthy
                 self._refused_until_s = 0.0
                 self.watching.answered("broker")
             if self._forgotten == before:  # else a rebalance dropped what was just recorded

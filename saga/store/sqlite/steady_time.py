@@ -53,8 +53,9 @@ class SteadyTime:
     def resume(self, note: TimeNote | None) -> None:
         """Continue from the time that a file has from an earlier process.
 
-        The file does not tell for how long it was closed. So the clock counts as having jumped: by a long pause, or
-        because it is wrong now. A jump that the earlier process had seen is believed an hour after that.
+        It is unknown how long the file was closed. So a difference from the noted time counts as a jump of the clock,
+        whether the pause was long or the clock is wrong. A jump that the earlier process had seen is believed an hour
+        after it was first seen.
         """
         if note is None:
             return
