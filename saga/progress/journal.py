@@ -172,7 +172,7 @@ def append_transition(
     message, before, position, wake = ended.message, context.before, context.position, None
     if context.roles.deadlines:
         # A worker may continue a run whose own message had no transition yet, only an intent.
-        p = timers.touch_deadlines(p, context.roles, (context.message, message), ended.events, context.now_ms)
+        p = timers.touch_deadlines(p, context.roles, (context.message, message, *ended.events), context.now_ms)
     # In most sagas nothing waits for a time, and checking that is cheap.
     if p.deadlines or p.queue or p.compensating or p.suspended_runs or p.timer is not None:
         if not timers.is_clock_behind(context.message, context.now_ms):

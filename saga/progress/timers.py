@@ -9,7 +9,7 @@ write that adds waiting work sets a new timer if the current one may fire too la
 no timer: see `find_timed_work`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -194,15 +194,13 @@ def touches_deadline(p: SagaProgress, roles: HandlerRoles, message: Message) -> 
     return message.type in roles.noted and ids.inbox_entry(message.id, DEADLINE) not in p.inbox
 
 
-def touch_deadlines(
-    p: SagaProgress, roles: HandlerRoles, handled: Iterable[Message], emitted: Iterable[Message], now_ms: int
-) -> SagaProgress:
-    """Open and close deadlines because of the messages that were handled, and of the events that were emitted for them.
+def touch_deadlines(p: SagaProgress, roles: HandlerRoles, messages: Sequence[Message], now_ms: int) -> SagaProgress:
+    """Open and close deadlines because of messages that were handled or emitted.
 
     Deadlines that have run, were given up, or will never run are removed. `now_ms`: time at which the messages are
     first seen here.
     """
-    closed, opened, messages = list(p.closed), list(p.deadlines), (*handled, *emitted)
+    closed, opened = list(p.closed), list(p.deadlines)
     begun = {intent.handler for intent in p.intents}  # an open run is finished
     for message in messages:
         for role in roles.closing.get(message.type, ()):

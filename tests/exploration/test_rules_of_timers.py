@@ -125,9 +125,9 @@ def timers_are_decided_from_the_cache(patch: pytest.MonkeyPatch) -> None:
 
 
 def deadlines_are_opened_only_when_their_event_is_handled(patch: pytest.MonkeyPatch) -> None:
-    def opened(p: SagaProgress, roles: Any, in_hand: Sequence[Message], emitted: Any, now_ms: int) -> SagaProgress:
-        after = touched(p, roles, in_hand, emitted, now_ms)
-        ended = {ids.inbox_entry(m.id, role.name) for m in in_hand for role in roles.by_type.get(m.type, ())}
+    def opened(p: SagaProgress, roles: Any, messages: Sequence[Message], now_ms: int) -> SagaProgress:
+        after = touched(p, roles, messages, now_ms)
+        ended = {ids.inbox_entry(m.id, role.name) for m in messages for role in roles.by_type.get(m.type, ())}
         if not ended or not ended.isdisjoint(p.inbox):
             return after
         return replace(after, deadlines=p.deadlines)
@@ -136,8 +136,8 @@ def deadlines_are_opened_only_when_their_event_is_handled(patch: pytest.MonkeyPa
 
 
 def deadlines_are_closed_only_while_they_are_open(patch: pytest.MonkeyPatch) -> None:
-    def closed(p: SagaProgress, roles: Any, in_hand: Sequence[Message], emitted: Any, now_ms: int) -> SagaProgress:
-        after = touched(p, roles, in_hand, emitted, now_ms)
+    def closed(p: SagaProgress, roles: Any, messages: Sequence[Message], now_ms: int) -> SagaProgress:
+        after = touched(p, roles, messages, now_ms)
         there = {k.handler for k in p.deadlines}
         kept = tuple(name for name in after.closed if name in p.closed or name in there or name not in roles.deadlines)
         return replace(after, closed=kept)
@@ -158,8 +158,8 @@ def deadlines_overtake_a_begun_decider(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_open_intent_of_a_deadline_is_dropped_with_it(patch: pytest.MonkeyPatch) -> None:
-    def dropped(p: SagaProgress, roles: Any, in_hand: Sequence[Message], emitted: Any, now_ms: int) -> SagaProgress:
-        after = touched(replace(p, intents=()), roles, in_hand, emitted, now_ms)
+    def dropped(p: SagaProgress, roles: Any, messages: Sequence[Message], now_ms: int) -> SagaProgress:
+        after = touched(replace(p, intents=()), roles, messages, now_ms)
         return replace(after, intents=p.intents)
 
     patch.setattr(timers, "touch_deadlines", dropped)

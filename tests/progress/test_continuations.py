@@ -359,6 +359,13 @@ def test_calls_without_a_result_that_covers_them_stay_listed() -> None:
 def test_the_other_messages_of_a_repeating_handler_stay() -> None:
     p = replace(blank(), waiting=(kept("each", A), kept("each", B)))
     assert [k.message for k in turn_of(p, EACH_OF_TWO, A, B).waiting] == [B]
+    last = replace(blank(), n=7, waiting=(kept("each", A),))
+    assert [(k.message, k.n) for k in turn_of(last, EACH_OF_TWO, A, B).waiting] == [(B, 7)], "B has just arrived"
+    behind = replace(last, queue=(kept("each", B, 3),))
+    after = turn_of(behind, EACH_OF_TWO, A, B)
+    assert ([(k.message, k.n) for k in after.waiting], after.queue) == ([(B, 3)], ())
+    own = replace(B, source="svc")
+    assert turn_of(last, EACH_OF_TWO, A, own).waiting == (), "a self-consumed event is kept as such"
 
 
 def test_the_format_shows_whether_a_run_is_suspended() -> None:

@@ -17,6 +17,7 @@ from saga.progress.document import (
     OverflowSegment,
     PendingMessage,
     SagaProgress,
+    SelfConsumedEvent,
     compute_format,
 )
 from saga.progress.failed_attempts import RunFailure
@@ -51,7 +52,7 @@ def opened(p: SagaProgress | None = None, due_ms: int = DUE) -> SagaProgress:
 
 
 def touched(p: SagaProgress, message: Message, *emitted: Message) -> SagaProgress:
-    return timers.touch_deadlines(p, ROLES, (message,), emitted, DUE - 1)
+    return timers.touch_deadlines(p, ROLES, (message, *emitted), DUE - 1)
 
 
 def test_roles_distinguish_deadlines_from_handlers() -> None:
@@ -152,6 +153,29 @@ def test_a_postponed_message_that_closes_a_deadline_without_an_outcome_counts_to
 def test_a_self_consumed_event_opens_and_closes_a_deadline() -> None:
     assert touched(blank(), C, A).deadlines[0].message == A
     assert touched(opened(), C, OVER).closed == ("expire",)
+
+
+def test_a_deadline_of_a_self_consumed_event_waits_for_its_time() -> None:
+    taker = a_role("taker", "A")
+    roles = roles_of(EXPIRE, taker, emitted="A")
+    p = replace(opened(), self_consumed=(SelfConsumedEvent(event=replace(A, source="svc"), n=0),))
+    there = find_next_ready(p, roles, DUE - 1, "C-1")
+    assert isinstance(there, RunHandler)
+    assert there.role is taker
+    done = replace(p, inbox={ids.inbox_entry(A.id, "taker"): 1})
+    assert find_next_ready(done, roles, DUE - 1, "C-1") is None
+    due = find_next_ready(done, roles, DUE, "C-1")
+    assert isinstance(due, RunHandler)
+    assert due.role is EXPIRE
+
+
+def test_the_end_of_a_run_touches_deadlines_whichever_message_is_processed() -> None:
+    """Another worker wrote only an intent about the run's own message."""
+    for message, before, wanted in (A, blank(), ["expire"]), (PAID, opened(), []):
+        ended = TransitionDetails(message=message, cause=message.id, parts=(message,))
+        after = journal.complete_run(before, write_context(before, C), HANDLER, ended).snapshot
+        assert [k.handler for k in after.deadlines] == wanted
+        assert ("expire" in after.closed) == (message is PAID)
 
 
 def test_a_deadline_can_be_closed_before_and_after_its_event() -> None:
