@@ -72,7 +72,7 @@ def test_a_paused_handler_begins_nothing_even_after_a_crash_and_then_runs_once(
             process.wait()
     publish(saga, "cup-2")
     with running(kiln):
-        until(lambda: saga("sagas", "list", "--open").stdout.count("retrying") == 2)
+        until(lambda: states_of(saga, "cup-1", "cup-2") == ["retrying"] * 2)
         ended = saga("control", "resume", service, "--handler", "make", *BY, "--within", "30")
         assert ended.exit_code == 0, ended.output
         until(lambda: "no sagas" in saga("sagas", "list", "--open").stdout)
@@ -81,6 +81,13 @@ def test_a_paused_handler_begins_nothing_even_after_a_crash_and_then_runs_once(
     assert audited.exit_code == 0, audited.output
     assert "refused: there is no handler 'bake'" in audited.stdout
     assert "no pause any more of handler make" in audited.stdout
+
+
+def states_of(saga: Call, *cups: str) -> list[str | None]:
+    """State of each of these sagas; `None` while no service knows it."""
+    listed = json.loads(saga("sagas", "list", "--json").stdout)["sagas"]
+    states = {each["saga"]: each["state"] for each in listed}
+    return [states.get(cup) for cup in cups]
 
 
 def publish(saga: Call, cup: str) -> None:
