@@ -4,11 +4,11 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import aiokafka.client
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
-from aiokafka.conn import create_conn
 from aiokafka.protocol.admin import ApiVersionResponse_v0
 
 from saga.broker.kafka import client, producer
@@ -94,8 +94,9 @@ async def test_a_connection_that_aiokafka_forgets_is_closed() -> None:
 
     async with listening(answers_once) as port:
         forgetful = AIOKafkaClient(bootstrap_servers=f"127.0.0.1:{port}")
-        with client.closing_on_failure(forgetful):
-            forgetful._conns[0, ConnectionGroup.DEFAULT] = await create_conn("127.0.0.1", port)
+        forgetful._conns[0, ConnectionGroup.DEFAULT] = await aiokafka.client.create_conn(
+            "127.0.0.1", port, client_id="any"
+        )
         reader = forgetful._conns[0, ConnectionGroup.DEFAULT]._reader
         assert reader is not None
         reader.feed_eof()

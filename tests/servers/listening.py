@@ -15,13 +15,15 @@ async def listening(
     has accepted: one that is collected later spoils another test."""
     tasks: dict[asyncio.Task[object], asyncio.StreamWriter] = {}
 
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None, "the server makes a task for each connection"
-        tasks[task] = writer
+    async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
             await serve(reader, writer)
         writer.close()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks[asyncio.get_running_loop().create_task(served(reader, writer))] = (
+            writer  # known at once, not once it runs
+        )
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
     try:

@@ -10,8 +10,8 @@ from tests.broker.waiting import CLOCK
 
 
 async def start_client(client: AIOKafkaAdminClient | AIOKafkaProducer) -> None:
-    """Start a client that closes, as ours do, the connections that it forgets when a broker hangs up: aiokafka's own
-    may stay open, until the garbage collector reports them in another test."""
+    """Start a client that closes, as ours do, the connection of a start that fails: aiokafka's own stays open, until
+    the garbage collector reports it in another test."""
     with closing_on_failure(client._client if isinstance(client, AIOKafkaAdminClient) else client.client):
         await client.start()
 

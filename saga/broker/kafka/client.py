@@ -122,11 +122,20 @@ def renew_password(client: AIOKafkaClient, password: str | None) -> None:
 
 
 class _SessionConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
-    """A connection that knows its session lifetime. Brokers may limit the session of a client that authenticated by
-    SASL."""
+    """A connection that knows its session lifetime, and closes itself once the peer has hung up.
+
+    Brokers may limit the session of a client that authenticated by SASL. A client that finds out, by `connected`, that
+    the peer has hung up forgets the connection and leaves it open.
+    """
 
     session_s = 0.0
     """Lifetime of the session in seconds; 0 if it is not limited."""
+
+    def connected(self) -> bool:
+        is_connected = bool(super().connected())
+        if not is_connected and not self._loop.is_closed():
+            self.close()
+        return is_connected
 
     def send(self, request: Request[Any], expect_response: bool = True) -> Awaitable[Any]:
         answer: Awaitable[Any] = super().send(request, expect_response)
@@ -161,7 +170,7 @@ aiokafka.client.create_conn = _connect
 
 
 class _Connections(dict[Any, _SessionConnection]):
-    """Connections of a client, closed when they are removed, because aiokafka leaves some open when the peer hangs up.
+    """Connections of a client whose sessions end.
 
     When the session of a connection is about to end, new requests use another connection. Otherwise the broker would
     close the connection during a request, which looks like an outage.
@@ -174,9 +183,6 @@ class _Connections(dict[Any, _SessionConnection]):
         ):  # missing on connections that were not made by `_connect`
             asyncio.get_running_loop().call_later(session_s * SESSION_PART, self._put_aside, name)
 
-    def __delitem__(self, name: object) -> None:
-        self.pop(name).close()
-
     def _put_aside(self, name: object) -> None:
         if (connection := self.pop(name, None)) is not None:
             super().__setitem__(aside := object(), connection)  # closing the client closes it, too
@@ -186,7 +192,7 @@ class _Connections(dict[Any, _SessionConnection]):
         if (connection := self.get(aside)) is None:
             return
         if all(answer.done() for *_, answer in connection._requests):
-            del self[aside]
+            self.pop(aside).close()
         else:
             asyncio.get_running_loop().call_later(ANSWERED_LOOK_S, self._close_when_answered, aside)
 
@@ -559,6 +565,7 @@ OF_A_GROUP = (
 )
 OF_NO_GROUP = ("_coordinator._reset_committed_task",)
 TAKES: tuple[tuple[Callable[..., object], tuple[str, ...]], ...] = (
+    (AIOKafkaConnection.connected, ("self",)),
     (AIOKafkaConnection.send, ("self", "request", "expect_response")),
     (Fetcher._proc_fetch_request, ("self", "assignment", "node_id", "request")),
     (FetchResult.__init__, ("self", "tp", "assignment", "partition_records", "backoff")),

@@ -80,10 +80,13 @@ class Proxy:
         for writer in self._connections:
             writer.transport.abort()
 
-    async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None, "the server calls this in a task"
+    def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Not a coroutine: its task would only begin later, so a proxy that ends in this moment would not wait for it.
+        task = self._loop.create_task(self._connect(reader, writer))
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections.add(writer)
         try:
             await self._open.wait()
@@ -98,7 +101,6 @@ class Proxy:
                     await self._end(server_writer)
         finally:
             await self._end(writer)
-            self._tasks.discard(task)
 
     async def _end(self, writer: asyncio.StreamWriter) -> None:
         self._connections.discard(writer)
