@@ -239,8 +239,9 @@ class Client:
 
         Raises `SagaError`: a contract that is not `"consumed_by": "external"`, an older version whose upcaster is not
         declared (`saga.upcast`), an invalid group name, or both `begin` and `group`. While listening: a missing topic,
-        an event of a version that is not in `contracts/` yet, and an event that its upcaster fails to convert. Such an
-        event is tried again when the next one is requested.
+        an event of a version that is not in `contracts/` yet, one that its upcaster fails to convert, and one whose
+        encryption key is missing. Such an event is tried again when the next one is requested; `skip` of the
+        subscription leaves it out.
         """
         reader = EventReader(check_consumable(events), self._keys)
         source: UngroupedReader | GroupReader

@@ -10,7 +10,7 @@ from typing import Generic, Literal, Self, TypeAlias, TypeVar
 from saga.broker.administration import Administration, PartitionReader
 from saga.broker.port import Membership, Subscription
 from saga.clients.events import EventReader
-from saga.errors import BadInput, BrokerUnavailable, Fenced, SagaError, UnknownSchema, UpcasterFailed
+from saga.errors import BadInput, BrokerUnavailable, Fenced, KeyMissing, SagaError, UnknownSchema, UpcasterFailed
 from saga.messages import Event, Partition, Record, StalledPartition
 from saga.messaging.names import CLIENTS
 from saga.support.clock import Clock
@@ -246,6 +246,8 @@ class EventSubscription(Generic[E]):
         self._reader, self._source, self._clock, self._ready, self._closed = reader, source, clock, ready, closed
         self._backlog = source.backlog
         self._is_open, self._begun = True, False
+        self._unread: Record | None = None
+        """Record that the last request for an event could not read and that keeps its place."""
         self._logged: set[StalledPartition] = set()
         self._trouble = ""
 
@@ -266,9 +268,9 @@ class EventSubscription(Generic[E]):
 
         Raises `UnknownSchema` for an event of a version that is not in `contracts/` here, `UpcasterFailed`,
         `KeysUnavailable` and `KeyMissing`. After each of these errors the same event is tried again when the next one
-        is requested.
+        is requested, unless the application calls `skip`.
         """
-        backlog = self._backlog
+        backlog, self._unread = self._backlog, None
         if backlog.given is not None:
             given, backlog.given = backlog.given, None
             await self._source.mark_received(given)
@@ -285,6 +287,22 @@ class EventSubscription(Generic[E]):
                 await self._source.mark_received(record)
             await self._take()
         raise StopAsyncIteration
+
+    async def skip(self) -> None:
+        """Leave out the event that the last request could not read, and log which one. In a group it counts as
+        received.
+
+        Use it for an event that no later release will be able to read, for example one that was encrypted with a key
+        that nobody has. Raises `SagaError` if the last request raised none of `UnknownSchema`, `UpcasterFailed` and
+        `KeyMissing`; an outage cannot be skipped.
+        """
+        record, self._unread = self._unread, None
+        if record is None:
+            raise SagaError("no event can be skipped: the last request raised no error about its event")
+        if self._backlog.waiting and self._backlog.waiting[0] is record:  # else its partition was taken away
+            self._backlog.waiting.popleft()
+            log.warning("%s/%d/%d is left out: the application skips it", *record[:3])
+            await self._source.mark_received(record)
 
     async def aclose(self) -> None:
         """Stop listening. The event that was returned last does not count as received, unless another one was requested
@@ -307,7 +325,8 @@ class EventSubscription(Generic[E]):
         """
         try:
             return await self._reader.event_in(record)
-        except (UnknownSchema, UpcasterFailed):
+        except (UnknownSchema, UpcasterFailed, KeyMissing):
+            self._unread = record
             raise
         except BadInput as why:
             log.warning("%s/%d/%d is left out: %s", *record[:3], printable(str(why)))

@@ -18,7 +18,7 @@ from saga.clients.subscription import EventSubscription
 from saga.configuration.settings import Settings
 from saga.contracts.library import binding_of
 from saga.encryption.key_folder import KeyFolder
-from saga.errors import BrokerUnavailable, UnknownSchema, UpcasterFailed
+from saga.errors import BrokerUnavailable, KeyMissing, UnknownSchema, UpcasterFailed
 from saga.messages import Outgoing, Partition, Record
 from saga.messaging.names import CLIENTS
 from saga.ops.sources import open_administration
@@ -313,6 +313,43 @@ async def test_sealed_values_are_opened_with_the_keys_and_are_their_sealed_text_
     async with Client() as client, client.listen(moved, begin="beginning") as events:
         [sealed] = await heard(events, 1)
         assert sealed.address.startswith("sealed:1:")
+
+
+@pytest.mark.parametrize("group", [None, "mailer"])
+async def test_an_event_that_nobody_can_read_is_left_out_by_the_application_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SAGA_BROKER", f"embedded:///{tmp_path / 'broker.db'}")
+    ends = {"topic": "moves", "produced_by": "external", "consumed_by": "external"}
+    write(tmp_path, schema("Moved", field("address", "string", sensitive=True), **ends))
+    moved: Any = generated(tmp_path, "Moved").Moved
+    async with Client() as forger:  # it has no keys, so it publishes the text as it is
+        await forger.publish(moved(order_id="o-1", address=f"sealed:1:{'0' * 32}:{'A' * 60}"))
+    KeyFolder(tmp_path / "keys", CLOCK).create_wrapping_key("ada", "the first one")
+    monkeypatch.setenv("SAGA_KEYS", str(tmp_path / "keys"))
+    begin: Any = {"begin": "beginning"} if group is None else {"group": group}
+    good = moved(order_id="o-1", address="Kiel")
+    async with Client() as client:
+        await client.publish(good)
+        async with client.listen(moved, **begin) as events:
+            with pytest.raises(SagaError, match="no event can be skipped"):
+                await events.skip()
+            for _ in range(2):
+                with pytest.raises(KeyMissing):
+                    await CLOCK.within(WITHIN_S, anext(events))
+            with caplog.at_level(logging.WARNING, "saga.client"):
+                await events.skip()
+            assert [message.endswith("/0 is left out: the application skips it") for message in caplog.messages] == [
+                True
+            ]
+            with pytest.raises(SagaError, match="no event can be skipped"):
+                await events.skip()
+            assert await heard(events, 1) == Counter([good])
+            with pytest.raises(SagaError, match="no event can be skipped"):
+                await events.skip()
+    async with open_administration(Settings.from_environment(), CLOCK) as broker:
+        positions = (await broker.describe_group(f"{CLIENTS}mailer")).positions.values()
+    assert sum(positions) == (0 if group is None else 1), "the good one was not completed"
 
 
 # -------------------------------------------------------------------- what is refused

@@ -89,7 +89,8 @@ def upcast(kind: type, version: int): return lambda function: function
 """
 GIVEN = {
     "docs/guides/check.md": SERVICES,
-    "docs/guides/clients.md": f"{SERVICES}ShipmentDispatched = GoodsSent\nclient = Client()\nasync def mail(_): ...\n",
+    "docs/guides/clients.md": f"{SERVICES}ShipmentDispatched = GoodsSent\nclient = Client()\nasync def mail(_): ...\n"
+    "async def alert(_): ...\n",
     "docs/guides/contracts.md": "from typing import Annotated\nfrom saga import *\n",
     "docs/guides/deploying/changing-code.md": SERVICES + BANK,
     "docs/guides/deploying/changing-events.md": SERVICES + UPCAST,
