@@ -28,7 +28,7 @@ def show(monkeypatch: pytest.MonkeyPatch, *items: object, **more: object) -> Non
     """Have the page show these letters."""
     table = LetterTable.of(Attention(items, [], False))  # type: ignore[arg-type]
 
-    async def read(_: OperatorConsole) -> Snapshot[LetterTable]:
+    async def read(_: OperatorConsole, patience_s: float = 0.0) -> Snapshot[LetterTable]:
         return Snapshot(table, (), 3.0)
 
     monkeypatch.setattr(OperatorConsole, "letters", read)

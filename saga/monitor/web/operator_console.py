@@ -216,9 +216,9 @@ class OperatorConsole:
 
     # ---------------------------------------------------------------- reading
 
-    async def letters(self) -> Snapshot[LetterTable]:
-        """Return everything that may need a person, newest first."""
-        return await self._letters.get()
+    async def letters(self, patience_s: float = PATIENCE_S) -> Snapshot[LetterTable]:
+        """Return everything that may need a person, newest first: see `CachedRead.get`."""
+        return await self._letters.get(patience_s)
 
     async def letter(self, service: str, id_: str) -> tuple[AttentionItem | None, Snapshot[LetterTable]]:
         """Return one dead letter, escalation or failing run if `letters` contains it, else `None`, and the snapshot
