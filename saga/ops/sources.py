@@ -11,7 +11,8 @@ from saga.choreography.releases import manifest_folder, read_manifests
 from saga.configuration import adapters
 from saga.configuration.settings import Settings
 from saga.contracts.library import find_library
-from saga.errors import BrokerUnavailable, ConfigurationError, NotAStore, SagaError, ServiceNeeded
+from saga.engine.persistence.service_record import list_services
+from saga.errors import BrokerUnavailable, ConfigurationError, NotAStore, SagaError, ServiceNeeded, StoreError
 from saga.messaging.names import PROGRESS, service_of_commands
 from saga.registry.edge import tools_with_registry
 from saga.registry.port import RegistryOptions
@@ -153,12 +154,15 @@ def _make_settings(address: str) -> Settings:
 
 
 async def _list_services(store: Store, known: _KnownServices) -> Collection[str]:
-    """List the services that have progresses in a store.
+    """List the services that have progresses in a store, or have run on it.
 
     All keys are read only if the store does not return them in order and the services are not known otherwise.
     """
     if isinstance(store, KeysInOrder):
-        return [name async for name in _list_services_in_order(store)]
+        found = {name async for name in _list_services_in_order(store)}
+        with suppress(StoreError):  # a list that cannot be read names no service more
+            found |= {*await list_services(store)}
+        return found
     if names := known.named or await known.names():
         return names
     return dict.fromkeys([key.partition("::")[0] async for key, _ in store.scan(PROGRESS)])
