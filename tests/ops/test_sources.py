@@ -8,7 +8,7 @@ import pytest
 from saga.broker.embedded.broker import EmbeddedAdministration
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence.service_record import REACTIONS_KEY, ensure_record
-from saga.errors import NoStore, SagaError
+from saga.errors import ConfigurationError, NoStore, SagaError
 from saga.messages import Topic
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.ops.operator_commands import read_control_log
@@ -106,6 +106,21 @@ async def test_a_service_of_one_file_is_found_before_it_has_a_saga(tmp_path: Pat
         await store.replace(ARCHIVES, REACTIONS_KEY, b"damaged", cas=listed.cas)
         async with open_stores([address], CLOCK) as sources:
             assert [source.service for source in sources] == ["order"]
+
+
+async def test_a_service_has_one_store_however_often_it_is_named(tmp_path: Path) -> None:
+    one, pattern = await a_store(tmp_path, "payment"), f"sqlite:///{tmp_path}/{{service}}.db"
+    await a_store(tmp_path, "order")
+    for addresses in ([one, one], [one, pattern], [pattern, one]):
+        async with open_stores(addresses, CLOCK) as sources:
+            assert [source.service for source in sources] == ["order", "payment"][-len(sources) :]
+            assert ("order" in {source.service for source in sources}) == (pattern in addresses)
+    both = await a_store(tmp_path, "payment", "order")
+    with pytest.raises(ConfigurationError, match=r"payment\.db and .*payment-and-order\.db have payment: name only"):
+        async with open_stores([one, both], CLOCK):
+            pass
+    async with open_stores([one, both], CLOCK, ["order"]) as sources:
+        assert [source.service for source in sources] == ["order"]
 
 
 async def test_only_the_stores_of_services_that_are_named_are_opened(tmp_path: Path) -> None:
