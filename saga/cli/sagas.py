@@ -289,8 +289,10 @@ def _wait(saga: str, deployment: Deployment, wait_s: int | None) -> list[str]:
 
 
 def _show(saga_id: str, details: ShowOptions, deployment: Deployment, as_json: bool) -> None:
-    """Print one saga in its current state. Exit with code 1 if no service knows it."""
+    """Print one saga in its current state. Exit with code 1 if no service knows it, and with 2 if it cannot be read."""
     seen = asyncio.run(read_saga(saga_id, deployment, details.service))
+    if not seen.histories and seen.unreadable:
+        sys.exit(2)  # the reasons are printed
     if not seen.histories:
         where = f"{details.service} does not know" if details.service else "no service knows"
         print_lines(

@@ -295,6 +295,8 @@ class SagaDetails:
     """Last error of each failing compensation, by the id of the event that it undoes."""
     services_read: frozenset[str] = frozenset()
     """Services whose store was read, whether or not it has the saga."""
+    unreadable: frozenset[str] = frozenset()
+    """Services that know the saga, but whose progress or history of it cannot be read."""
 
     @property
     def undoing(self) -> frozenset[str]:
@@ -316,13 +318,14 @@ async def read_saga(
         NoStore: There is no store.
         SagaError: A transition cannot be decoded.
     """
-    histories, read = [], set[str]()
+    histories, read, unreadable = [], set[str](), set[str]()
     async with deployment.open_stores(() if service is None else (service,)) as sources:
         for source in sources:
             try:
                 found = await read_history(source, saga, (known or {}).get(source.service, 0))
             except UnreadableHistory as why:
                 deployment.warn(why)
+                unreadable.add(source.service)
                 continue
             read.add(source.service)
             if found is not None:
@@ -333,6 +336,7 @@ async def read_saga(
             tuple(build_timeline(histories)),
             tuple(compute_status(h.progress) for h in histories),
             services_read=frozenset(read),
+            unreadable=frozenset(unreadable),
         )
     except msgspec.DecodeError as why:
         raise SagaError(
@@ -439,11 +443,13 @@ def find_unfinished(seen: SagaDetails, contracts: Mapping[str, Contract]) -> lis
     """Describe why a saga has not ended in the services that know it; empty if it has.
 
     It has ended if its outcome is known, no service has open work, and after a failure nothing is left to compensate.
+    What a service has to do whose progress cannot be read is not known, so the saga has not ended for certain.
     """
     failures = {type_ for h in seen.histories for type_ in h.progress.failed}
     outcomes = {s.outcome for s in seen.statuses if s.outcome}
     failures |= {each for each in outcomes if each in contracts and contracts[each].outcome == "failure"}
     reasons = [] if outcomes or failures else ["no outcome yet"]
+    reasons += [f"{service}: its progress cannot be read" for service in sorted(seen.unreadable)]
     work = list_open_work(seen, has_outcome=bool(failures)).open
     reasons += [f"{service}: {what}" for service, what in work]
     if failures:
