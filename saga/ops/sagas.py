@@ -5,8 +5,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
-import msgspec
-
 from saga.contracts.contract import Contract
 from saga.errors import NoStore, SagaError
 from saga.ops.dead_letters import read_dead_letters
@@ -27,7 +25,7 @@ from saga.ops.histories import (
 )
 from saga.ops.selection import Deployment, Selection
 from saga.ops.sources import ServiceStore, Warn
-from saga.progress.document import ABORT, Intent, PendingMessage, SagaProgress, SuspendedRun, progress_key
+from saga.progress.document import ABORT, UNREADABLE, Intent, PendingMessage, SagaProgress, SuspendedRun, progress_key
 from saga.store.port import Document, NewestFirst
 from saga.support.clock import LATEST_MS, iso
 from saga.support.printable import count_noun
@@ -338,7 +336,7 @@ async def read_saga(
             services_read=frozenset(read),
             unreadable=frozenset(unreadable),
         )
-    except msgspec.DecodeError as why:
+    except UNREADABLE as why:
         raise SagaError(
             f"a transition of saga {saga} cannot be read: {why}; `saga sagas verify {saga}` shows where it was changed"
         ) from why

@@ -410,6 +410,30 @@ def test_a_progress_that_cannot_be_read_is_neither_unknown_nor_ended(shop: Path,
     ])  # fmt: skip
 
 
+@pytest.mark.parametrize("damage", [b'{"n":"x"}', b'{"n":7,"handler":"\xff"}'])
+def test_no_transition_that_cannot_be_read_ends_a_command(
+    shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch, damage: bytes
+) -> None:
+    entries = edit(shop, "payment", "order-1").transitions
+    encoded = b'{"time":"2026-01-01T00:00:00.000Z","outcome":"handled",' + damage[1:]
+    edit(shop, "payment", "order-1", published=0, transitions=(*entries[:-1], Raw(encoded)))
+    edit(shop, "payment", "order-3", transitions=(Raw(encoded), *edit(shop, "payment", "order-3").transitions[1:]))
+    monkeypatch.setenv("SAGA_KEYS", str(shop / "keys"))
+    by = ("--who", "ada", "--why", "to see", "--within", "0.1")
+    assert saga("keys", "new", *by[:4]).exit_code == 0
+    assert saga("topics", "apply", "services.payment").exit_code == 0
+    for args, code in (
+        (("sagas", "show", "order-1"), 2),
+        (("explain", "order-1"), 2),
+        (("deploy", "check", "services.payment"), 1),
+        (("dead", "discard", "payment", "--saga", "order-3", *by), 1),
+    ):
+        result = saga(*args)
+        assert result.exit_code == code, (args, result.output)
+        assert "cannot be read" in result.output
+    assert "it cannot be used" not in saga("doctor", "services.payment").stdout
+
+
 @pytest.mark.parametrize(("wrong", "says"), [
     (("--wait", "10"), "--wait 10: give a time as 90s, 30m, 2h or 3d"),
     (("--wait", "10s", "--follow"), "--follow never ends, --wait ends with the saga: give one of them"),
