@@ -29,7 +29,7 @@ from saga.ops.selection import Deployment, Selection
 from saga.ops.sources import ServiceStore, Warn, open_administration
 from saga.progress.actions import ParkedRun
 from saga.progress.decisions import TOO_OLD
-from saga.progress.document import UNREADABLE, PendingMessage, SagaProgress, Transition, decode_transition
+from saga.progress.document import ABORT, UNREADABLE, PendingMessage, SagaProgress, Transition, decode_transition
 from saga.progress.failed_attempts import find_parked_runs
 from saga.store.port import NewestFirst
 from saga.support.clock import LATEST_MS, iso
@@ -405,7 +405,8 @@ async def _find_state(
     if p is None:  # a damaged progress is reported where sagas are listed
         return "-"
     if letter.undoes is not None:
-        return "goes on" if any(result.event.id == letter.undoes for result in p.results) else "over"
+        is_aborted = any(intent.kind == ABORT and intent.handler == letter.handler for intent in p.intents)
+        return "goes on" if is_aborted or any(r.event.id == letter.undoes for r in p.results) else "over"
     return "blocks" if any(pending.dead == letter.id for pending in (*p.queue, *p.compensating)) else "-"
 
 

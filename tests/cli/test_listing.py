@@ -3,7 +3,9 @@
 import asyncio
 import json
 import sqlite3
+from collections import deque
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import cast
 
@@ -11,9 +13,15 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
+from saga import Event
 from saga.broker.embedded.broker import EmbeddedBroker
+from saga.contracts import codec
 from saga.contracts.library import contract_of
+from saga.engine.execution.message_processor import MessageProcessor
+from saga.engine.lifecycle import open_resources
 from saga.engine.persistence import dead_letters
+from saga.engine.prepared_service import prepare
+from saga.engine.service_runtime import make_service_runtime
 from saga.messages import Message, Outgoing, Position, Record, Topic
 from saga.ops import histories, sagas
 from saga.ops.dead_letters import decode_dead_letter
@@ -25,10 +33,12 @@ from saga.store.port import Store
 from saga.store.sqlite.documents import checksum
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock, iso
+from saga.testing.trials import trial_ports
 from services.order.events import OrderPlaced
 from tests.cli.conftest import Call
-from tests.cli.example_runs import an_order, open_shop
+from tests.cli.example_runs import ShopClock, ShopLog, an_order, open_shop
 from tests.progress.pieces import a_message, blank, kept, ran
+from tests.service.test_on_abort import CANCELLED, PLACED, Hotel, reserve, service_of
 
 NOW_MS = SystemClock().now_ms()
 
@@ -396,6 +406,31 @@ def test_everything_on_the_topic_and_what_blocks_in_the_store_is_listed_with_its
     times = [each["time"] for each in found["letters"]]
     assert times == sorted(times, reverse=True)
     assert [each["saga"] for each in found["sagas"]] == ["order-3"]
+
+
+def test_an_escalation_of_calls_that_undo_a_dead_run_is_open_until_they_succeed(folder: Path, saga: Call) -> None:
+    """The run never finished, so there is no result: what undoes it are the calls that it gave to `on_abort`."""
+    hotel, log = Hotel(fails=4), deque[Outgoing]()
+
+    async def handle(*events: Event) -> None:
+        clock, declared = ShopClock(), service_of(reserve).declared
+        async with SqliteStore(folder / ".saga" / "payment.db", clock=clock) as store, AsyncExitStack() as stack:
+            resources = await open_resources(declared, stack, clock, 10, [hotel])
+            ports = trial_ports("payment", store, clock, ShopLog(log))
+            processor = MessageProcessor(make_service_runtime(prepare(declared), resources, ports))
+            for n, event in enumerate(events):
+                contract, now = contract_of(type(event)), iso(clock.now_ms())
+                message = Message(
+                    id=f"{contract.name}-1", type=contract.name, schema=type(event).__contract__, saga="o-1",
+                    source="order", time=now, value=codec.encode(event), started=now,
+                )  # fmt: skip
+                await processor.process(processor.begin(message, Position(contract.topic, 0, n), None))
+
+    asyncio.run(handle(PLACED, CANCELLED))
+    publish_letters(folder, *(record for record in log if record.topic == "payment.dead"))
+    listed = saga("dead", "list", "--json")
+    states = {each["what"]: each["now"] for each in json.loads(listed.stdout)["letters"]}
+    assert (listed.exit_code, states) == (1, {"dead letter": "blocks", "escalation": "goes on"})
 
 
 MEANT = ("dead", "replay", "payment", "--who", "ada", "--why", "to see", "--dry-run")
