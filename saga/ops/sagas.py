@@ -168,9 +168,7 @@ async def list_sagas(selection: Selection, deployment: Deployment) -> AsyncItera
                 yield None
                 return
             found = await _complete(seen, mine, deployment)
-            if (selection.only_open and not found.open) or (
-                selection.only_dead and not any(status.needs_person for status in found.statuses)
-            ):
+            if not _is_chosen(selection, found):
                 continue
             shown.add(seen.saga)
             yield found
@@ -196,6 +194,17 @@ def _may_be_chosen(selection: Selection, seen: SagaSummary) -> bool:
         return False
     status = compute_status(seen.progress) if selection.only_open or selection.only_dead else None
     return status is None or (status.needs_person if selection.only_dead else status.is_open)
+
+
+def _is_chosen(selection: Selection, found: ListedSaga) -> bool:
+    """Return whether the selection includes the saga, by what all services know of it. What is only in a damaged
+    progress is not known.
+    """
+    if selection.only_open and not found.open:
+        return False
+    if selection.only_dead and not any(status.needs_person for status in found.statuses):
+        return False
+    return selection.principal is None or not found.principals or selection.principal in found.principals
 
 
 async def _complete(seen: SagaSummary, sources: Sequence[ServiceStore], deployment: Deployment) -> ListedSaga:

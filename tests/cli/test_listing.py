@@ -151,6 +151,18 @@ def test_services_that_know_different_principals_of_a_saga_are_shown_with_both(
         assert "s-00001" in saga("sagas", "list", "--principal", who).stdout
 
 
+def test_a_damaged_progress_may_be_of_any_principal_but_that_of_another_service(
+    file: Path, folder: Path, saga: Call
+) -> None:
+    put(file, ("svc::s-00001", b"rubbish"), ("svc::s-00002", b"rubbish"))
+    (folder / ".saga" / "other.db").write_bytes(file.read_bytes())
+    key, content = a_saga(1, service="other", principal="user:1")
+    put(folder / ".saga" / "other.db", (key.replace("svc", "other"), content))
+    for who, expected in (("user:1", ["s-00001", "s-00002"]), ("user:2", ["s-00002"])):
+        found = json.loads(saga("sagas", "list", "--json", "--principal", who).stdout)["sagas"]
+        assert sorted(each["saga"] for each in found) == expected
+
+
 def test_a_store_that_knows_no_order_of_time_is_looked_at_within_a_bound(
     shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
