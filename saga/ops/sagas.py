@@ -1,5 +1,6 @@
 """Sagas as operators see them: a list, newest first, and the details of one saga in all services."""
 
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -172,6 +173,13 @@ async def list_sagas(selection: Selection, deployment: Deployment) -> AsyncItera
                 continue
             shown.add(seen.saga)
             yield found
+
+
+async def list_every_saga(selection: Selection, deployment: Deployment) -> AsyncIterator[ListedSaga]:
+    """Yield the selected sagas as `list_sagas` does, but all of them, whatever the limit of the selection is."""
+    async for each in list_sagas(replace(selection, limit=sys.maxsize), deployment):
+        if each is not None:
+            yield each
 
 
 async def read_summary(source: ServiceStore, saga: str) -> SagaSummary | None:

@@ -445,6 +445,31 @@ def test_an_escalation_of_calls_that_undo_a_dead_run_is_open_until_they_succeed(
     assert (listed.exit_code, states) == (1, {"dead letter": "blocks", "escalation": "goes on"})
 
 
+def test_only_sagas_with_what_is_selected_count_for_the_limit(file: Path, saga: Call) -> None:
+    """In flight are always many sagas, and in an incident many are blocked: what is meant lies behind them."""
+    waits = kept("reserve", a_message("A"))
+    put(
+        file,
+        *(a_saga(n, queue=(replace(waits, dead=f"dead-{n}"),)) for n in range(50, 75)),
+        *(a_saga(n, deadlines=(replace(waits, handler="expire", due_ms=9_000_000_000_000),)) for n in range(75, 100)),
+        *(a_saga(n, queue=(replace(waits, handler="ship", dead=f"dead-{n}"),)) for n in (1, 2)),
+        *(a_saga(n, queue=(replace(waits, handler="pack", due_ms=9_000_000_000_000, attempts=1),)) for n in (3, 4)),
+    )
+    by = ("--who", "ada", "--why", "to see", "--dry-run")
+    for args in (
+        ("dead", "replay", "svc", "--handler", "ship", *by),
+        ("dead", "release", "svc", "--handler", "pack", *by),
+        ("dead", "release", "svc", "--all", *by),
+    ):
+        whole = saga(*args, "--limit", "2")
+        assert (whole.exit_code, len(whole.stdout.splitlines())) == (0, 2), whole.output
+        cut = saga(*args, "--limit", "1")
+        assert (cut.exit_code, len(cut.stdout.splitlines())) == (1, 1)
+        assert "there are more than 1 sagas: repeat the command for the rest" in cut.stderr
+    listed = json.loads(saga("dead", "list", "--handler", "ship", "--limit", "2", "--json").stdout)
+    assert ([each["saga"] for each in listed["sagas"]], listed["more"]) == (["s-00002", "s-00001"], False)
+
+
 MEANT = ("dead", "replay", "payment", "--who", "ada", "--why", "to see", "--dry-run")
 
 
