@@ -490,7 +490,8 @@ def verify(saga_id: str | None, deployment: Deployment, as_json: bool) -> None:
     a whole progress, another history, a missing progress that cannot have expired, and two transitions with one number,
     for as long as the topic keeps the events (SAGA_TRANSITIONS_DAYS). A person who can also write to the topic can
     deceive it. `saga sagas rebuild` publishes what it rebuilds, and that is the history from then on. With
-    SAGA_TRANSITIONS=off there is no witness.
+    SAGA_TRANSITIONS=off there is no witness. A service of which no store is read is named on standard error if sagas of
+    it must still exist; that does not change the exit code, because the store may be another team's.
 
     \b
     Not found, because nothing in the store shows it (fields of the progress in parentheses):
@@ -517,6 +518,11 @@ def verify(saga_id: str | None, deployment: Deployment, as_json: bool) -> None:
     """
     found = asyncio.run(_verify(deployment, saga_id))
     unknown = saga_id is not None and not found.histories
+    for service, count in sorted(found.without_store.items()):
+        print_error(
+            f"no store of {service} was read, and {count_noun(count, 'published saga')} of it cannot have expired: "
+            "name it with --store; if it is lost, restore it, or see saga sagas rebuild"
+        )
     if as_json:
         print_json(asdict(found))
     elif unknown:
