@@ -289,9 +289,9 @@ def audit(service: str, asked: AuditFilter, limit: int, deployment: Deployment, 
             print_json(_in_json(act))
         else:
             print_lines(_format_entry(act))
+    if len(found.entries) > limit:  # one JSON document per line has no place for it
+        print_lines(f"and {len(found.entries) - limit} older: raise --limit to see them", err=as_json)
     if not as_json:
-        if len(found.entries) > limit:
-            print_lines(f"and {len(found.entries) - limit} older: raise --limit to see them")
         count, digest = len(found.control_log.entries), controls.digest_of(found.control_log)
         print_lines(f"the control log has {count} entries, the last digest is {digest}")
     for note in found.notes:

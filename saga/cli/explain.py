@@ -9,6 +9,7 @@ import click
 from saga.cli.monitor import MonitorClient
 from saga.cli.options import deployment_options
 from saga.cli.printing import print_error, print_json, print_lines
+from saga.configuration.settings import Settings
 from saga.errors import SagaError
 from saga.monitor.reports import list_reports
 from saga.ops.explanation import SagaExplanation
@@ -46,7 +47,8 @@ def explain(saga_id: str, monitor: str | None, deployment: Deployment, as_json: 
     Exit code 1: it is not, or no service knows it.
     Exit code 2: wrong usage, or contracts or manifests cannot be used; standard error says what to do.
     """
-    reports = _ask_monitor(saga_id, monitor or deployment.broker_settings.monitor)
+    settings = Settings.from_environment(broker=deployment.broker_settings.broker, monitor=monitor)
+    reports = _ask_monitor(saga_id, settings.monitor)
     found = explain_facts(asyncio.run(read_facts(saga_id, deployment, read_overview(), reports)))
     if as_json:
         print_json(asdict(found))

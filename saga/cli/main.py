@@ -4,6 +4,7 @@ A subcommand is imported only when it is called, so that the help and other comm
 """
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -80,8 +81,20 @@ COMMANDS: Commands = {
 """All commands. Their lines in `saga --help` are here too, so that the help needs no import."""
 
 
+NO_TEXT = "saga.cli.main.no_text"
+"""Key in the context of the first argument that is not UTF-8, or `None`."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""A byte that is not UTF-8, as Python passes it on. A file's name may have such bytes, so they are not refused at once.
+"""
+
+
 class Main(LazyGroup):
     """The command `saga`. It prints errors without a traceback."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, and note the first one that is not UTF-8."""
+        ctx.meta[NO_TEXT] = next((arg for arg in args if _SURROGATE.search(arg)), None)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         """Call the command. If the toolkit raises an error, print it with all its problems, and exit with code 2."""
@@ -93,6 +106,11 @@ class Main(LazyGroup):
             raise
         except SagaError as why:
             print_error(why)
+            ctx.exit(2)
+        except UnicodeEncodeError:
+            if ctx.meta[NO_TEXT] is None:
+                raise
+            print_error(f"the argument {ctx.meta[NO_TEXT]} is not UTF-8: no name, id or reason can have these bytes")
             ctx.exit(2)
 
     def __call__(self, *args: object, **kwargs: object) -> object:

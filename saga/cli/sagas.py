@@ -289,8 +289,10 @@ def _wait(saga: str, deployment: Deployment, wait_s: int | None) -> list[str]:
 
 
 def _show(saga_id: str, details: ShowOptions, deployment: Deployment, as_json: bool) -> None:
-    """Print one saga in its current state. Exit with code 1 if no service knows it."""
+    """Print one saga in its current state. Exit with code 1 if no service knows it, and with 2 if it cannot be read."""
     seen = asyncio.run(read_saga(saga_id, deployment, details.service))
+    if not seen.histories and seen.unreadable:
+        sys.exit(2)  # the reasons are printed
     if not seen.histories:
         where = f"{details.service} does not know" if details.service else "no service knows"
         print_lines(
@@ -488,7 +490,8 @@ def verify(saga_id: str | None, deployment: Deployment, as_json: bool) -> None:
     a whole progress, another history, a missing progress that cannot have expired, and two transitions with one number,
     for as long as the topic keeps the events (SAGA_TRANSITIONS_DAYS). A person who can also write to the topic can
     deceive it. `saga sagas rebuild` publishes what it rebuilds, and that is the history from then on. With
-    SAGA_TRANSITIONS=off there is no witness.
+    SAGA_TRANSITIONS=off there is no witness. A service of which no store is read is named on standard error if sagas of
+    it must still exist; that does not change the exit code, because the store may be another team's.
 
     \b
     Not found, because nothing in the store shows it (fields of the progress in parentheses):
@@ -515,6 +518,11 @@ def verify(saga_id: str | None, deployment: Deployment, as_json: bool) -> None:
     """
     found = asyncio.run(_verify(deployment, saga_id))
     unknown = saga_id is not None and not found.histories
+    for service, count in sorted(found.without_store.items()):
+        print_error(
+            f"no store of {service} was read, and {count_noun(count, 'published saga')} of it cannot have expired: "
+            "name it with --store; if it is lost, restore it, or see saga sagas rebuild"
+        )
     if as_json:
         print_json(asdict(found))
     elif unknown:

@@ -24,12 +24,12 @@ from saga.ops.histories import (
     read_document,
     read_documents,
 )
-from saga.ops.sagas import LOOKED_AT_MAX, ListedSaga, list_sagas, read_summary
+from saga.ops.sagas import LOOKED_AT_MAX, ListedSaga, list_every_saga, read_summary
 from saga.ops.selection import Deployment, Selection
 from saga.ops.sources import ServiceStore, Warn, open_administration
 from saga.progress.actions import ParkedRun
 from saga.progress.decisions import TOO_OLD
-from saga.progress.document import UNREADABLE, PendingMessage, SagaProgress, Transition, decode_transition
+from saga.progress.document import ABORT, UNREADABLE, PendingMessage, SagaProgress, Transition, decode_transition
 from saga.progress.failed_attempts import find_parked_runs
 from saga.store.port import NewestFirst
 from saga.support.clock import LATEST_MS, iso
@@ -124,11 +124,19 @@ async def _find_blocked(
     if not sources:
         return found
     async for each in _list_blocked(selection, deployment):
-        if each is None:
+        letters = await _blocking_in_saga(each, sources, deployment.warn)
+        if letters and not any(map(_without_owner(selection).matches, letters)):
+            continue
+        if len(found.sagas) == selection.limit:
             return found._replace(more=True)
         found.sagas.append(each)
-        found.letters.extend(await _blocking_in_saga(each, sources, deployment.warn))
+        found.letters.extend(letters)
     return found
+
+
+def _without_owner(selection: Selection) -> Selection:
+    """Return the selection without the owner of the contract, which is recorded on the topic but in no progress."""
+    return replace(selection, owner=None)
 
 
 async def _scan_blocked(selection: Selection, sources: Sequence[ServiceStore], warn: Warn) -> _Blocked:
@@ -186,14 +194,14 @@ async def _collect(
     return Attention(items, sagas, more)
 
 
-async def _list_blocked(selection: Selection, deployment: Deployment) -> AsyncIterator[ListedSaga | None]:
-    """List the selected sagas. Yield `None` after the last one if there are more than the limit.
+async def _list_blocked(selection: Selection, deployment: Deployment) -> AsyncIterator[ListedSaga]:
+    """List all selected sagas.
 
     If a store cannot list its sagas, list those with a record on `<service>.dead`. This finds every blocked saga,
     because each has such a record and these topics are kept for ever.
     """
     try:
-        async for each in list_sagas(selection, deployment):
+        async for each in list_every_saga(selection, deployment):
             yield each
         return
     except NoListing:  # raised before the first saga
@@ -205,7 +213,7 @@ async def _list_blocked(selection: Selection, deployment: Deployment) -> AsyncIt
         deployment.warn(f"some blocked sagas cannot be found: {found.problem}")
     sagas = [letter.saga for letter in found.letters if letter.saga and selection.includes_saga(letter.saga)]
     if sagas:
-        async for each in list_sagas(replace(selection, sagas=sagas), deployment):
+        async for each in list_every_saga(replace(selection, sagas=sagas), deployment):
             yield each
 
 
@@ -282,16 +290,25 @@ async def find_blocking(selection: Selection, deployment: Deployment) -> AsyncIt
 
 
 async def _list_blocking(selection: Selection, deployment: Deployment) -> AsyncIterator[BlockingDeadLetter | None]:
-    """Do the same as `find_blocking`, but yield `None` after the last one if there are more sagas than the limit."""
+    """Do the same as `find_blocking`, but yield `None` after the last one if there are more sagas than the limit. Only
+    sagas with such a dead letter count.
+    """
+    count, selects = 0, _without_owner(selection).matches
     async with deployment.open_stores(selection.services) as sources:
         async for each in _list_blocked(selection, deployment):
-            if each is None:
-                yield None
-                return
+            found = list[BlockingDeadLetter]()
             for source in sources:
                 p = await _try_read_progress(each.saga, source, deployment.warn)
-                for letter in await _blocking_in_progress(source, p, deployment.warn) if p is not None else ():
-                    yield BlockingDeadLetter(letter, p.replays if p is not None else 0)
+                letters = [] if p is None else await _blocking_in_progress(source, p, deployment.warn)
+                found += [
+                    BlockingDeadLetter(letter, p.replays) for letter in letters if p is not None and selects(letter)
+                ]
+            if found and count == selection.limit:
+                yield None
+                return
+            count += bool(found)
+            for letter in found:
+                yield letter
 
 
 async def _blocking_in_saga(each: ListedSaga, sources: Sequence[ServiceStore], warn: Warn) -> list[DeadLetter]:
@@ -405,7 +422,8 @@ async def _find_state(
     if p is None:  # a damaged progress is reported where sagas are listed
         return "-"
     if letter.undoes is not None:
-        return "goes on" if any(result.event.id == letter.undoes for result in p.results) else "over"
+        is_aborted = any(intent.kind == ABORT and intent.handler == letter.handler for intent in p.intents)
+        return "goes on" if is_aborted or any(r.event.id == letter.undoes for r in p.results) else "over"
     return "blocks" if any(pending.dead == letter.id for pending in (*p.queue, *p.compensating)) else "-"
 
 
@@ -432,26 +450,32 @@ class ParkedRuns(NamedTuple):
 
 
 async def select_parked_runs(selection: Selection, deployment: Deployment) -> ParkedRuns:
-    """Find the parked runs on which a command is to act. Raises `NoStore`."""
-    runs = list[DeadLetter]()
+    """Find the parked runs on which a command is to act. Only sagas with such a run count for the limit. Raises
+    `NoStore`.
+    """
+    runs, count = list[DeadLetter](), 0
     async with deployment.open_stores(selection.services) as sources:
         async for each in _list_parked(selection, sources, deployment):
-            if each is None:
+            found = [
+                run for source in sources for run in await _list_parked_in_saga(source, each.saga, deployment.warn)
+            ]
+            found = [run for run in found if selection.matches(run)]
+            if found and count == selection.limit:
                 deployment.warn(REPEAT.format(limit=selection.limit))
                 return ParkedRuns(runs, more=True)
-            for source in sources:
-                runs += await _list_parked_in_saga(source, each.saga, deployment.warn)
+            count += bool(found)
+            runs += found
     return ParkedRuns(runs, more=False)
 
 
 async def _list_parked(
     selection: Selection, sources: Sequence[ServiceStore], deployment: Deployment
-) -> AsyncIterator[ListedSaga | None]:
-    """List the selected sagas that may have parked runs. If a store cannot list its sagas, list those with a pending
+) -> AsyncIterator[ListedSaga]:
+    """List all selected sagas that may have parked runs. If a store cannot list its sagas, list those with a pending
     timer, because every parked run has one.
     """
     try:
-        async for each in list_sagas(selection, deployment):
+        async for each in list_every_saga(selection, deployment):
             yield each
         return
     except NoListing:  # raised before the first saga
@@ -460,7 +484,7 @@ async def _list_parked(
             async for saga in _list_sagas_with_timers(source.service, deployment):
                 sagas[saga] = None
     if sagas:
-        async for each in list_sagas(replace(selection, sagas=[*sagas]), deployment):
+        async for each in list_every_saga(replace(selection, sagas=[*sagas]), deployment):
             yield each
 
 

@@ -18,7 +18,7 @@ from saga.ops.histories import decode_progress, read_documents
 from saga.ops.offsets import ServiceOffsets, read_offsets_of
 from saga.ops.selection import Deployment
 from saga.ops.sources import missing_broker_file, open_administration
-from saga.progress.document import PendingMessage, SagaProgress, decode_transition
+from saga.progress.document import UNREADABLE, PendingMessage, SagaProgress, decode_transition
 from saga.progress.takeover import find_undeclared
 from saga.support.printable import count_noun
 
@@ -72,6 +72,8 @@ async def check_release(services: Sequence[Declared], deployment: Deployment) ->
                     reasons = list(find_reasons(decode_progress(source, saga, document), prepared[source.service]))
                 except SagaError as why:
                     reasons = [str(why)]
+                except UNREADABLE as why:
+                    reasons = [f"a transition cannot be read: {why}"]
                 if reasons:
                     stranded.append(StrandedSaga(source.service, saga, tuple(reasons)))
     topics = [each async for each in _find_abandoned_topics(services, prepared, deployment)]

@@ -25,13 +25,13 @@ from saga.messages import Partition, Record
 from saga.messaging.names import PROBE, PROBED, PROGRESS, is_without_events
 from saga.ops import connectors, findings
 from saga.ops.event_fields import recognize_record
-from saga.ops.histories import read_histories
+from saga.ops.histories import UnreadableHistory, complete_history, decode_progress, read_documents
 from saga.ops.offsets import list_partition_states, read_manual_moves
 from saga.ops.schema_registration import check_registry
 from saga.ops.sources import ServiceStore, missing_broker_file, open_administration
 from saga.ops.tail import POLL_S, RECORDS_MAX, is_at_end
 from saga.ops.topic_plans import TopicNeeds, collect_needs
-from saga.progress.document import progress_key
+from saga.progress.document import UNREADABLE, progress_key
 from saga.registry.port import RegistryOptions
 from saga.store.port import Store
 from saga.support.clock import Clock
@@ -398,8 +398,10 @@ async def _check_encrypted(
     async with AsyncExitStack() as stack:
         opening = stack.enter_async_context(adapters.store_at(settings, service.name, clock, readonly=True))
         source = ServiceStore(service.name, await clock.within(settings.open_s, opening), clock)
-        async for history in read_histories(source):
-            names |= find_key_names(*(event.value for entry in history.entries for event in entry.events))
+        async for saga, document in read_documents(source):
+            with suppress(UnreadableHistory, *UNREADABLE):  # saga sagas verify names what is damaged
+                history = await complete_history(source, decode_progress(source, saga, document))
+                names |= find_key_names(*(event.value for entry in history.entries for event in entry.events))
             looked += 1
             if looked == SAMPLED_MAX:
                 break

@@ -46,7 +46,7 @@ def explain(facts: SagaFacts) -> SagaExplanation:
     obstacles = find_obstacles(situation)
     ended = situation.outcome
     state: State
-    if not facts.histories and not facts.reports.transitions:
+    if not (facts.histories or facts.reports.transitions or facts.unreadable):
         state, sentences = "unknown", _describe_unknown(situation)
     elif obstacles:
         state, sentences = "unfinished", _describe_obstacle(situation, obstacles)

@@ -5,7 +5,7 @@ A store alone cannot show that a document was removed, or replaced by an earlier
 events can, as long as their topic keeps them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b, sha256
 from typing import NamedTuple
@@ -126,7 +126,12 @@ class HistoryVerifier:
         what = f"the store has no document, and transition {seen.last} was published, of {iso(seen.last_ms)}: {expiry}"
         return Contradiction(HistoryDefect(seen.last, what), AGAIN)
 
-    def histories_of(self, services: Sequence[str], saga: str | None) -> Iterator[HistoryId]:
+    @property
+    def services(self) -> frozenset[str]:
+        """Services of which transition events were published."""
+        return frozenset(history.service for history in self.histories)
+
+    def histories_of(self, services: Collection[str], saga: str | None) -> Iterator[HistoryId]:
         """Yield the ids of the published histories of these services, for all sagas or one."""
         for history in self.histories:
             if history.service in services and saga in (None, history.saga):
@@ -221,6 +226,8 @@ class VerificationReport:
     """Number of histories that `saga sagas rebuild` rebuilt. They were not compared with earlier events."""
     strange: int = 0
     """Number of records on the topic that are not transition events."""
+    without_store: dict[str, int] = field(default_factory=dict)
+    """Services of which no store was read, each with the number of its published histories that cannot have expired."""
 
 
 async def verify_histories(
@@ -260,6 +267,9 @@ async def verify_stores(
         if history not in there and (removed := witness.find_removed(history, clock.now_ms())) is not None:
             found.histories += 1
             found.broken.append(_broken_history(history, removed))
+    for history in witness.histories_of(witness.services - {*found.services}, saga):
+        if witness.find_removed(history, clock.now_ms()) is not None:
+            found.without_store[history.service] = found.without_store.get(history.service, 0) + 1
     return found
 
 

@@ -45,7 +45,7 @@ KINDS: Final[Mapping[Kind, str]] = {
     "suspended": "a run continues at a time or with an event",
     "missing_event": "an event has to come from outside of the services",
     "deadline": "a deadline is open and not due",
-    "not_known": "the store of the service is not read here, so it is unknown what the service did",
+    "not_known": "the store of the service is not read here, or not readable, so it is unknown what the service did",
     "no_event": "everything has run, and no event came of it",
 }
 """The kinds of obstacles with their descriptions. Kinds that explain others come first."""
@@ -97,6 +97,7 @@ def find_obstacles(situation: SagaSituation) -> list[Obstacle]:
             _find_undeclared, _find_dead, _find_parked, _find_begun, _find_unstarted, _find_suspended, _find_deadlines
         ):  # fmt: skip
             found += find(here)
+    found += _find_unreadable(situation)
     found += _find_reported(situation)
     explained = {(each.service, each.handler) for each in found}
     found += [each for each in _find_undelivered(situation) if (each.service, each.handler) not in explained]
@@ -481,7 +482,7 @@ class _Undelivered(NamedTuple):
 def _find_undelivered(situation: SagaSituation) -> Iterator[Obstacle]:
     """Find handlers and compensations that have not run although all of their events exist."""
     for service, manifest in situation.manifests.items():
-        if _is_forgotten(situation, manifest):
+        if service in situation.facts.unreadable or _is_forgotten(situation, manifest):
             continue
         for reaction in manifest.reactions:
             event = _find_unhandled_event(situation, service, reaction)
@@ -587,6 +588,21 @@ def _classify_undelivered(situation: SagaSituation, manifest: Manifest, each: _U
         ends=ends,
         since=event.time,
     )
+
+
+def _find_unreadable(situation: SagaSituation) -> Iterator[Obstacle]:
+    """Find services whose progress of the saga is damaged, so that nobody can tell what they still have to do."""
+    for service in sorted(situation.facts.unreadable):
+        yield Obstacle(
+            kind="not_known",
+            service=service,
+            handler="",
+            type="",
+            awaited=(),
+            what=f"the progress of {service} cannot be read, so what it did and still has to do is not known",
+            ends="Restore the document from a backup, or read it with the version of saga that wrote it: `saga sagas "
+            f"verify {situation.facts.saga}` names it.",
+        )
 
 
 def _find_reported(situation: SagaSituation) -> Iterator[Obstacle]:

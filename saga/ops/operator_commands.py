@@ -27,7 +27,7 @@ from saga.ops.dead_letters import DeadLetter
 from saga.ops.histories import UnreadableHistory, decode_progress, read_document
 from saga.ops.selection import Deployment, Operator
 from saga.ops.sources import ServiceStore
-from saga.progress.document import SagaProgress, Transition, decode_transition
+from saga.progress.document import UNREADABLE, SagaProgress, Transition, decode_transition
 
 LOOK_EVERY_S = 0.2
 REPLAYS_MAX = 5
@@ -185,9 +185,12 @@ async def _find_answer(sent: SentCommand, source: ServiceStore | None) -> Comman
     try:
         document = await read_document(source, sent.dead_letter.saga)
         p = None if document is None else decode_progress(source, sent.dead_letter.saga, document)
+        entries = [] if p is None else [decode_transition(raw) for raw in p.transitions]
     except UnreadableHistory as why:
         return CommandAnswer(sent, "", str(why))
-    entries = [] if p is None else [decode_transition(raw) for raw in p.transitions]
+    except UNREADABLE as why:
+        what = f"a transition of saga {sent.dead_letter.saga} in {source.service} cannot be read: {why}"
+        return CommandAnswer(sent, "", f"{what}; the command was sent")
     at = next((i for i, entry in enumerate(entries) if entry.message == sent.message), None)
     if p is None or at is None:
         return None

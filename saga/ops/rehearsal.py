@@ -112,7 +112,7 @@ async def rehearse(
     except RehearsalStopped as stop:
         stops = str(stop)
     after = await _read_progress(copy, declared.name, saga)
-    entries = [raw for raw in after.transitions if decode_transition(raw).n >= before.n]
+    entries = after.transitions[max(0, before.n - after.first) :]
     events = read_event_fields(SagaHistory(after, tuple(entries)))
     return RehearsalResult(
         letter=letter,

@@ -37,7 +37,7 @@ def draw_path(situation: SagaSituation, obstacles: Sequence[Obstacle]) -> list[P
     main = obstacles[0]
     if main.awaited and not any(type_ in coming.events for type_ in main.awaited):
         coming.add(main.awaited[0])
-    if not main.awaited:
+    if not main.awaited and main.handler:
         coming.events[""] = PathEvent(
             type="", mark="missing", service=main.service, handler=main.handler, causes=(main.type,), time=None
         )

@@ -69,6 +69,8 @@ class SagaFacts:
     histories: Sequence[SagaHistory] = ()
     services_read: frozenset[str] = frozenset()
     """Services whose store was read, whether or not it has the saga."""
+    unreadable: frozenset[str] = frozenset()
+    """Services that know the saga, but whose progress of it cannot be read."""
     letters: Sequence[DeadLetter] = ()
     """Dead letters that block the saga."""
     failing: Mapping[str, str] = field(default_factory=dict)
@@ -201,6 +203,8 @@ class SagaSituation:
 
     def describe_last(self, service: str) -> str:
         """Describe the last transition of the saga in a service."""
+        if service in self.facts.unreadable:
+            return f"what {service} last wrote is in it"
         runs = [run for run in self.runs if run.service == service]
         if not runs:
             return f"{service} has written nothing about this saga"

@@ -1,11 +1,10 @@
 """Sagas as operators see them: a list, newest first, and the details of one saga in all services."""
 
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
-
-import msgspec
 
 from saga.contracts.contract import Contract
 from saga.errors import NoStore, SagaError
@@ -27,7 +26,7 @@ from saga.ops.histories import (
 )
 from saga.ops.selection import Deployment, Selection
 from saga.ops.sources import ServiceStore, Warn
-from saga.progress.document import ABORT, Intent, PendingMessage, SagaProgress, SuspendedRun, progress_key
+from saga.progress.document import ABORT, UNREADABLE, Intent, PendingMessage, SagaProgress, SuspendedRun, progress_key
 from saga.store.port import Document, NewestFirst
 from saga.support.clock import LATEST_MS, iso
 from saga.support.printable import count_noun
@@ -170,12 +169,17 @@ async def list_sagas(selection: Selection, deployment: Deployment) -> AsyncItera
                 yield None
                 return
             found = await _complete(seen, mine, deployment)
-            if (selection.only_open and not found.open) or (
-                selection.only_dead and not any(status.needs_person for status in found.statuses)
-            ):
+            if not _is_chosen(selection, found):
                 continue
             shown.add(seen.saga)
             yield found
+
+
+async def list_every_saga(selection: Selection, deployment: Deployment) -> AsyncIterator[ListedSaga]:
+    """Yield the selected sagas as `list_sagas` does, but all of them, whatever the limit of the selection is."""
+    async for each in list_sagas(replace(selection, limit=sys.maxsize), deployment):
+        if each is not None:
+            yield each
 
 
 async def read_summary(source: ServiceStore, saga: str) -> SagaSummary | None:
@@ -198,6 +202,17 @@ def _may_be_chosen(selection: Selection, seen: SagaSummary) -> bool:
         return False
     status = compute_status(seen.progress) if selection.only_open or selection.only_dead else None
     return status is None or (status.needs_person if selection.only_dead else status.is_open)
+
+
+def _is_chosen(selection: Selection, found: ListedSaga) -> bool:
+    """Return whether the selection includes the saga, by what all services know of it. What is only in a damaged
+    progress is not known.
+    """
+    if selection.only_open and not found.open:
+        return False
+    if selection.only_dead and not any(status.needs_person for status in found.statuses):
+        return False
+    return selection.principal is None or not found.principals or selection.principal in found.principals
 
 
 async def _complete(seen: SagaSummary, sources: Sequence[ServiceStore], deployment: Deployment) -> ListedSaga:
@@ -295,6 +310,8 @@ class SagaDetails:
     """Last error of each failing compensation, by the id of the event that it undoes."""
     services_read: frozenset[str] = frozenset()
     """Services whose store was read, whether or not it has the saga."""
+    unreadable: frozenset[str] = frozenset()
+    """Services that know the saga, but whose progress or history of it cannot be read."""
 
     @property
     def undoing(self) -> frozenset[str]:
@@ -316,13 +333,14 @@ async def read_saga(
         NoStore: There is no store.
         SagaError: A transition cannot be decoded.
     """
-    histories, read = [], set[str]()
+    histories, read, unreadable = [], set[str](), set[str]()
     async with deployment.open_stores(() if service is None else (service,)) as sources:
         for source in sources:
             try:
                 found = await read_history(source, saga, (known or {}).get(source.service, 0))
             except UnreadableHistory as why:
                 deployment.warn(why)
+                unreadable.add(source.service)
                 continue
             read.add(source.service)
             if found is not None:
@@ -333,8 +351,9 @@ async def read_saga(
             tuple(build_timeline(histories)),
             tuple(compute_status(h.progress) for h in histories),
             services_read=frozenset(read),
+            unreadable=frozenset(unreadable),
         )
-    except msgspec.DecodeError as why:
+    except UNREADABLE as why:
         raise SagaError(
             f"a transition of saga {saga} cannot be read: {why}; `saga sagas verify {saga}` shows where it was changed"
         ) from why
@@ -439,11 +458,13 @@ def find_unfinished(seen: SagaDetails, contracts: Mapping[str, Contract]) -> lis
     """Describe why a saga has not ended in the services that know it; empty if it has.
 
     It has ended if its outcome is known, no service has open work, and after a failure nothing is left to compensate.
+    What a service has to do whose progress cannot be read is not known, so the saga has not ended for certain.
     """
     failures = {type_ for h in seen.histories for type_ in h.progress.failed}
     outcomes = {s.outcome for s in seen.statuses if s.outcome}
     failures |= {each for each in outcomes if each in contracts and contracts[each].outcome == "failure"}
     reasons = [] if outcomes or failures else ["no outcome yet"]
+    reasons += [f"{service}: its progress cannot be read" for service in sorted(seen.unreadable)]
     work = list_open_work(seen, has_outcome=bool(failures)).open
     reasons += [f"{service}: {what}" for service, what in work]
     if failures:

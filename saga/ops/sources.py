@@ -11,7 +11,8 @@ from saga.choreography.releases import manifest_folder, read_manifests
 from saga.configuration import adapters
 from saga.configuration.settings import Settings
 from saga.contracts.library import find_library
-from saga.errors import BrokerUnavailable, ConfigurationError, NotAStore, SagaError, ServiceNeeded
+from saga.engine.persistence.service_record import list_services
+from saga.errors import BrokerUnavailable, ConfigurationError, NotAStore, SagaError, ServiceNeeded, StoreError
 from saga.messaging.names import PROGRESS, service_of_commands
 from saga.registry.edge import tools_with_registry
 from saga.registry.port import RegistryOptions
@@ -53,9 +54,11 @@ async def open_stores(
             those of the environment.
 
     Raises:
-        SagaError: There is no store, one cannot be read, or neither a store, the broker nor a manifest knows a service.
+        SagaError: There is no store, one cannot be read, two have the same service, or neither a store, the broker nor
+            a manifest knows a service.
     """
     async with AsyncExitStack() as stack:
+        places = dict[str, str]()
         sources, found, known = list[ServiceStore](), set[str](), _KnownServices(services, clock, settings)
         for address in [a for a in addresses if a.strip()] or [Settings.from_environment().store]:
             for each in await _list_stores(address, known):
@@ -70,11 +73,29 @@ async def open_stores(
                         raise
                     continue  # another file beside the stores, such as that of an embedded broker
                 names = [each.service] if each.service else await _list_services(store, known)
-                sources += [ServiceStore(name, store, clock) for name in names]
                 if each.service is not None or isinstance(store, KeysInOrder):
                     found |= {*names}
+                    names = [name for name in names if not services or name in services]
+                    names = [name for name in names if _is_first(name, each.address, places)]
+                sources += [ServiceStore(name, store, clock) for name in names]
         await known.check(found)
         yield sorted((each for each in sources if not services or each.service in services), key=lambda s: s.service)
+
+
+def _is_first(service: str, address: str, places: dict[str, str]) -> bool:
+    """Return whether a service is in no store that was opened before. Raises `ConfigurationError` if it is in another
+    store: each saga would be counted twice, and each command sent twice.
+
+    `places`: address of the store of each service so far; the new one is added.
+    """
+    if (other := places.get(service)) is None:
+        places[service] = address
+        return True
+    if other != address:
+        both = " and ".join(filter(is_plain, (other, address))) or "two of the given stores"
+        problem = f"{both} have {service}: name only the one that it uses"
+        raise ConfigurationError("The stores cannot be read together", [problem])
+    return False  # the same store was named twice
 
 
 class _KnownServices:
@@ -153,12 +174,15 @@ def _make_settings(address: str) -> Settings:
 
 
 async def _list_services(store: Store, known: _KnownServices) -> Collection[str]:
-    """List the services that have progresses in a store.
+    """List the services that have progresses in a store, or have run on it.
 
     All keys are read only if the store does not return them in order and the services are not known otherwise.
     """
     if isinstance(store, KeysInOrder):
-        return [name async for name in _list_services_in_order(store)]
+        found = {name async for name in _list_services_in_order(store)}
+        with suppress(StoreError):  # a list that cannot be read names no service more
+            found |= {*await list_services(store)}
+        return found
     if names := known.named or await known.names():
         return names
     return dict.fromkeys([key.partition("::")[0] async for key, _ in store.scan(PROGRESS)])

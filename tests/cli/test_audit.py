@@ -98,6 +98,8 @@ def test_all_actions_of_operators_are_listed_in_order_of_time_with_their_result(
     text = saga("audit", service, "--limit", "1").stdout.splitlines()
     assert "  eve: once more  moved (topic)" in text[0]
     assert text[1] == "and 6 older: raise --limit to see them"
+    cut = saga("audit", service, "--limit", "1", "--json")
+    assert (len(cut.stdout.splitlines()), cut.stderr) == (1, "and 6 older: raise --limit to see them\n")
     assert text[2].startswith("the control log has 1 entries, the last digest is ")
 
 

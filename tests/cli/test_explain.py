@@ -104,6 +104,13 @@ def test_a_monitor_that_does_not_answer_is_left_out(shop: Path, saga: Call, monk
     assert "what the monitor at 127.0.0.1:1 knows is left out: nobody listens" in result.stderr
 
 
+@pytest.mark.parametrize("address", ["localhost", "localhost:x", "localhost:99999", "a/b"])
+def test_an_address_of_a_monitor_that_is_none_is_refused(shop: Path, saga: Call, address: str) -> None:
+    result = saga("explain", "order-1", "--monitor", address)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "it must be host:port" in result.stderr
+
+
 def test_a_control_log_that_cannot_be_read_is_a_note(shop: Path, saga: Call) -> None:
     key, content = control_log_key("payment"), b"no control log"
     with sqlite3.connect(shop / ".saga" / "payment.db") as connection:

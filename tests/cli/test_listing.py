@@ -3,7 +3,9 @@
 import asyncio
 import json
 import sqlite3
+from collections import deque
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import cast
 
@@ -11,9 +13,15 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
+from saga import Event
 from saga.broker.embedded.broker import EmbeddedBroker
+from saga.contracts import codec
 from saga.contracts.library import contract_of
+from saga.engine.execution.message_processor import MessageProcessor
+from saga.engine.lifecycle import open_resources
 from saga.engine.persistence import dead_letters
+from saga.engine.prepared_service import prepare
+from saga.engine.service_runtime import make_service_runtime
 from saga.messages import Message, Outgoing, Position, Record, Topic
 from saga.ops import histories, sagas
 from saga.ops.dead_letters import decode_dead_letter
@@ -25,10 +33,12 @@ from saga.store.port import Store
 from saga.store.sqlite.documents import checksum
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock, iso
+from saga.testing.trials import trial_ports
 from services.order.events import OrderPlaced
 from tests.cli.conftest import Call
-from tests.cli.example_runs import an_order, open_shop
+from tests.cli.example_runs import ShopClock, ShopLog, an_order, open_shop
 from tests.progress.pieces import a_message, blank, kept, ran
+from tests.service.test_on_abort import CANCELLED, PLACED, Hotel, reserve, service_of
 
 NOW_MS = SystemClock().now_ms()
 
@@ -139,6 +149,18 @@ def test_services_that_know_different_principals_of_a_saga_are_shown_with_both(
     assert "; started by 'user:4712' and 'user:4711'; known to other, svc" in saga("sagas", "show", "s-00001").stdout
     for who in ("user:4711", "user:4712"):
         assert "s-00001" in saga("sagas", "list", "--principal", who).stdout
+
+
+def test_a_damaged_progress_may_be_of_any_principal_but_that_of_another_service(
+    file: Path, folder: Path, saga: Call
+) -> None:
+    put(file, ("svc::s-00001", b"rubbish"), ("svc::s-00002", b"rubbish"))
+    (folder / ".saga" / "other.db").write_bytes(file.read_bytes())
+    key, content = a_saga(1, service="other", principal="user:1")
+    put(folder / ".saga" / "other.db", (key.replace("svc", "other"), content))
+    for who, expected in (("user:1", ["s-00001", "s-00002"]), ("user:2", ["s-00002"])):
+        found = json.loads(saga("sagas", "list", "--json", "--principal", who).stdout)["sagas"]
+        assert sorted(each["saga"] for each in found) == expected
 
 
 def test_a_store_that_knows_no_order_of_time_is_looked_at_within_a_bound(
@@ -396,6 +418,56 @@ def test_everything_on_the_topic_and_what_blocks_in_the_store_is_listed_with_its
     times = [each["time"] for each in found["letters"]]
     assert times == sorted(times, reverse=True)
     assert [each["saga"] for each in found["sagas"]] == ["order-3"]
+
+
+def test_an_escalation_of_calls_that_undo_a_dead_run_is_open_until_they_succeed(folder: Path, saga: Call) -> None:
+    """The run never finished, so there is no result: what undoes it are the calls that it gave to `on_abort`."""
+    hotel, log = Hotel(fails=4), deque[Outgoing]()
+
+    async def handle(*events: Event) -> None:
+        clock, declared = ShopClock(), service_of(reserve).declared
+        async with SqliteStore(folder / ".saga" / "payment.db", clock=clock) as store, AsyncExitStack() as stack:
+            resources = await open_resources(declared, stack, clock, 10, [hotel])
+            ports = trial_ports("payment", store, clock, ShopLog(log))
+            processor = MessageProcessor(make_service_runtime(prepare(declared), resources, ports))
+            for n, event in enumerate(events):
+                contract, now = contract_of(type(event)), iso(clock.now_ms())
+                message = Message(
+                    id=f"{contract.name}-1", type=contract.name, schema=type(event).__contract__, saga="o-1",
+                    source="order", time=now, value=codec.encode(event), started=now,
+                )  # fmt: skip
+                await processor.process(processor.begin(message, Position(contract.topic, 0, n), None))
+
+    asyncio.run(handle(PLACED, CANCELLED))
+    publish_letters(folder, *(record for record in log if record.topic == "payment.dead"))
+    listed = saga("dead", "list", "--json")
+    states = {each["what"]: each["now"] for each in json.loads(listed.stdout)["letters"]}
+    assert (listed.exit_code, states) == (1, {"dead letter": "blocks", "escalation": "goes on"})
+
+
+def test_only_sagas_with_what_is_selected_count_for_the_limit(file: Path, saga: Call) -> None:
+    """In flight are always many sagas, and in an incident many are blocked: what is meant lies behind them."""
+    waits = kept("reserve", a_message("A"))
+    put(
+        file,
+        *(a_saga(n, queue=(replace(waits, dead=f"dead-{n}"),)) for n in range(50, 75)),
+        *(a_saga(n, deadlines=(replace(waits, handler="expire", due_ms=9_000_000_000_000),)) for n in range(75, 100)),
+        *(a_saga(n, queue=(replace(waits, handler="ship", dead=f"dead-{n}"),)) for n in (1, 2)),
+        *(a_saga(n, queue=(replace(waits, handler="pack", due_ms=9_000_000_000_000, attempts=1),)) for n in (3, 4)),
+    )
+    by = ("--who", "ada", "--why", "to see", "--dry-run")
+    for args in (
+        ("dead", "replay", "svc", "--handler", "ship", *by),
+        ("dead", "release", "svc", "--handler", "pack", *by),
+        ("dead", "release", "svc", "--all", *by),
+    ):
+        whole = saga(*args, "--limit", "2")
+        assert (whole.exit_code, len(whole.stdout.splitlines())) == (0, 2), whole.output
+        cut = saga(*args, "--limit", "1")
+        assert (cut.exit_code, len(cut.stdout.splitlines())) == (1, 1)
+        assert "there are more than 1 sagas: repeat the command for the rest" in cut.stderr
+    listed = json.loads(saga("dead", "list", "--handler", "ship", "--limit", "2", "--json").stdout)
+    assert ([each["saga"] for each in listed["sagas"]], listed["more"]) == (["s-00002", "s-00001"], False)
 
 
 MEANT = ("dead", "replay", "payment", "--who", "ada", "--why", "to see", "--dry-run")

@@ -34,6 +34,7 @@ from saga.progress.document import StepRecord as Made
 from saga.store.sqlite.documents import checksum
 from saga.support.clock import SystemClock
 from tests.cli.conftest import ROOT, Call
+from tests.cli.test_listing import put
 from tests.progress.pieces import a_message, kept
 
 
@@ -379,6 +380,58 @@ def test_a_failed_saga_has_not_ended_before_its_compensations_have_run(
     waits = saga("sagas", "show", "order-1", "--wait", "0s")
     assert waits.exit_code == 1
     assert "  payment: reserve is to be undone because of OrderCancelled\n" in waits.stderr
+
+
+def test_a_progress_that_cannot_be_read_is_neither_unknown_nor_ended(shop: Path, saga: Call) -> None:
+    put(shop / ".saga" / "payment.db", ("payment::order-1", b"rubbish"))
+    waited = saga("sagas", "show", "order-1", "--wait", "0s")
+    assert (waited.exit_code, "ended with OrderConfirmed" in waited.stdout) == (1, True)
+    assert "has not ended within 0 s:\n  payment: its progress cannot be read\n" in waited.stderr
+    assert saga("sagas", "show", "order-1").exit_code == 0
+    explained = saga("explain", "order-1")
+    assert explained.exit_code == 1
+    assert "payment: the progress of payment cannot be read" in explained.stdout
+    assert "`saga sagas verify order-1` names it" in explained.stdout
+    for args in ((), ("--service", "payment"), ("--wait", "0s")):
+        if not args:
+            for name in ("order", "inventory", "shipping", "tally"):
+                (shop / ".saga" / f"{name}.db").unlink()
+        shown = saga("sagas", "show", "order-1", *args)
+        assert (shown.exit_code, shown.stdout) == (2, "")
+        assert shown.stderr.startswith("saga: saga order-1 in payment: a progress document cannot be read")
+        assert "no service knows" not in shown.stderr
+    alone = saga("explain", "order-1")
+    assert (alone.exit_code, alone.stdout.splitlines()) == (1, [
+        "Saga order-1 waits for a run in payment.",
+        "payment: the progress of payment cannot be read, so what it did and still has to do is not known; what "
+        "payment last wrote is in it.",
+        "Restore the document from a backup, or read it with the version of saga that wrote it: `saga sagas verify "
+        "order-1` names it.",
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", [b'{"n":"x"}', b'{"n":7,"handler":"\xff"}'])
+def test_no_transition_that_cannot_be_read_ends_a_command(
+    shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch, damage: bytes
+) -> None:
+    entries = edit(shop, "payment", "order-1").transitions
+    encoded = b'{"time":"2026-01-01T00:00:00.000Z","outcome":"handled",' + damage[1:]
+    edit(shop, "payment", "order-1", published=0, transitions=(*entries[:-1], Raw(encoded)))
+    edit(shop, "payment", "order-3", transitions=(Raw(encoded), *edit(shop, "payment", "order-3").transitions[1:]))
+    monkeypatch.setenv("SAGA_KEYS", str(shop / "keys"))
+    by = ("--who", "ada", "--why", "to see", "--within", "0.1")
+    assert saga("keys", "new", *by[:4]).exit_code == 0
+    assert saga("topics", "apply", "services.payment").exit_code == 0
+    for args, code in (
+        (("sagas", "show", "order-1"), 2),
+        (("explain", "order-1"), 2),
+        (("deploy", "check", "services.payment"), 1),
+        (("dead", "discard", "payment", "--saga", "order-3", *by), 1),
+    ):
+        result = saga(*args)
+        assert result.exit_code == code, (args, result.output)
+        assert "cannot be read" in result.output
+    assert "it cannot be used" not in saga("doctor", "services.payment").stdout
 
 
 @pytest.mark.parametrize(("wrong", "says"), [

@@ -55,3 +55,25 @@ def test_an_id_that_does_not_exist_is_named_and_the_command_fails(command: str, 
     done = saga(*[part for word in command.split() for part in (BY if word == "BY" else (word,))])
     assert done.exit_code in (1, 2)
     assert "nope" in done.output
+
+
+@pytest.mark.parametrize("command", [
+    "sagas show ID", "sagas verify ID", "explain ID", "dead show ID", "topics tail ID --no-follow", "offsets show ID",
+    "dead replay payment --saga ID BY", "control flag payment new --percent 0 --for ID BY", "monitor trace ID",
+    "sagas repair services.payment --dry-run --saga ID", "dead discard payment --saga order-3 --who ID --why ID",
+])  # fmt: skip
+def test_an_argument_that_is_no_text_ends_no_command_with_a_traceback(command: str, log: Path, saga: Call) -> None:
+    """A shell passes on any bytes, such as those of an id that was written in another encoding."""
+    done = saga(
+        *[part for word in command.replace("ID", "\udcffid").split() for part in (BY if word == "BY" else (word,))]
+    )
+    assert done.exit_code in (1, 2)
+    assert "\\udcffid" in done.output
+
+
+def test_an_unencodable_text_of_another_origin_is_not_blamed_on_the_arguments(
+    log: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("saga.cli.sagas.print_lines", lambda *lines, err=False: "\udcff".encode())
+    with pytest.raises(UnicodeEncodeError):
+        saga("sagas", "show", "order-1")

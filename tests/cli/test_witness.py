@@ -14,6 +14,7 @@ import pytest
 from saga.messages import Outgoing
 from saga.messaging.names import TRANSITIONS
 from saga.messaging.transition_events import TOPIC
+from saga.progress.document import SagaProgress, encode
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from services.payment.events import OrderConfirmed
@@ -153,6 +154,22 @@ def test_a_document_that_was_removed_is_found_before_it_can_have_expired(publish
     assert broken["what"].startswith("the store has no document, and transition 1 was published, of 20")
     assert "it is kept until 20" in broken["what"]
     assert verified(saga, "order-1")["broken"] == [broken]
+
+
+def test_a_service_whose_store_is_gone_is_named(published: PublishedFiles, saga: Call) -> None:
+    """What is not read cannot be compared; without a word it would pass as unchanged."""
+    Path("store.db").rename("payment.db.lost")
+    at_store(
+        lambda store: store.insert("saga", "order::order-9", encode(SagaProgress(service="order", saga="order-9")))
+    )
+    result = saga("sagas", "verify", "--json", *ADDRESSES)
+    assert (result.exit_code, json.loads(result.stdout)["without_store"]) == (0, {"payment": 2})
+    assert result.stderr.startswith(
+        "saga: no store of payment was read, and 2 published sagas of it cannot have expired"
+    )
+    one = saga("sagas", "verify", "order-1", *ADDRESSES)
+    assert one.exit_code == 1
+    assert "no store of payment was read, and 1 published saga of it" in one.stderr
 
 
 def test_two_transitions_with_one_number_are_found(published: PublishedFiles, saga: Call) -> None:

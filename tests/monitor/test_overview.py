@@ -11,6 +11,8 @@ from saga.configuration.settings import Settings
 from saga.errors import ConfigurationError
 from saga.messages import Partition
 from saga.messaging.controls import ControlEntry, Switch
+from saga.monitor.queries import Queries
+from saga.monitor.read_model import ReadModel
 from saga.monitor.views import (
     EVERYTHING,
     WHOLE_PAGE,
@@ -29,7 +31,7 @@ from saga.ops.offsets import PartitionState, ServiceOffsets
 from tests.cli.example_runs import an_order, open_shop
 from tests.cli.pottery_service import Pottery
 from tests.cli.test_missing_topics import Running
-from tests.monitor.asking import CLOCK, browsing
+from tests.monitor.asking import CLOCK, WITHIN_S, browsing
 from tests.monitor.fixed_views import NEWEST_MS, FixedViews
 from tests.monitor.test_web_acting import shown
 from tests.monitor.test_web_pages import HOSTILE, is_clean
@@ -82,6 +84,21 @@ def test_what_is_not_known_is_not_called_well() -> None:
     assert build_overview(ServiceFacts(activity=all_of())).verdict == "unknown"
     dead = busy("order", stuck={"dead": 1}, oldest=(a_stuck("order"),))
     assert build_overview(ServiceFacts(activity=all_of(dead), is_broker_known=False)).verdict == "bad"
+    unread = build_overview(ServiceFacts(activity=all_of(busy("order")), offsets=RUNNING, are_letters_known=False))
+    assert (unread.verdict, unread.sentence) == ("unknown", "Whether something could not be undone is not known")
+
+
+async def test_all_is_not_well_where_no_store_can_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(watch: ServiceWatch, troubles: list[str]) -> Sequence[ServiceOffsets]:
+        return [*RUNNING.values()]
+
+    monkeypatch.setattr(ServiceWatch, "_read_offsets", run)
+    async with browsing(Settings(store="sqlite:///nowhere/{service}.db"), Queries(ReadModel())) as browser:
+        end_s = CLOCK.monotonic_s() + WITHIN_S
+        while "no file matches" not in (page := await browser.get("/overview")).text:
+            assert CLOCK.monotonic_s() < end_s
+        assert "Whether something could not be undone is not known" in page.text
+        assert "All is well" not in page.text
 
 
 def test_each_problem_is_found_and_what_needs_a_person_comes_first() -> None:

@@ -28,7 +28,7 @@ def show(monkeypatch: pytest.MonkeyPatch, *items: object, **more: object) -> Non
     """Have the page show these letters."""
     table = LetterTable.of(Attention(items, [], False))  # type: ignore[arg-type]
 
-    async def read(_: OperatorConsole) -> Snapshot[LetterTable]:
+    async def read(_: OperatorConsole, patience_s: float = 0.0) -> Snapshot[LetterTable]:
         return Snapshot(table, (), 3.0)
 
     monkeypatch.setattr(OperatorConsole, "letters", read)
@@ -166,7 +166,7 @@ async def test_all_letters_of_a_group_are_replayed_with_progress_and_recorded(
 ) -> None:
     (folder / "users").write_text(format_user_line("ada", "correct horse"))
     async with browsing(Settings(monitor_users="users")) as browser:
-        await letters_of(browser, "cup-", 3)
+        first = await letters_of(browser, "cup-", 3)
         await browser.sign_in("ada", "correct horse")
         page = await browser.get("/dead")
         assert "3 letters in 1 group; 3 block their sagas." in page.text
@@ -181,7 +181,9 @@ async def test_all_letters_of_a_group_are_replayed_with_progress_and_recorded(
         assert "replayed, then dead" in stopped.text
         assert not [form for form in stopped.forms if form.action == "/dead/bulk/stop"]
 
-        await letters_of(browser, "cup-", 3)
+        end_s = CLOCK.monotonic_s() + WITHIN_S
+        while await letters_of(browser, "cup-", 3) == first:  # one of them is another letter, once that is read
+            assert CLOCK.monotonic_s() < end_s
         mend(pottery_on, "cup-1", "cup-2")
         fields = (("wanted", "replay"), ("rate", "2"), ("reason_given", "the kiln is hot"), ("count", "9"))
         done = await browser.send(form, *fields)

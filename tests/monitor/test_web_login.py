@@ -21,10 +21,10 @@ EXPORTS = ("/export/sagas.csv", "/export/stuck.json", "/export/dead.csv")
 
 
 @pytest.fixture
-def closed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def closed(shop: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Settings of a page that only users may read; rex may not act."""
     monkeypatch.setattr(users, "COST", 2)
-    (folder / "users").write_text(format_user_line("rex", PASSWORD, "read"))
+    (shop / "users").write_text(format_user_line("rex", PASSWORD, "read"))
     return Settings(monitor_users="users", monitor_read="login")
 
 

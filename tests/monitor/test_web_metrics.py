@@ -50,4 +50,6 @@ async def test_only_what_still_needs_a_person_is_counted(promtool: Path, monkeyp
 
 
 async def test_what_could_not_be_read_is_no_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "saga_open_dead_letters" not in await page(Snapshot(None, ("no store",)), monkeypatch)
+    unread: Snapshot[Attention]
+    for unread in (Snapshot(None, ("no store",), 0.5), Snapshot()):
+        assert await page(unread, monkeypatch) == "", "an age of what was never read would look fresh"

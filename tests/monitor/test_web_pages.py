@@ -415,3 +415,13 @@ async def test_the_page_of_a_saga_explains_why_it_is_not_finished(shop: Path) ->
         finished = await browser.get("/saga?id=order-2")
         assert "Saga order-2 is finished: it ended with OrderCancelled (failure)" in finished.text
         assert "InventoryReserved (compensated)" in finished.text
+
+
+async def test_the_page_of_a_saga_needs_no_contracts(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The monitor may run in any folder: without contracts only the fields of events are not shown."""
+    monkeypatch.delenv("SAGA_CONTRACTS")
+    async with browsing(Settings()) as browser:
+        seen = await browser.get("/saga?id=order-3")
+        assert "there is no folder contracts/" in seen.text
+        assert "Saga order-3 waits for reserve in payment to handle OrderPlaced." in seen.text
+        assert "Ended with OrderCancelled , failure" in (await browser.get("/saga?id=order-2")).text

@@ -16,8 +16,10 @@ from saga.monitor.saga_index import TimeIndex, TrackedSaga
 from saga.monitor.views import PageRequest, SagaFilter, StuckFilter
 from saga.monitor.web import exports, search_pages
 from saga.monitor.web.exports import make_harmless, write_csv, write_json
+from saga.monitor.web.operator_console import PATIENCE_S, OperatorConsole
+from saga.ops.letter_groups import LetterTable
 from saga.support.clock import iso
-from tests.monitor.asking import browsing
+from tests.monitor.asking import CLOCK, browsing
 from tests.monitor.fixed_views import NEWEST_MS, FixedViews
 from tests.monitor.test_web_bulk import show
 from tests.monitor.test_web_pages import HOSTILE, is_clean
@@ -254,6 +256,30 @@ async def test_each_list_is_exported_whole_with_its_filter(
             assert (await browser.client.get(path)).status_code == 400, path
     async with browsing(Settings()) as browser:
         assert (await browser.client.get(f"/export/sagas.{form}")).status_code == 400, "nothing is folded here"
+
+
+async def test_a_file_of_dead_letters_waits_for_what_is_read_and_is_refused_if_it_cannot_be(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = OperatorConsole._read_letters
+
+    async def slowly(desk: OperatorConsole, troubles: list[str]) -> LetterTable:
+        await CLOCK.sleep(3 * PATIENCE_S)
+        return await read(desk, troubles)
+
+    monkeypatch.setattr(OperatorConsole, "_read_letters", slowly)
+    async with browsing(Settings()) as browser:
+        first = await browser.client.get("/export/dead.json")
+        assert [row["saga"] for row in json.loads(first.text)["rows"]] == ["order-3"]
+    async with browsing(Settings(store="sqlite:///nowhere/{service}.db")) as browser:
+        for path in ("/export/dead.csv", "/export/dead.json", "/export/dead.json"):
+            refused = await browser.client.get(path)
+            assert refused.status_code == 503, "a file without rows would say that nothing needs a person"
+            assert "nowhere" in refused.text
+    monkeypatch.setattr(exports, "LETTERS_S_MAX", PATIENCE_S)
+    async with browsing(Settings()) as browser:
+        late = await browser.client.get("/export/dead.csv")
+        assert (late.status_code, "ask again in a minute" in late.text) == (503, True)
 
 
 async def test_no_cell_of_a_file_is_a_formula(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

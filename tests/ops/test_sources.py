@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 
 from saga.broker.embedded.broker import EmbeddedAdministration
-from saga.errors import NoStore, SagaError
+from saga.engine.outage_watch import OutageWatch
+from saga.engine.persistence.service_record import REACTIONS_KEY, ensure_record
+from saga.errors import ConfigurationError, NoStore, SagaError
 from saga.messages import Topic
-from saga.messaging.names import PROGRESS
+from saga.messaging.names import ARCHIVES, PROGRESS
+from saga.ops.operator_commands import read_control_log
 from saga.ops.sagas import ListedSaga, list_sagas, read_saga
 from saga.ops.selection import Deployment, Selection
 from saga.ops.sources import open_stores
@@ -16,6 +19,7 @@ from saga.progress.document import SagaProgress, encode, progress_key
 from saga.store.port import Document
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
+from services.payment import payment
 
 CLOCK = SystemClock()
 
@@ -85,6 +89,38 @@ async def test_services_of_one_file_are_found_without_a_look_at_their_sagas(
     async with open_stores([address], CLOCK) as sources:
         assert [source.service for source in sources] == ["order", "pay", "payment", "payment-eu"]
     assert Counted.scans == 0
+
+
+async def test_a_service_of_one_file_is_found_before_it_has_a_saga(tmp_path: Path) -> None:
+    """An operator may pause it before the first event, and what was paused has to be shown."""
+    address = await a_store(tmp_path, "order")
+    async with SqliteStore(Path(address.removeprefix("sqlite:///")), clock=CLOCK) as store:
+        await ensure_record(payment.declared, store, CLOCK, OutageWatch("payment", CLOCK, lambda _: None))
+        deployment = Deployment(stores=[address], clock=CLOCK, warn=print)
+        assert (await read_control_log("payment", deployment)).entries == ()
+        for named in ((), ("order", "payment")):
+            async with open_stores([address], CLOCK, named) as sources:
+                assert [source.service for source in sources] == ["order", "payment"]
+        listed = await store.get(ARCHIVES, REACTIONS_KEY)
+        assert listed is not None
+        await store.replace(ARCHIVES, REACTIONS_KEY, b"damaged", cas=listed.cas)
+        async with open_stores([address], CLOCK) as sources:
+            assert [source.service for source in sources] == ["order"]
+
+
+async def test_a_service_has_one_store_however_often_it_is_named(tmp_path: Path) -> None:
+    one, pattern = await a_store(tmp_path, "payment"), f"sqlite:///{tmp_path}/{{service}}.db"
+    await a_store(tmp_path, "order")
+    for addresses in ([one, one], [one, pattern], [pattern, one]):
+        async with open_stores(addresses, CLOCK) as sources:
+            assert [source.service for source in sources] == ["order", "payment"][-len(sources) :]
+            assert ("order" in {source.service for source in sources}) == (pattern in addresses)
+    both = await a_store(tmp_path, "payment", "order")
+    with pytest.raises(ConfigurationError, match=r"payment\.db and .*payment-and-order\.db have payment: name only"):
+        async with open_stores([one, both], CLOCK):
+            pass
+    async with open_stores([one, both], CLOCK, ["order"]) as sources:
+        assert [source.service for source in sources] == ["order"]
 
 
 async def test_only_the_stores_of_services_that_are_named_are_opened(tmp_path: Path) -> None:

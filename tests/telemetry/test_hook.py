@@ -14,14 +14,22 @@ from typing import TypeVar
 import pytest
 
 from saga.configuration.settings import Settings
+from saga.engine.persistence import dead_letters
 from saga.errors import ConfigurationError
+from saga.policies.retry import Blame
+from saga.progress import failed_attempts, journal
+from saga.progress.actions import RunHandler
+from saga.progress.failed_attempts import RunFailure
+from saga.progress.journal import Commit
 from saga.support.addresses import check_hook
 from saga.support.clock import SystemClock
 from saga.telemetry import alert_hook as hooks
 from saga.telemetry.alert_hook import ATTEMPTS_MAX, AlertHook, encode_body, make_sender, run_hook, sign
 from saga.telemetry.events import DeadLettered, Escalated, Recovered, TelemetryEvent, Unavailable
+from tests.progress.pieces import a_hand, a_message, a_role, blank
 
 T = TypeVar("T")
+A, MAKE = a_message("A"), a_role("make", "A")
 NOW_MS = 1_800_000_000_000
 ESCALATED = Escalated(
     service="payment", saga="order-2", handler="release", reason="3 attempts failed", steps=("step x ran",), id="esc-1"
@@ -121,6 +129,28 @@ def test_the_hook_is_called_for_nothing_else() -> None:
     quiet = Escalated(service="payment", saga="order-2", handler="release", reason="again", steps=())
     for moment in (Recovered(service="payment", what="store", away_s=1.0), dead(1, blocks=False), quiet):
         assert encode_body(moment, NOW_MS, 0) is None
+
+
+@pytest.mark.parametrize(("attempts", "blame"), [(3, "data"), (1, "outside"), (0, "code"), (0, "person")])
+def test_every_dead_letter_that_blocks_its_saga_is_one_to_call_for(attempts: int, blame: Blame) -> None:
+    """Also one of a message on which processes died, or that an operator routed there: no attempt of these failed."""
+    failure = RunFailure(reason="why", remedy="mend", attempts=attempts, blame=blame)
+    done = failed_attempts.give_up(blank(), a_hand(A), RunHandler(MAKE, A, (A,)), failure, None)
+    assert done.snapshot.is_quarantined
+    assert called_for(done) == [done.snapshot.queue[0].dead]
+
+
+def test_no_call_is_made_for_a_message_that_is_only_rejected() -> None:
+    done = journal.reject_message(blank(), a_hand(A), MAKE, A, "it contradicts an earlier one", "mend its sender")
+    assert not done.snapshot.is_quarantined
+    assert called_for(done) == []
+
+
+def called_for(done: Commit) -> list[str | None]:
+    """Ids of the calls that the dead letters of a transition cause."""
+    assert done.entry is not None
+    moments = [dead_letters.to_telemetry("svc", "s", letter, None) for letter in done.entry.letters]
+    return [body[0] for moment in moments if moment is not None and (body := encode_body(moment, NOW_MS, 0))]
 
 
 async def test_no_more_calls_than_so_many_are_made_in_a_minute() -> None:

@@ -92,7 +92,8 @@ def to_telemetry(
         where=dead.where,
         blame=dead.blame,
         owner=None if contract is None else contract.owner,
-        id=dead.id if dead.attempts or dead.reason.startswith(TOO_LARGE) else None,
+        # A message that is only rejected, and so blocks nothing, is its sender's, and was never attempted.
+        id=dead.id if dead.attempts or dead.blame not in ("data", None) else None,
     )
 
 

@@ -188,6 +188,13 @@ async def read_record(store: Store, service: str) -> ServiceRecord | None:
     return None if document is None else decode(service, document)
 
 
+async def list_services(store: Store) -> Collection[str]:
+    """List the services that have run on this store. Services without handlers are left out, and those that ran only
+    under an early release. Raises `StoreError`.
+    """
+    return _reactions_in(await store.get(ARCHIVES, REACTIONS_KEY)).services
+
+
 def replaced_logs(known: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Return the topics whose current log id differs from the known one. Unknown and missing topics are left out.
 

@@ -236,8 +236,9 @@ def count_by_service(letters: Iterable[AttentionItem]) -> Mapping[str, int]:
 async def metrics(request: Request) -> Response:
     """Return metrics: open dead letters and escalations of each service at the latest read, and its age."""
     found = await get_site(request).desk.letters()
-    lines = [*_format_gauge(AGE_S, "Seconds since the letters were read.", {"": round(found.age_s, 3)})]
-    if found.value is not None:
+    lines = list[str]()
+    if found.value is not None:  # what was not read has no age
+        lines += _format_gauge(AGE_S, "Seconds since the letters were read.", {"": round(found.age_s, 3)})
         items = found.value.items
         dead = count_by_service(each for each in items if each.state == "blocks")
         escalated = count_by_service(filter(is_open_escalation, items))

@@ -14,17 +14,19 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
-from saga.errors import BadInput
+from saga.errors import BadInput, SagaError
 from saga.monitor.views import PAGE_MAX, PageRequest, SagaRow, StuckSaga
 from saga.monitor.web.letter_filters import parse_letter_filter
 from saga.monitor.web.search_pages import SAGA_FIELDS, parse_filter, parse_stuck_filter
 from saga.monitor.web.site import Site, get_site, get_views
-from saga.ops.letter_groups import LetterRow
+from saga.ops.letter_groups import LetterRow, LetterTable
 from saga.support.clock import LATEST_MS, iso
 from saga.support.printable import printable
 
 EXPORT_MAX = 100_000
 """Maximum number of rows of a file."""
+LETTERS_S_MAX = 30.0
+"""Maximum time in seconds to wait until the dead letters are read. A file, unlike a page, does not renew itself."""
 FORMULA = frozenset("=+-@\t\r\uff1d\uff0b\uff0d\uff20")
 """First characters that make a spreadsheet treat a cell as a formula, including their full-width forms."""
 
@@ -101,9 +103,8 @@ def _describe_stuck(each: StuckSaga) -> Row:
     }
 
 
-async def _list_letters(site: Site, request: Request) -> Rows:
-    found, which = await site.desk.letters(), parse_letter_filter(request.query_params)
-    rows = which.select(found.value.rows) if found.value is not None else ()
+async def _list_letters(site: Site, table: LetterTable, request: Request) -> Rows:
+    rows = parse_letter_filter(request.query_params).select(table.rows)
     for begin in range(0, len(rows), PAGE_MAX):
         yield [_describe_letter(row) for row in rows[begin : begin + PAGE_MAX]]
         await site.clock.sleep(0)
@@ -180,17 +181,26 @@ async def write_json(batches: Rows) -> AsyncIterator[str]:
 async def export(request: Request) -> StreamingResponse:
     """Send a list as a file."""
     site, name, form = get_site(request), request.path_params["list"], request.path_params["form"]
-    lists = {"dead": _list_letters}
-    if site.views is not None:
-        lists |= {"sagas": _list_sagas, "stuck": _list_stuck}
+    lists = {"sagas": _list_sagas, "stuck": _list_stuck} if site.views is not None else {}
     writers = {"csv": (write_csv, "text/csv"), "json": (write_json, "application/json")}
-    if name not in lists or form not in writers:
+    if name not in (*lists, "dead") or form not in writers:
         raise BadInput("this list cannot be exported: there are sagas, stuck and dead, as csv and json")
     if name == "sagas" and request.query_params.get("state") == "escalated":
         raise BadInput("escalations are exported from the page of dead letters, with their kind as filter")
+    rows = lists[name](site, request) if name in lists else _list_letters(site, await _read_letters(site), request)
     write, kind = writers[form]
     headers = {"content-disposition": f'attachment; filename="{name}.{form}"'}
-    return StreamingResponse(write(lists[name](site, request)), media_type=kind, headers=headers)
+    return StreamingResponse(write(rows), media_type=kind, headers=headers)
+
+
+async def _read_letters(site: Site) -> LetterTable:
+    """Return what may need a person, as it is now. Raises `SagaError` if it cannot be read, or not in time: a file
+    without rows would say that nothing needs a person.
+    """
+    found = await site.desk.letters(LETTERS_S_MAX)
+    if found.value is None or found.is_old:
+        raise SagaError("\n".join(found.troubles) or "the dead letters are being read: ask again in a minute")
+    return found.value
 
 
 EXPORT_ROUTES = [Route("/export/{list}.{form}", export)]

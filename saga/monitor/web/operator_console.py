@@ -10,12 +10,13 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from saga.choreography.overview import Overview
 from saga.configuration.settings import Settings
-from saga.contracts.library import find_library
-from saga.errors import BadInput, ConfigurationError, NoStore, SagaError
+from saga.contracts.library import Library, find_library
+from saga.errors import BadInput, NoStore, SagaError
 from saga.messaging import controls
 from saga.messaging.controls import ControlEntry, Switch, Target
 from saga.ops import operator_commands
@@ -216,9 +217,9 @@ class OperatorConsole:
 
     # ---------------------------------------------------------------- reading
 
-    async def letters(self) -> Snapshot[LetterTable]:
-        """Return everything that may need a person, newest first."""
-        return await self._letters.get()
+    async def letters(self, patience_s: float = PATIENCE_S) -> Snapshot[LetterTable]:
+        """Return everything that may need a person, newest first: see `CachedRead.get`."""
+        return await self._letters.get(patience_s)
 
     async def letter(self, service: str, id_: str) -> tuple[AttentionItem | None, Snapshot[LetterTable]]:
         """Return one dead letter, escalation or failing run if `letters` contains it, else `None`, and the snapshot
@@ -276,12 +277,15 @@ class OperatorConsole:
         return StoredSaga(saga, seen, work, values, explanation, tuple(troubles))
 
     def _read_choreography(self, warn: Warn) -> Overview:
-        """Read the choreography; without manifests if they cannot be used."""
+        """Read the choreography; without manifests or contracts if they cannot be used."""
         try:
             return read_overview()
-        except ConfigurationError as why:
+        except SagaError as why:
             warn(why)
+        try:
             return Overview(find_library(), {})
+        except SagaError:  # the same reason
+            return Overview(Library(folder=Path(), contracts={}, topics={}, by_path={}, by_fingerprint={}), {})
 
     @property
     def _addresses_or_default(self) -> Sequence[str]:

@@ -138,6 +138,8 @@ class ServiceFacts:
     offsets: Mapping[str, ServiceOffsets] = field(default_factory=dict)
     is_broker_known: bool = True
     """False if the broker could not be asked."""
+    are_letters_known: bool = True
+    """False if dead letters and escalations could not be read, or are still being read."""
     lags: Mapping[str, Sequence[LagPoint]] = field(default_factory=dict)
     controls: Mapping[str, Sequence[ControlEntry]] = field(default_factory=dict)
     flags: Mapping[str, int] = field(default_factory=dict)
@@ -181,6 +183,8 @@ def _judge(
         return "bad", f"{count_noun(len(bad), 'problem')}{where} {'needs' if len(bad) == 1 else 'need'} a person"
     if not facts.is_broker_known:
         return "unknown", "Whether the services run is not known"
+    if cards and not facts.are_letters_known:
+        return "unknown", "Whether something could not be undone is not known"
     if problems:
         return "warn", f"Nothing needs a person, but {count_noun(len(problems), 'thing')} should be watched"
     if not cards:

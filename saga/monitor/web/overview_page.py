@@ -63,6 +63,7 @@ async def _read_facts(site: Site) -> tuple[ServiceFacts, Sequence[str]]:
         activity=get_views(site).activity(site.clock.now_ms()),
         offsets=offsets,
         is_broker_known=running.value is not None and not running.troubles,
+        are_letters_known=letters.value is not None,
         lags={service: site.watch.list_lags(service) for service in offsets},
         controls={each.service: [*each.active.values()] for each in controls.value or ()},
         flags={each.service: len(each.switches) for each in controls.value or ()},
