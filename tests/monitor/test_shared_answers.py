@@ -80,6 +80,20 @@ def test_partitions_that_move_and_workers_that_do_not_answer_are_named() -> None
     )
 
 
+def test_a_worker_that_answers_is_not_taken_for_one_whose_address_begins_like_its_own() -> None:
+    class Restoring(Known):
+        """It owns partition 3 as well, and has not restored it yet."""
+
+        def owners(self) -> dict[str, set[int]]:
+            return {**super().owners(), self.url: {0, 3}}
+
+    (port,) = free_ports(1)
+    worker = Restoring({f"http://127.0.0.1:{port}": {1, 2}})
+    worker.url = f"http://127.0.0.1:{port // 10}"
+    moving = "1 partition of saga.transitions (3): on the way from one worker to another, ask again"
+    assert asked(worker, "/api/rates").json()["unanswered"][1:] == [moving]
+
+
 def test_a_worker_that_answers_nonsense_is_one_that_does_not_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -289,7 +289,10 @@ class SharedQueries:
         """List the partitions that no answering worker has restored completely."""
         owned = self._worker.owners() if unanswered else {}
         silent = {
-            number for url, numbers in owned.items() for number in numbers if any(url in each for each in unanswered)
+            number
+            for url, numbers in owned.items()
+            for number in numbers
+            if any(f" with {url}, " in each for each in unanswered)
         }
         left = set(range(self._worker.partitions)) - set(parts) - silent
         return [f"{_name_partitions(left)}: on the way from one worker to another, ask again"] if left else []
