@@ -45,7 +45,7 @@ _SERVICE = re.compile(r"[a-z][a-z0-9-]{0,63}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _TEXTS = re.compile(r'\[\s+("[\w.*@]+"(?:,\s+"[\w.*@]+")*)\s+\]')
-"""Pattern of a list of names that is spread over several lines."""
+"""Pattern of a JSON list of names that is spread over several lines."""
 
 Fields: TypeAlias = tuple[str, ...] | Literal["all"]
 """Fields that may be read, sorted. `address.street` is a field of a nested record; `address` stands for all of that

@@ -169,7 +169,7 @@ def _collect(type_: Type, schema: Any, found: dict[str, RecordShown]) -> None:
 
 
 def _printable_line(value: object) -> object:
-    """Return text on one line, without invisible characters."""
+    """Return text on one line, without invisible characters. Return other values unchanged."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return printable(_SPACES.sub(" ", value))
     return value

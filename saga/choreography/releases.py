@@ -423,7 +423,7 @@ def compare_with_released(services: Sequence[Declared], folder: Path | None = No
     """Compare services with their last releases.
 
     Args:
-        folder: Folder of all manifests; by default the one beside the contracts of each service.
+        folder: Folder of all manifests; by default the one next to the contracts of each service.
 
     Raises:
         ConfigurationError: Released manifests cannot be used.

@@ -2,7 +2,7 @@
 process for a web page that shows the sagas.
 
 Before a service is restarted, its new code is loaded in a separate process. If that fails, the error is shown, and the
-old process continues. A service that ended by itself is started again at the next change.
+old process continues. A service that ended by itself is started again at the next change that affects it.
 """
 
 import ast
@@ -74,7 +74,7 @@ class ServiceProcesses:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run the services until `stop` is set, then end all of them. Raises `ConfigurationError` if the folder does
-        not exist.
+        not exist or is not below `root`.
         """
         seen = snapshot_files(self.root, self.contracts)
         found = services_in(self.folder, self.root)

@@ -165,7 +165,7 @@ template or replace them.
 
 
 def plan_project(name: str, template: str = PLAIN) -> Mapping[str, str]:
-    """Return the files of a project, by path. Raises `ConfigurationError` for an invalid name.
+    """Return the texts of a new project's files, by path. Raises `ConfigurationError` for an invalid name.
 
     Args:
         name: name of the project.

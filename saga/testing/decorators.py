@@ -93,7 +93,8 @@ def replay(*, seed: int, faults: Sequence[str] = (), without: Sequence[int] = ()
         seed: decides everything that the schedule does not fix.
         faults: the faults to inject. `"payment-1#12 crash after"` means a crash after the 12th operation of
             `payment-1`.
-        without: numbers (from 0) of events that this run leaves out, in the order in which the test publishes them.
+        without: numbers (from 0) of events and documents that this run leaves out, in the order in which the test
+            publishes or writes them.
     """
     return lambda scenario: _mark(scenario, Replayed(seed, tuple(faults), tuple(without)))
 

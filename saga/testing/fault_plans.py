@@ -163,8 +163,8 @@ class faults:
 
 
 class Chance:
-    """The random numbers of one run. Each number is derived from the seed and a string, so it does not depend on which
-    numbers were drawn before it.
+    """Source of the random numbers of one run. Each number is derived from the seed and a string, so it does not depend
+    on which numbers were drawn before it.
     """
 
     __slots__ = ("_key", "seed")
@@ -361,7 +361,9 @@ class Schedule:
     """
     planted: tuple[PlannedFault, ...] = ()
     without: frozenset[int] = frozenset()
-    """Numbers (from 0) of events that this run leaves out, in the order in which the test publishes them."""
+    """Numbers (from 0) of events and documents that this run leaves out, in the order in which the test publishes or
+    writes them.
+    """
 
     @classmethod
     def parse(cls, seed: int, faults: Iterable[str], without: Iterable[int]) -> Self:

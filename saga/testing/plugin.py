@@ -85,8 +85,10 @@ def saga_servers(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> "Iterator[ServerAddresses]":
     """Provide a Kafka and a Couchbase for all tests of this process: `saga_servers.kafka`, `.couchbase`, `.bucket`, and
-    `.settings` with the environment variables for the commands. Tests are skipped if no servers can be found or
-    started.
+    `.settings` with the environment variables for the commands.
+
+    If no servers can be found or started, the tests are skipped, or fail if the environment has
+    `SAGA_SERVERS=required`.
     """
     from saga.testing.pytest_runs import run_servers
 

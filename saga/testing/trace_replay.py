@@ -234,7 +234,7 @@ class RuntimeReplay:
         )
         participant.clock.set_to(now_ms)
         self.collect()
-        return await participant.load() != p  # a dead letter keeps it from running
+        return await participant.load() != p  # equal if a dead letter keeps it from running
 
     def collect(self) -> None:
         """Add the events that services have published since the last call, each event once."""

@@ -81,8 +81,8 @@ _NOTHING = timedelta(0)
 TURNS_MAX = 2000
 """Maximum number of times that due deadlines and suspended runs are processed within one time span of a script."""
 PAUSES_MAX = 1000
-"""Maximum number of failed attempts in one trial. A trial with more is ended with an error, because it would probably
-never finish.
+"""Maximum number of failed attempts in one trial. A trial with more ends with an error, because it would probably never
+finish.
 """
 
 

@@ -142,7 +142,7 @@ class World(ABC):
     - The same seed gives the same run, byte for byte.
     - A year passes in seconds.
     - Nothing is patched. If a service uses real time, randomness, threads or the network, a `SagaError` names the line
-      responsible.
+      of code that is responsible.
     - After each test the kit checks its invariants. A failing schedule is first shrunk, then reported with its seed,
       the broken invariant and the saga's timeline.
     """

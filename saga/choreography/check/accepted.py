@@ -79,7 +79,7 @@ class CheckResult:
 
     @property
     def is_proved(self) -> bool:
-        """Return whether every property is proved, or all its findings are accepted."""
+        """Return whether every property is proved. Accepted and noted findings do not count as violations."""
         return all(each.status in ("proved", "accepted") for each in self.verdicts)
 
     @property

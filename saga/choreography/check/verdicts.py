@@ -93,7 +93,8 @@ class PropertyVerdict:
     property: str
     status: Status
     how: str
-    """Rule that proves the property, or what the search covered."""
+    """Rule that proves the property, what the search covered, the number of findings, or the reason why they are
+    accepted."""
     findings: tuple[CheckFinding, ...] = ()
 
 
@@ -110,8 +111,8 @@ class ChoreographyVerdict:
 
     @property
     def status(self) -> Status:
-        """Return `found` if a property is violated, `proved` if every property is proved, and otherwise `not
-        decided`."""
+        """Return `found` if a property is violated, `not decided` if a property is neither proved nor violated, and
+        otherwise `proved`. Accepted and noted findings do not count as violations."""
         statuses = {each.status for each in self.properties}
         return "found" if "found" in statuses else "not decided" if "not decided" in statuses else "proved"
 

@@ -129,9 +129,9 @@ def _check_recorded_as_published(case: SagaCase) -> Iterator[Violation]:
 def check_order(case: SagaCase) -> Iterator[Violation]:
     """Check the order of events and handlers.
 
-    In each partition, events first appear in the order in which they are recorded. Handlers of one event see its
-    messages in the order of their first appearance. Nothing overtakes a dead letter. In spoiled sagas only dead letters
-    are checked.
+    In each partition, events first appear in the order in which they are recorded. Handlers of a single event run on
+    messages in the order in which these first appear. Nothing overtakes a dead letter. In spoiled sagas only dead
+    letters are checked.
     """
     for life in case.every_life():
         wrong = progress_checks.find_run_behind_dead_letter(life.service.roles, life.entries)

@@ -91,7 +91,7 @@ def find_wrong_compensation(roles: HandlerRoles, entries: Sequence[Transition]) 
             if undo is not None:
                 undoable.setdefault(undo.name, []).extend(e.id for e in t.events if e.type in undo.results)
             run = t.handler, TURN.sub("", t.cause or t.message)
-            parts = t.shown if run in suspended else list_causes(t)  # what began before the withdrawal is finished
+            parts = t.shown if run in suspended else list_causes(t)  # a run that began before an undo may finish
             if gone.intersection(parts) and not t.calls:
                 return f"RAN ON A WITHDRAWN PART {t.handler} on {t.cause or t.message}"
             if t.outcome == "later":

@@ -1,4 +1,4 @@
-"""Delete the topics that a world has created on a Kafka that runs on after the world."""
+"""Delete the topics that a world has created on a Kafka that keeps running after the world."""
 
 from collections.abc import Collection
 

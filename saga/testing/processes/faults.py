@@ -125,7 +125,7 @@ class ProcessFaults:
 
     seed: int
     rates: Mapping[str, float]
-    """Probability of each kind, as in the simulation; see `count_of`."""
+    """Rate of each kind of fault, as in the simulation; see `count_of`."""
     crew: WorkerPool
     clock: Clock
     hire: Callable[[str], WorkerProcess]

@@ -53,8 +53,8 @@ class ServerAddresses(Struct, frozen=True, kw_only=True):
     username: str = "saga"
     password: str = "secret"
     outlives_world: bool = False
-    """True if the servers run on after the world. The world then refuses topics and sagas that existed before, and at
-    its end it deletes what it has created.
+    """True if the servers keep running after the world. The world then refuses topics and sagas that existed before it,
+    and deletes at its end what it has created.
     """
 
     @property
@@ -236,7 +236,8 @@ class SharedServers(SharedFiles):
     async def _remove_all(self) -> None:
         """Delete the documents and topics of this world. Committed offsets are deleted with the topics.
 
-        Documents are found as in `_read_documents`, so documents that no progress names are not deleted.
+        Documents are found as in `_read_documents`, or because the test passed them to `start`. Other documents that no
+        progress names are not deleted.
         """
         log = [record for topic in sorted(self._created) async for record in self._broker.scan(topic)]
         documents = set(self._inserted)

@@ -87,7 +87,7 @@ class Guard:
     """
 
     caught: list[Stray] = field(default_factory=list)
-    """The detected stray calls. The same function in the same line is recorded once."""
+    """The detected stray calls. Calls of the same function on the same line are recorded once."""
     active: bool = False
     """True if the guard detects calls, or did so in its last block. False if another profiler was already set, because
     the guard does not replace that one.

@@ -188,7 +188,7 @@ class SimulatedWorld(World):
 
     def publish(self, *events: Event, principal: str | None = None) -> None:
         for event in events:
-            to_record(event, BEGINNING_MS)  # an event that cannot be published raises in the line of the test
+            to_record(event, BEGINNING_MS)  # raises on the line of the test if the event cannot be published
             if len(self.published) not in self.left_out:
                 self._pending.append(_PublishedEvent(event, principal))
             self.published.append(event)
