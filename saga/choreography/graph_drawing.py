@@ -61,7 +61,7 @@ class GraphLinks:
 
 @dataclass(frozen=True, slots=True)
 class _DrawnGraph:
-    """A graph with what its picture needs besides it: the order of the events, texts of the monitor, and links."""
+    """A graph and everything else that its picture shows: the order of the events, texts of the monitor, and links."""
 
     graph: ChoreographyGraph
     order: Mapping[str, int]

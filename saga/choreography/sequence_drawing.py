@@ -77,8 +77,8 @@ class SequenceMark:
     label: tuple[str, ...] = ()
     """Lines of text beside the mark: the name of the function, then further information."""
     bar: str = ""
-    """Key of the bar on the lane that the mark belongs to; empty if it has none. One bar joins all marks with the same
-    lane and key.
+    """Key of the bar to which the mark belongs; empty if it belongs to none. One bar joins all marks with the same lane
+    and key.
     """
     notes: tuple[str, ...] = ()
     """Lines below the label, such as a rate."""

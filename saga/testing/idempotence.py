@@ -142,7 +142,7 @@ def _make_simple(type_: Type, name: str, classes: Classes) -> Any:
 
 class _Planner:
     """Searches for the arrivals after which each handler runs. A method that returns a list returns alternatives: each
-    element contains complete arrivals.
+    element is one complete sequence of arrivals.
     """
 
     def __init__(self, declared: Declared, given: Sequence[Event]) -> None:

@@ -19,7 +19,7 @@ def format_verdict(verdict: ChoreographyVerdict, manifests: str | None, docs: st
     """Return the verdict on one kind of saga as lines: each property, then each finding with its trace.
 
     Args:
-        manifests: Folder of the manifests, named in the test that replays a trace; `None` for no test.
+        manifests: Folder of the manifests, for the test that replays a trace; `None` to leave the test out.
         docs: Address of the documentation, with `{page}`.
     """
     choreography = verdict.choreography

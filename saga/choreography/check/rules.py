@@ -447,8 +447,9 @@ def _find_owners(choreography: ChoreographyModel) -> Iterator[Defect]:
 
 
 def _find_reactions_to_neighbours(choreography: ChoreographyModel) -> Iterator[Defect]:
-    """Yield handlers with effects that react to an event of another service on which the deciding service fails the
-    saga. If such a handler undoes work, it does so for only one of several possible failures."""
+    """Yield handlers with effects that react to an event of another service, although the deciding service fails the
+    saga because of the same event. If such a handler undoes work, it does so for only one of several possible failures.
+    """
     if len(choreography.deciders) != 1:
         return
     decider = choreography.services[choreography.deciders[0]]

@@ -312,7 +312,7 @@ class Cluster:
     def append(self, message: Outgoing, delay_s: float, beside: int = 0) -> None:
         """Append the message to the partition of its key. The record becomes visible to readers `delay_s` later.
 
-        `beside`: added to the number of the partition, to play another partitioner.
+        `beside`: number to add to that of the partition, as if another partitioner had chosen it.
         """
         logs = self._logs(message.topic)
         number = (partition_of(message.key, len(logs)) + beside) % len(logs)

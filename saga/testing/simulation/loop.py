@@ -372,8 +372,8 @@ class SimulatedLoop(LoopWithoutSystem):
         return ended.result()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """End the run on an error in a callback that belongs to no task. A result that nobody retrieved is not an
-        error, because the caller of the operation may have died.
+        """End the run on an error in a callback that belongs to no task. An operation's answer that is never retrieved
+        is not an error, because the caller of the operation may have died.
         """
         why = context.get("exception")
         if isinstance(why, Exception) and "handle" in context and self.failure is None:
