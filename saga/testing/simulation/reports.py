@@ -34,8 +34,8 @@ DEAD_MAX, REASON_MAX = 3, 160
 UNREACHED_MAX = 10
 """Maximum number of handlers without a run that a summary lists."""
 SAGAS_MAX = 3
-"""If a run has at most this many sagas, the timeline shows all of them. Otherwise it shows only the sagas that the
-failure names.
+"""If a run has more sagas than this, the timeline shows only those that the failure's message names, or all if it names
+none. If an invariant is broken in one saga, the timeline shows only that saga.
 """
 
 

@@ -469,8 +469,8 @@ def _crash_schedules(
 
 
 def find_crash_points(done: Run, since: PlannedFault | None = None) -> list[PlannedFault]:
-    """Return the points of a run at which a process can die, in order: before and after each operation, but only after
-    a poll.
+    """Return the points of a run at which a process can die, in order: before and after each operation, except for a
+    poll, where the only point is after it.
 
     `since`: return only points after this fault.
     """
