@@ -25,7 +25,7 @@ _MARK = '<meta name="generator" content="saga docs build">'
 
 @dataclass(frozen=True, slots=True)
 class BuiltDocs:
-    """The documents that were written."""
+    """The documents that a call of `build_docs` has written."""
 
     out: Path
     events: int
@@ -232,9 +232,9 @@ def _id(version: Version) -> str:
 
 
 def _plain(schema: Mapping[str, Any]) -> Json:
-    """Return a schema in the form that AsyncAPI tools accept. Attributes `$ref`, which the tools would follow, are
-    removed; Avro has no such attribute. Names with dots, which Avro allows and AsyncAPI does not, are split into name
-    and namespace."""
+    """Return a schema in the form that AsyncAPI tools accept. `$ref`, which the tools would follow, is removed; it has
+    no meaning in Avro. Names with dots, which Avro allows and AsyncAPI does not, are split into name and namespace.
+    """
     plain = {key: _plain_part(value) for key, value in schema.items() if key != "$ref"}
     name, aliases = plain.get("name"), plain.get("aliases")
     if plain.get("type") in ("record", "enum", "fixed") and isinstance(name, str) and "." in name:

@@ -1,10 +1,9 @@
-"""Find the fields of events that a handler's code may read, from its source, without running it.
+"""Find the fields of events that a handler's code may read. The source is analysed; the code does not run.
 
-The result may contain a field that is never read, but it never misses a field that may be read. All fields of an event
-count as read if the code cannot be followed: because the event is passed on as a whole, compared or printed, or because
-the source is not available. Reads are attributes, `getattr` with a literal, and patterns of `match`; functions of the
-same module are followed. `find_calls` finds steps, updates and idempotency keys in the same way.
-"""
+The result may contain a field that is never read, but it never misses a field that may be read. If the code cannot be
+followed, all fields of an event count as read: because the event is passed on as a whole, compared or printed, or
+because the source is not available. Reads are attributes, `getattr` with a literal, and patterns of `match`; functions
+of the same module are followed. `find_calls` finds steps, updates and idempotency keys in the same way."""
 
 import ast
 import builtins
@@ -33,7 +32,7 @@ class FieldsRead:
     fields: frozenset[str] = frozenset()
     """Paths of the fields, such as `total`, or `address.street` in a nested record."""
     whole: str = ""
-    """Reason why all fields count as read; empty if only `fields` are read."""
+    """Why all fields count as read; empty if only `fields` are read."""
 
     def __or__(self, other: "FieldsRead") -> "FieldsRead":
         return FieldsRead(self.fields | other.fields, self.whole or other.whole)
@@ -42,7 +41,8 @@ class FieldsRead:
 def find_fields_read(
     function: Callable[..., object], parameter: str, events: Iterable[type[Event]]
 ) -> dict[type, FieldsRead]:
-    """Return the fields that `function` may read of each of these events, which it receives as `parameter`."""
+    """Return the fields that `function` may read of each class in `events`. The function receives the event as
+    `parameter`."""
     classes = tuple(events)
     finding = _FieldUse(classes)
     finding.follow(function, parameter)
@@ -80,7 +80,7 @@ def find_calls(function: Callable[..., object], sagas: frozenset[str]) -> CodeCa
 
 @dataclass(slots=True)
 class _SagaCalls:
-    """Calls of `Saga` methods found so far, by following the `Saga` through a function and its helpers."""
+    """Collects the calls of `Saga` methods, by following the `Saga` through a function and its helpers."""
 
     keys: set[str] = field(default_factory=set)
     steps: set[str] = field(default_factory=set)
@@ -90,7 +90,7 @@ class _SagaCalls:
     seen: set[tuple[CodeType, frozenset[str]]] = field(default_factory=set)
 
     def follow(self, source: "FunctionSource", sagas: frozenset[str]) -> None:
-        """Add the calls of a function that receives the `Saga` as these parameters."""
+        """Add the calls in a function that receives the `Saga` as the parameters `sagas`."""
         names = _with_aliases(source.node, sagas)
         if (source.code, names) in self.seen:
             return
@@ -122,8 +122,8 @@ class _SagaCalls:
                 pass
 
     def follow_call(self, source: "FunctionSource", node: ast.Call, names: frozenset[str]) -> set[ast.AST]:
-        """Follow a call into a function of the same module. Return the parts of the call in which the `Saga` is
-        followed."""
+        """Follow a call into a function of the same module. Return the nodes of the call in which the use of the `Saga`
+        is understood."""
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name) as saga)) if name in names:
                 return {saga, *_arguments(node)}
@@ -136,15 +136,15 @@ class _SagaCalls:
 
 
 def find_direct_calls(function: Callable[..., object], resources: Mapping[str, type]) -> tuple[str, ...]:
-    """Return the calls of resources in the code of a handler that are not made through `saga.step`, each with its
-    place: `bank.charge (in capture, shop/payment.py)`. There are no line numbers, so that other changes of the module
-    leave the manifest as it is.
+    """Return the calls of resources in the code of a handler that bypass `saga.step`, each with its place: `bank.charge
+    (in capture, shop/payment.py)`. The place has no line number, so that other changes of the module do not change the
+    manifest.
 
-    Calls in the functions of the same module that get the resource count as well. Calls in lambdas and inner functions
-    do not, because these may be given to `saga.step`. Calls of which nothing shows that they are async do not count.
+    Calls in functions of the same module that receive the resource count as well. Calls in lambdas and inner functions
+    do not count, because these may be passed to `saga.step`. Only calls that are recognisably async count: they are
+    awaited, or the resource's type has an async method of this name.
 
-    `resources`: names of the parameters that receive resources, each with the type of the resource.
-    """
+    `resources`: types of the resources, by the names of the parameters that receive them."""
     finding = _DirectCalls()
     finding.follow(function, resources)
     return tuple(finding.calls)
@@ -152,13 +152,13 @@ def find_direct_calls(function: Callable[..., object], resources: Mapping[str, t
 
 @dataclass(slots=True)
 class _DirectCalls:
-    """Calls of resources found so far that are not made through `saga.step`."""
+    """Collects the calls of resources that bypass `saga.step`."""
 
     calls: dict[str, None] = field(default_factory=dict)
     seen: set[tuple[CodeType, tuple[str, ...]]] = field(default_factory=set)
 
     def follow(self, function: object, resources: Mapping[str, type]) -> None:
-        """Find the calls in a function, and add them."""
+        """Add the calls in a function that receives the resources as these parameters."""
         source = find_source(function)
         if source is None or not resources or (source.code, tuple(resources)) in self.seen:
             return
@@ -185,8 +185,8 @@ class _DirectCalls:
 
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes below a function in the order of the source, without those of lambdas and of inner functions and
-    classes."""
+    """Yield the nodes below a function in the order of the source. Lambdas, inner functions and classes are left
+    out."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
             yield child
@@ -194,7 +194,7 @@ def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _root(node: ast.expr) -> str:
-    """Return the variable at which a chain of attributes begins; empty if it begins at something else."""
+    """Return the variable with which a chain of attributes begins; empty if it begins with another expression."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
@@ -207,8 +207,8 @@ def is_async_method(type_: type, name: str) -> bool:
 
 
 def _pair_arguments(node: ast.Call, helper: "FunctionSource") -> list[tuple[str | None, ast.expr]] | None:
-    """Return each argument of a call with the parameter that receives it; `None` for one that goes into `*args` or
-    `**kwargs`. Return `None` if the call itself unpacks arguments."""
+    """Return each argument of a call with the name of the parameter that receives it. The name is `None` for an
+    argument that goes into `*args` or `**kwargs`. The whole result is `None` if the call unpacks arguments."""
     taking = helper.node.args
     by_place = [arg.arg for arg in (*taking.posonlyargs, *taking.args)]
     by_name = {arg.arg for arg in (*taking.args, *taking.kwonlyargs)}
@@ -233,17 +233,17 @@ def find_helper(source: "FunctionSource", name: str) -> "FunctionSource | None":
 
 @dataclass(slots=True)
 class _FieldUse:
-    """Collects which fields of an event are read, by following one parameter through a function and its helpers."""
+    """Collects the fields of an event that are read, by following one parameter through a function and its helpers."""
 
     classes: tuple[type[Event], ...]
     chains: set[tuple[type[Event] | None, _Chain]] = field(default_factory=set)
-    """Chains of attributes that are read, such as `address.street`, each with the event class to which it applies;
+    """Chains of attributes that are read, such as `address.street`. Each has the event class to which it applies, or
     `None` if it applies to all classes."""
     whole: str = ""
     seen: set[tuple[object, str]] = field(default_factory=set)
 
     def follow(self, function: object, parameter: str) -> None:
-        """Add the reads of a function that receives the event as this parameter."""
+        """Add the fields that a function reads of the event that it receives as `parameter`."""
         name = getattr(function, "__name__", repr(function))
         source = find_source(function)
         if source is None:
@@ -258,7 +258,7 @@ class _FieldUse:
 
 
 class _Walk:
-    """Walk through the source of one function, in which one or several variables refer to the event."""
+    """Walks through the source of one function, in which one or several variables refer to the event."""
 
     def __init__(self, finding: _FieldUse, source: "FunctionSource", parameter: str) -> None:
         self.finding, self.source = finding, source
@@ -345,8 +345,8 @@ class _Walk:
                 self.finding.follow(helper.function, name)
 
     def pattern(self, pattern: ast.pattern) -> None:
-        """Record the fields that a `match` pattern reads of the event. The variables that it binds are already
-        known."""
+        """Record the fields of the event that a `match` pattern reads. The variables that the pattern binds are already
+        known as aliases."""
         match pattern:
             case ast.MatchAs(pattern=None):
                 pass
@@ -366,8 +366,8 @@ class _Walk:
                 self.finding.give_up(f"{self.source.node.name} matches all of it")
 
     def classes_in(self, node: ast.expr) -> tuple[type[Event], ...] | None:
-        """Return the event classes that an expression names, as in `isinstance`. `None` among them is ignored. Return
-        `None` if the expression names anything else."""
+        """Return the event classes that an expression names, as in `isinstance`. `None` and `NoneType` in the
+        expression are ignored. The result is `None` if the expression names anything else."""
         match node:
             case ast.Constant(value=None):
                 return ()
@@ -400,7 +400,7 @@ class _Walk:
 
 
 def _of(event: type[Event], finding: _FieldUse, classes: tuple[type[Event], ...]) -> FieldsRead:
-    """Return the reads of one event as paths of fields in its schema."""
+    """Return what is read of one event, as paths of fields in its schema."""
     if finding.whole:
         return FieldsRead(whole=finding.whole)
     records: Mapping[type[Event], RecordType] = {each: binding_of(each).version.record for each in classes}
@@ -414,7 +414,7 @@ def _of(event: type[Event], finding: _FieldUse, classes: tuple[type[Event], ...]
 
 
 def _path(type_: Type, chain: _Chain) -> Iterator[str]:
-    """Yield the names in a chain of attributes as long as they are names of fields."""
+    """Yield the names at the beginning of a chain of attributes that are names of fields."""
     while isinstance(type_, OptionalType):
         type_ = type_.inner
     found = type_.field(chain[0]) if isinstance(type_, RecordType) and chain else None
@@ -424,7 +424,7 @@ def _path(type_: Type, chain: _Chain) -> Iterator[str]:
 
 
 def _with_aliases(node: ast.AST, names: Iterable[str]) -> frozenset[str]:
-    """Return these variables and all that are bound to one of them."""
+    """Return these variables, and all variables that are bound to one of them."""
     found, before = frozenset(names), -1
     while before != len(found):
         before = len(found)
@@ -433,7 +433,7 @@ def _with_aliases(node: ast.AST, names: Iterable[str]) -> frozenset[str]:
 
 
 def _aliases(node: ast.AST, names: Set[str]) -> Iterator[str]:
-    """Yield the variables to which an assignment or a `match` pattern binds the event."""
+    """Yield the variables that an assignment or a `match` pattern binds to the value of one of `names`."""
     for each in ast.walk(node):
         match each:
             case ast.Assign(targets=targets, value=value) if _is_name(value, names):
@@ -531,7 +531,7 @@ def find_source(function: object) -> "FunctionSource | None":
 
 
 def is_bound_once(name: str, module: ast.Module) -> bool:
-    """Return whether a name is bound at exactly one place in the module, in whatever scope."""
+    """Return whether a name is bound at exactly one place in the module, whatever the scope."""
     places = 0
     for node in ast.walk(module):
         match node:

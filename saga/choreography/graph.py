@@ -13,13 +13,14 @@ from saga.choreography.manifest import DeclaredReaction, EmittedContract, Manife
 from saga.declarations.values import ReactionKind
 
 CLIENTS: Final = "external clients"
-"""Participant that emits events which are produced externally."""
+"""Participant that emits events that are produced externally."""
 DOCUMENTS: Final = "documents"
-"""Prefix of the participant for each collection whose document changes are consumed."""
+"""Prefix of a participant's name. There is one such participant for each collection whose document changes are
+consumed."""
 UNKNOWN: Final = "other services"
-"""Participant that emits events for which the manifests name no producer."""
+"""Participant that emits the events for which no manifest names a producer."""
 OTHERS: Final = "external consumers"
-"""Participant that takes events which are consumed externally."""
+"""Participant that takes events that are consumed externally."""
 # Names of services contain no space, so no service has the same name as one of these participants.
 
 LinkRole: TypeAlias = Literal["emits", "takes", "may take", "is stopped by"]
@@ -127,8 +128,8 @@ def make_graph(manifests: Iterable[Manifest]) -> ChoreographyGraph:
 
 
 def _collect_events(manifests: Sequence[Manifest]) -> dict[str, GraphEvent]:
-    """Return all events by name. Manifests may be of different ages: an attribute that one manifest states is true even
-    if another manifest does not state it."""
+    """Return all events by name. Manifests may be of different ages, so an attribute counts if any manifest states
+    it."""
     uses: dict[str, list[EmittedContract]] = {}
     for use in chain.from_iterable((*each.emits, *each.consumes) for each in manifests):
         uses.setdefault(use.contract, []).append(use)
@@ -169,8 +170,8 @@ def _make_reaction(manifest: Manifest, reaction: DeclaredReaction, events: Mappi
 def _find_triggers(
     reaction: DeclaredReaction, own: set[str], events: Mapping[str, GraphEvent]
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the events that trigger a reaction. For a compensation these are failure outcomes. For other reactions
-    they are events from other participants, if there are any."""
+    """Return the events that trigger a reaction: for a compensation its failure outcomes; for other reactions the
+    events from other participants, or all of its events if there are no such events."""
     parts = tuple(part for part in reaction.takes if part)
     if reaction.kind == "compensation":
         failures = [tuple(name for name in part if _is_failure(events, name)) for part in parts]
@@ -218,8 +219,8 @@ def is_outside(participant: str) -> bool:
 
 
 def keep_links(graph: ChoreographyGraph, is_kept: Callable[[EventLink], bool]) -> ChoreographyGraph:
-    """Return the part of a graph that has only the links for which `is_kept` is true, and the events, reactions and
-    services that these connect."""
+    """Return the part of a graph with the links for which `is_kept` returns True, and with the events, reactions and
+    services that these links connect."""
     links = tuple(each for each in graph.links if is_kept(each))
     reactions = {(each.participant, each.reaction) for each in links}
     events = {each.event for each in links}
@@ -232,8 +233,8 @@ def keep_links(graph: ChoreographyGraph, is_kept: Callable[[EventLink], bool]) -
 
 
 def select_reached(graph: ChoreographyGraph, start: str) -> ChoreographyGraph:
-    """Return the part of a graph with one event, its producers, and everything that can follow from it. One event is
-    enough to reach a fan-in."""
+    """Return the part of a graph with one event, its producers, and everything that can follow from it. A fan-in counts
+    as reached if one of its events is."""
     reached = _find_reached(graph, {start})
     reactions = {(each.participant, each.reaction) for each in graph.links if _triggers(each) and each.event in reached}
     return keep_links(
@@ -262,7 +263,7 @@ def select_neighbours(graph: ChoreographyGraph, services: Iterable[str]) -> Chor
 
 
 def select_event(graph: ChoreographyGraph, event: str) -> ChoreographyGraph:
-    """Return the part of a graph around one event: the reactions that emit it, with the events that they take; and the
+    """Return the part of a graph around one event: the reactions that emit it, with the events that they take, and the
     reactions that take it, with the events that they emit."""
     takes = {(each.participant, each.reaction) for each in graph.links if each.event == event and each.role != "emits"}
     emits = {(each.participant, each.reaction) for each in graph.links if each.event == event and each.role == "emits"}
@@ -281,8 +282,8 @@ def _triggers(link: EventLink) -> bool:
 
 
 def _find_reached(graph: ChoreographyGraph, begin: Iterable[str], ends: frozenset[str] = frozenset()) -> frozenset[str]:
-    """Return these events and all events that can follow from them. `ends`: events after which the search does not
-    continue."""
+    """Return the events in `begin` and all events that can follow from them. The search does not continue beyond the
+    events in `ends`."""
     emitted: dict[tuple[str, str], list[str]] = {}
     triggered: dict[str, list[tuple[str, str]]] = {}
     for link in graph.links:
@@ -307,8 +308,8 @@ def _find_reached(graph: ChoreographyGraph, begin: Iterable[str], ends: frozense
 def list_sections(graph: ChoreographyGraph) -> list[GraphSection]:
     """Return the events in causal order, in sections: before the outcome, after a success, after a failure.
 
-    An event that may come before the outcome is in the first section. Each outcome is in the section that it begins.
-    """
+    An event that may come before the outcome is in the first section. Each outcome is in the section that begins with
+    it."""
     outcomes = {name: event.outcome for name, event in graph.events.items() if event.outcome is not None}
     emitted = {each.event for each in graph.links if each.role == "emits" and not is_outside(each.participant)}
     roots = [name for name, event in graph.events.items() if event.starts or name not in emitted]
@@ -332,11 +333,10 @@ def list_sections(graph: ChoreographyGraph) -> list[GraphSection]:
 
 
 def _sort_by_cause(graph: ChoreographyGraph, names: Sequence[str], earlier: Sequence[str]) -> list[str]:
-    """Sort events so that each is below the events that cause it. Events that follow from the newest one come first, so
-    that a chain of events stays together.
+    """Return the events in an order in which each comes after the events that cause it. Events that follow from the
+    newest one come first, so that a chain of events stays together. In a cycle, any event may come first.
 
-    `earlier`: events that are already placed above. In a cycle of events any may come first.
-    """
+    `earlier`: events that are already in place before these."""
     position = {name: at for at, name in enumerate(earlier)}
     emitters: dict[tuple[str, str], list[str]] = {}
     emitted = set()
@@ -361,7 +361,7 @@ def _sort_by_cause(graph: ChoreographyGraph, names: Sequence[str], earlier: Sequ
 
 
 def _find_cause(graph: ChoreographyGraph, key: tuple[str, str], position: Mapping[str, int]) -> int | None:
-    """Return the position of the event after which a reaction has all that it needs; `None` if a needed event has no
+    """Return the position of the last event that a reaction needs before it can run; `None` if a needed event has no
     position yet. Events that are not in the graph do not count."""
     parts = [[name for name in part if name in graph.events] for part in graph.reactions[key].takes]
     known = [min((position[name] for name in part if name in position), default=None) for part in parts if part]

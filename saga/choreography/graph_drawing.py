@@ -34,7 +34,7 @@ HEADINGS: Mapping[Outcome | None, str] = {None: "", "success": "After success", 
 
 @dataclass(frozen=True, slots=True)
 class LiveNumbers:
-    """Labels from the monitor about the services and reactions of a graph, for display in the picture."""
+    """Texts from the monitor about the services and reactions of a graph, to be shown in its picture."""
 
     services: Mapping[str, str] = field(default_factory=dict)
     """Text below the name of each service."""
@@ -50,7 +50,7 @@ class LiveNumbers:
 
 @dataclass(frozen=True, slots=True)
 class GraphLinks:
-    """Functions that return the address of a link for a name in the picture; an empty address makes no link."""
+    """Functions that return the address to which a name in the picture links. An empty address makes no link."""
 
     service: Callable[[str], str] = lambda _: ""
     event: Callable[[GraphEvent], str] = lambda _: ""
@@ -61,7 +61,7 @@ class GraphLinks:
 
 @dataclass(frozen=True, slots=True)
 class _DrawnGraph:
-    """A graph with everything that the picture shows of it."""
+    """A graph and everything else that its picture shows: the order of the events, texts of the monitor, and links."""
 
     graph: ChoreographyGraph
     order: Mapping[str, int]
@@ -101,8 +101,8 @@ def make_picture(
 
 
 def list_participants(graph: ChoreographyGraph, events: Sequence[str]) -> list[str]:
-    """Return the participants that get a lane in the drawing, from left to right: first those that are not services,
-    then the others in an order that keeps arrows short.
+    """Return the participants that get a lane in the picture, from left to right: first those that are not services,
+    then the services in an order that keeps arrows short.
 
     External consumers get no lane, because arrows to them would cross all others.
     """
@@ -168,7 +168,7 @@ def _make_mark(drawn: _DrawnGraph, link: EventLink) -> SequenceMark:
 
 
 def _describe_end(reaction: GraphReaction, link: EventLink, order: Mapping[str, int]) -> list[str]:
-    """Return the lines of text at the end of an arrow that belongs to a reaction."""
+    """Return the lines of text at an end of an arrow that belongs to a reaction."""
     after = [] if reaction.within_s is None else [f"after {describe_duration(reaction.within_s)}"]
     match link.role:
         case "emits":
@@ -185,7 +185,7 @@ def _describe_end(reaction: GraphReaction, link: EventLink, order: Mapping[str, 
 
 
 def describe_fan_in(reaction: GraphReaction, event: str, order: Mapping[str, int]) -> str:
-    """Return which part of a fan-in an event is, as ` (1 of 3)`; empty if the reaction needs only one event.
+    """Return which part of a fan-in an event is, such as ` (1 of 3)`; empty if the reaction needs only one event.
 
     `order`: positions of the events. The parts are numbered in the order of their first events.
     """

@@ -40,7 +40,7 @@ def format_mermaid(graph: ChoreographyGraph, title: str) -> str:
 
 def _list_messages(graph: ChoreographyGraph, name: str, ids: Mapping[str, str]) -> Iterator[str]:
     """Yield the Mermaid lines for one event: an arrow from each producer to each consumer. Consumers include deadlines
-    that the event opens or cancels."""
+    that the event starts or cancels."""
     event = graph.events[name]
     consumers = [each for each in graph.list_consumers(name) if each.participant != OTHERS]
     text = f"{_get_title(event)}{f' ({event.outcome})' if event.outcome else ''}"
@@ -57,7 +57,8 @@ def _list_messages(graph: ChoreographyGraph, name: str, ids: Mapping[str, str]) 
 
 
 def _one_each(links: list[EventLink]) -> list[EventLink]:
-    """Return one link for each participant, because several functions of a service would give the same arrow."""
+    """Return one link for each participant, because links of several functions of one service would give the same
+    arrow."""
     return list({each.participant: each for each in reversed(links)}.values())[::-1]
 
 

@@ -45,7 +45,7 @@ _SERVICE = re.compile(r"[a-z][a-z0-9-]{0,63}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _TEXTS = re.compile(r'\[\s+("[\w.*@]+"(?:,\s+"[\w.*@]+")*)\s+\]')
-"""Pattern of a list of names that is spread over several lines."""
+"""Pattern of a JSON list of names that is spread over several lines."""
 
 Fields: TypeAlias = tuple[str, ...] | Literal["all"]
 """Fields that may be read, sorted. `address.street` is a field of a nested record; `address` stands for all of that
@@ -65,7 +65,7 @@ class EmittedContract(Struct, frozen=True, kw_only=True, omit_defaults=True):
     starts: bool = False
     """True if the event starts a saga."""
     produced_externally: bool = False
-    """True if Clients, and services other than the owner, may publish the event."""
+    """True if clients, and services other than the owner, may publish the event."""
     consumed_externally: bool = False
     """True if services outside of the known ones consume the event."""
 
@@ -75,7 +75,7 @@ class ConsumedContract(EmittedContract, frozen=True, kw_only=True, omit_defaults
 
     fields: Fields
     because: str = ""
-    """Reason why all fields count as read; empty if only some do."""
+    """Why all fields count as read; empty if only some do."""
     upcasts: tuple[int, ...] = ()
     """Older versions that an upcaster of the service converts."""
 
@@ -89,8 +89,8 @@ class DeclaredReaction(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Name of the reaction as it is used in event ids and idempotency keys. If it changes, the ids and keys change,
     too."""
     takes: tuple[tuple[str, ...], ...]
-    """For each event parameter, the contracts that it takes. The reaction takes one event for each parameter; several
-    parameters are a fan-in."""
+    """Contracts that each event parameter takes. The reaction needs one event for each parameter; several parameters
+    are a fan-in."""
     optional: tuple[str, ...] = ()
     """Contracts that the handler does not wait for, so their parameters may be `None`."""
     later: bool = False
@@ -104,20 +104,19 @@ class DeclaredReaction(Struct, frozen=True, kw_only=True, omit_defaults=True):
     undoes: str | None = None
     """Name of the handler that a compensation undoes."""
     took: tuple[tuple[str, ...], ...] = ()
-    """For each required parameter with which a compensation takes an event of its handler, the contracts of that
-    event."""
+    """Contracts of the events of its handler that a compensation requires, one tuple for each parameter."""
     emits: tuple[str, ...] = ()
     returns: tuple[tuple[str, ...], ...] = ()
-    """The alternatives of what one run, or one turn of a suspended run, emits together. For example, `A | tuple[B, C] |
-    None` has the alternatives `A`, `B C` and nothing. `A*` is any number of events of one contract, and `@later` a
-    `Later`. If there were more alternatives than `ALTERNATIVES_MAX`, there is only one: any number of events of each
-    contract."""
+    """What one run, or one turn of a suspended run, emits together: one tuple for each alternative. For example, `A |
+    tuple[B, C] | None` has the alternatives `A`, `B C` and nothing. `A*` stands for any number of events of the
+    contract `A`, and `@later` for a `Later`. If a handler has more alternatives than `ALTERNATIVES_MAX`, there is only
+    one tuple: any number of events of each contract."""
     steps: tuple[str, ...] | None = ()
     """Calls of external systems in the code, as passed to `saga.step`; `None` if they cannot be determined."""
     updates: tuple[str, ...] | None = ()
     """Business documents that the code changes, as passed to `saga.update`; `None` if they cannot be determined."""
     direct: tuple[str, ...] = ()
-    """Async calls of resources in the code that are not made through `saga.step`, each with its place."""
+    """Async calls of resources in the code that bypass `saga.step`, each with its place."""
     irreversible: bool = False
     """True if what the handler does cannot be undone."""
     repeats: tuple[str, ...] = ()
@@ -136,8 +135,8 @@ class DeclaredReaction(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def hears(self) -> tuple[str, ...]:
-        """Return the contracts of the events that the reaction handles. For a deadline, contracts of events that cancel
-        it are included."""
+        """Return the contracts of all events that the reaction takes. For a deadline they include the contracts of
+        events that cancel it."""
         return (*(name for part in (*self.takes, *self.took) for name in part), *self.optional, *self.unless)
 
 
@@ -157,10 +156,10 @@ class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     format: int
     service: str
     was: str = ""
-    """Name under which everything of the service is stored, if it differs from `service`. It is also the owner in its
-    contracts."""
+    """Name under which everything of the service is stored, if it differs from `service`. Contracts name the service as
+    their owner by this name."""
     start: str = ""
-    """Where the service begins in a topic that it has never read: `beginning`, `now`, or a time; empty if not
+    """Where the service begins to read a topic that it has never read: `beginning`, `now`, or a time; empty if not
     declared."""
     doc: str = ""
     kind: str
@@ -176,7 +175,8 @@ class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     documents: dict[str, str] = {}
     """Business documents by collection, each with its class name."""
     changes: dict[str, str] = {}
-    """Collections whose document changes are consumed, by the contract name under which reactions take them."""
+    """Collections whose document changes are consumed. The keys are the contract names under which reactions take the
+    changes."""
 
     @property
     def stored(self) -> str:
@@ -222,7 +222,8 @@ def parse_manifest(text: str, place: str) -> Manifest:
 
 
 def _unusable_names(manifest: Manifest) -> list[str]:
-    """Return the invalid names in a manifest. They are checked because names are used in pages and messages."""
+    """Return a problem for each invalid name in a manifest. Names are checked because they are used in pages and
+    messages."""
     services = (manifest.service, manifest.stored)
     problems = [f"{quote_text(name)} is no name of a service" for name in services if not _SERVICE.fullmatch(name)]
     reactions = manifest.reactions
@@ -357,8 +358,7 @@ def _describe_reaction(declared: Declared, reaction: Reaction) -> DeclaredReacti
 
 
 def list_alternatives(shape: ReturnShape) -> tuple[tuple[str, ...], ...]:
-    """Return the alternatives of what a handler with this return annotation emits together: see
-    `DeclaredReaction.returns`."""
+    """Return what a handler with this return annotation may emit together, as in `DeclaredReaction.returns`."""
     found = tuple(dict.fromkeys(_alternatives(shape)))
     if len(found) <= ALTERNATIVES_MAX:
         return found
@@ -397,8 +397,8 @@ def _describe_state(declared: Declared) -> DeclaredState | None:
 
 
 def _one_class_each(events: Iterable[type[Event]]) -> list[type[Event]]:
-    """Return one class for each contract, sorted by name. If a contract has several classes, the class of the oldest
-    version is chosen."""
+    """Return one class for each contract, sorted by name. If there are several classes for a contract, choose the one
+    with the oldest version."""
     classes = {name_of(each): each for each in sorted(events, key=lambda e: -binding_of(e).version.number)}
     return [classes[name] for name in sorted(classes)]
 

@@ -27,8 +27,8 @@ class EventConsumer:
     use: ConsumedContract
     reactions: tuple[DeclaredReaction, ...]
     from_log: bool
-    """True if the event is consumed from the log. False if no other service may emit it, so that it is taken from the
-    service's progress."""
+    """True if the service consumes the event from the log. False if no other service may emit the event, so that the
+    service takes it from its own progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,9 @@ class Overview:
     def is_read(self, manifest: Manifest, contract: str) -> bool:
         """Return whether a service reads an event from the log.
 
-        A service reads an event from the log only if someone else can emit it: it does not own the contract, or the
-        event is also produced externally. In addition, one of its handlers or deadlines must take the event, or the
-        event must be an outcome to which one of its compensations reacts.
-        """
+        Two things are required. Another participant can emit the event: the service does not own the contract, or the
+        event is also produced externally. And a handler or deadline of the service takes the event, or the event is an
+        outcome to which one of its compensations reacts."""
         known = self.contracts.get(contract)
         if known is not None and known.owner == manifest.stored and not known.produced_externally:
             return False
@@ -118,8 +117,8 @@ class Overview:
         return [each for each in self.contracts.values() if each.outcome is not None and each.key == kind]
 
     def find_loose_ends(self) -> list[str]:
-        """Return sentences about events that no service emits, or that no service consumes, according to these
-        manifests."""
+        """Return a sentence for each event that no service emits or that no service consumes, according to these
+        manifests, and for each event without a contract."""
         emitted = {event for manifest in self.manifests.values() for event in manifest.emitted}
         consumed = {use.contract for manifest in self.manifests.values() for use in manifest.consumes}
         known = self.contracts

@@ -55,7 +55,7 @@ class RecordShown:
 
 
 def render_pages(overview: Overview, title: str) -> Iterator[tuple[str, str]]:
-    """Return the HTML pages by their path below the folder. All text in them is escaped."""
+    """Yield the HTML pages, each as its path below the folder and its text. All values in them are escaped."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -106,11 +106,10 @@ def _takes(reaction: DeclaredReaction, contract: Contract) -> bool:
 
 
 def describe_retention(topic: Topic) -> str:
-    """Return the time for which a topic's records are kept, as text.
+    """Return how long a topic's records are kept, as text.
 
     >>> describe_retention(Topic("orders")), describe_retention(Topic("orders", retention_days=None))
-    ('kept for 7 days', 'kept for ever')
-    """
+    ('kept for 7 days', 'kept for ever')"""
     return (
         "kept for ever"
         if topic.retention_days is None
@@ -135,8 +134,8 @@ def list_records(version: Version) -> list[RecordShown]:
 
 
 def _collect(type_: Type, schema: Any, found: dict[str, RecordShown]) -> None:
-    """Add the records and enums in a type. `schema`: JSON of the type; it contains the descriptions of fields, which
-    the parsed types lack."""
+    """Add the records and enums in a type to `found`. `schema`: JSON of the type, which contains the descriptions of
+    fields; the parsed types lack them."""
     match type_:
         case RecordType(name=name, fields=fields, doc=doc) if name not in found and isinstance(schema, dict):
             raw = {each["name"]: each for each in schema["fields"]}
@@ -170,7 +169,7 @@ def _collect(type_: Type, schema: Any, found: dict[str, RecordShown]) -> None:
 
 
 def _printable_line(value: object) -> object:
-    """Return text on one line, without invisible characters."""
+    """Return text on one line, without invisible characters. Return other values unchanged."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return printable(_SPACES.sub(" ", value))
     return value

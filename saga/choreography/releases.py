@@ -1,7 +1,7 @@
 """Compare a release of a service with its previous release by their manifests; read and write the released manifests.
 
-A difference that would prevent open sagas or other services from continuing is refused, with advice what to do instead.
-All other differences are only reported. `compare_releases` and `find_affected` are pure functions.
+A difference that would prevent open sagas or other services from continuing is refused, with advice on what to do
+instead. All other differences are only reported. `compare_releases` and `find_affected` are pure functions.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -75,10 +75,10 @@ def compare_releases(
 
 
 def check_new_service(made: Manifest, others: Sequence[Manifest]) -> list[ReleaseDifference]:
-    """Return the differences of a service that has no released manifest yet.
+    """Return the differences to report for a service that has no released manifest yet.
 
-    If another service has the same reactions, this service may be that one under a new name. A service that declares
-    where it begins counts as new.
+    If another service has a reaction with the same name and events, this service may be that one under a new name. A
+    service that declares where it begins (`start`) counts as new, and has no differences.
     """
     if made.start:
         return []
@@ -109,14 +109,14 @@ def check_new_service(made: Manifest, others: Sequence[Manifest]) -> list[Releas
 
 
 def _is_twin(one: Manifest, other: Manifest) -> bool:
-    """Return whether two services both have a reaction with the same name to the same events."""
+    """Return whether both services have a reaction of the same name and kind to the same events."""
     known = {(each.name, each.kind, each.takes) for each in other.reactions}
     return any((each.name, each.kind, each.takes) in known for each in one.reactions)
 
 
 @dataclass(frozen=True, slots=True)
 class _ReleaseComparison:
-    """Comparison of two manifests of one service, which also knows the manifests of the other services."""
+    """Compares two manifests of one service. It also knows the manifests of the other services."""
 
     old: Manifest
     new: Manifest
@@ -130,8 +130,10 @@ class _ReleaseComparison:
         return ReleaseDifference(self.new.service, where, what)
 
     def compare_names(self) -> Iterator[ReleaseDifference]:
-        """Report changes of the service's name, which may change with `was`, and of where the service begins in a
-        topic."""
+        """Report a new name of the service, which `was` allows, and a new `start`. Neither is refused.
+
+        A new `start` applies only to topics that the service has not read before.
+        """
         if self.old.service != self.new.service:
             yield self.note(
                 self.new.service,
@@ -144,7 +146,9 @@ class _ReleaseComparison:
             )
 
     def compare_kinds(self) -> Iterator[ReleaseDifference]:
-        """Report changes of the key field of its sagas, and of keys and topics of single events."""
+        """Report changes of the key field by which the service's sagas are identified, and of the key or topic of
+        single events.
+        """
         if self.old.kind != self.new.kind:
             yield self.refuse(
                 self.new.service,
@@ -165,8 +169,9 @@ class _ReleaseComparison:
                     )
 
     def compare_reactions(self) -> Iterator[ReleaseDifference]:
-        """Report handlers, compensations and deadlines that were removed, or were changed so that open work
-        could not continue."""
+        """Report handlers, compensations and deadlines that were removed, or were changed in such a way that open work
+        could not continue.
+        """
         for old in self.old.reactions:
             new = self.new.reaction(old.name)
             if new is None:
@@ -196,8 +201,9 @@ class _ReleaseComparison:
         )
 
     def _report_changed(self, old: DeclaredReaction, new: DeclaredReaction) -> Iterator[ReleaseDifference]:
-        """Report events that a reaction no longer takes, idempotency keys that it no longer uses, and other changes
-        that affect how often it runs."""
+        """Report changes of one reaction: events that it no longer takes or now requires, idempotency keys that it no
+        longer uses, its version, and how often it runs.
+        """
         for part in new.took:
             if part not in old.took:
                 yield self.refuse(
@@ -323,7 +329,9 @@ class _ReleaseComparison:
                 yield self.note(f"state.{name}", "was removed; its values stay in the history")
 
     def compare_stored_names(self) -> Iterator[ReleaseDifference]:
-        """Report changed names of resources and collections, under which results and documents are stored."""
+        """Report names of resources and collections that no longer exist. Controls of operators and records of
+        `saga.on_abort` refer to resources by name, and documents are stored by collection.
+        """
         for name, gives in self.old.resources.items():
             if name not in self.new.resources:
                 yield self.refuse(
@@ -342,7 +350,7 @@ class _ReleaseComparison:
                 )
 
     def find_additions(self) -> Iterator[ReleaseDifference]:
-        """Report new handlers and events, which are harmless."""
+        """Report new handlers and events, and new versions of events. All of these are harmless."""
         for each in self.new.reactions:
             if self.old.reaction(each.name) is None:
                 late = "; sagas in which its event was handled before do not get it" if each.kind == "deadline" else ""
@@ -415,7 +423,7 @@ def compare_with_released(services: Sequence[Declared], folder: Path | None = No
     """Compare services with their last releases.
 
     Args:
-        folder: Folder of all manifests; by default the one beside the contracts of each service.
+        folder: Folder of all manifests; by default the one next to the contracts of each service.
 
     Raises:
         ConfigurationError: Released manifests cannot be used.
@@ -447,7 +455,7 @@ def manifest_folder(library: Library) -> Path:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read the manifest of one service. Raises `ConfigurationError`."""
+    """Read the manifest of one service. Raises `ConfigurationError` if the file cannot be used."""
     try:
         text = path.read_text("utf-8")
     except (OSError, ValueError) as why:
@@ -456,8 +464,9 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def read_manifests(folder: Path) -> Mapping[str, Manifest]:
-    """Read the manifests of a folder, by service. A missing folder counts as empty. Raises `ConfigurationError` that
-    names all unusable files."""
+    """Read the manifests of a folder, by service. A missing folder counts as empty. Raises a `ConfigurationError` that
+    names all unusable files.
+    """
     found: dict[str, Manifest] = {}
     problems: list[str] = []
     for path in sorted(folder.glob("*.json")):
@@ -475,7 +484,7 @@ def read_manifests(folder: Path) -> Mapping[str, Manifest]:
 
 
 def save_manifest(made: ComparedManifest) -> bool:
-    """Write a manifest as the manifest of the last release. Return whether its file has changed."""
+    """Write the manifest of a service as that of its last release. Return whether its file has changed."""
     text = manifest.format_manifest(made.manifest)
     if made.path.exists() and made.path.read_text("utf-8") == text:
         return False
@@ -508,8 +517,8 @@ def find_affected(
     """Return the services that consume this contract, each with the effects that the changes from `old` to `new` have
     on it.
 
-    A service that reads the event as `new` already has no `old` code, so the effects on such code are left out. If
-    `new` upcasts `old`, the effects of schema resolution on old messages are left out, too.
+    A service that already reads the event as `new` no longer runs code for `old`, so effects on such code are left out.
+    If `new` upcasts `old`, the effects of schema resolution on old messages are left out as well.
     """
     found = [
         AffectedConsumer(manifest.service, use.version, use.fields, _concerns(changes, old, new, manifest.service, use))

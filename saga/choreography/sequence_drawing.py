@@ -21,24 +21,26 @@ TITLE_HEIGHT: Final = 64
 HEAD_HEIGHT: Final = 34
 SECTION_HEIGHT: Final = 40
 STUB_WIDTH: Final = 44
-"""Length of an arrow that ends at no lane, because the event has no consumer, or none that has a lane."""
+"""Length of an arrow that ends at no lane, because the event has no consumer, or only consumers without a lane."""
 LINE_Y: Final = 23
 """Distance from the top of a row to its arrow. The event's name is above the arrow; the labels are below."""
 LABEL_LINE: Final = 14
 BAR_WIDTH: Final = 8
 BAR_STEP: Final = 20
 NAME_CHAR: Final = 7.9
-"""Width of a character in the name of an event or a participant: 13 pixels high, in a font with fixed width."""
+"""Width of a character in the name of an event or a participant. Names are 13 pixels high, in a font with fixed
+width.
+"""
 LABEL_CHAR: Final = 6.7
 TAG_CHAR: Final = 6.8
-"""Largest mean width of a character that is 11 pixels high, in the usual proportional fonts."""
+"""Largest average width of the characters in the usual proportional fonts, at a height of 11 pixels."""
 ROWS_PER_HEAD: Final = 20
 """Number of rows after which the names of the lanes are repeated."""
 HEAD_ROWS_LEAST: Final = 12
 """Number of rows after which the names of the lanes are repeated at the beginning of a section."""
 LEGEND_LINE: Final = 24
 NAME_LANES_MAX: Final = 5
-"""Number of lanes after which the name of the event is repeated on a long arrow."""
+"""Number of lanes after which a long arrow shows the name of its event again."""
 LANE_WIDTH_LEAST: Final = 92
 LEGEND_WIDTH_LEAST: Final = 640
 
@@ -75,8 +77,9 @@ class SequenceMark:
     label: tuple[str, ...] = ()
     """Lines of text beside the mark: the name of the function, then further information."""
     bar: str = ""
-    """Key of a bar on the lane. One bar joins all marks that have the same lane and key. Empty if the mark has no
-    bar."""
+    """Key of the bar to which the mark belongs; empty if it belongs to none. One bar joins all marks with the same lane
+    and key.
+    """
     notes: tuple[str, ...] = ()
     """Lines below the label, such as a rate."""
     troubles: tuple[SequenceTrouble, ...] = ()
@@ -130,8 +133,8 @@ def sort_lanes(names: Sequence[str], rows: Sequence[Iterable[str]], ends: Mappin
 
     Args:
         names: All lanes, in the order from which the search begins.
-        rows: For each arrow, the lanes that it joins.
-        ends: Lanes that stay outside of the others: below 0 at the left, above 0 at the right.
+        rows: The lanes that each arrow joins.
+        ends: Lanes that stay at one side of the others. A value below 0 means the left side, above 0 the right side.
 
     >>> sort_lanes(["a", "b", "c"], [["a", "c"], ["c", "b"]], {})
     ['a', 'c', 'b']
@@ -183,7 +186,7 @@ class PlacedLane:
 
     @property
     def line_x(self) -> float:
-        """Return the x coordinate of the lane's line, where its first bar is, too."""
+        """Return the x coordinate of the lane's vertical line. The lane's first bar is centred on it."""
         return self.left + 14
 
 
@@ -203,7 +206,7 @@ class PlacedRow:
 
 @dataclass(frozen=True, slots=True)
 class PlacedBar:
-    """A bar on a lane, from the first to the last mark of a function."""
+    """A bar on a lane, from the first mark of a function to its last."""
 
     x: float
     """Centre of the bar."""
@@ -284,8 +287,9 @@ def place_sequence(picture: SequencePicture) -> SequenceLayout:
 def _place_rows(
     picture: SequencePicture,
 ) -> tuple[list[PlacedRow], tuple[tuple[str, float], ...], tuple[float, ...], float]:
-    """Return the rows with their positions, the headings with theirs, the positions of repeated lane names, and the
-    lower end of the lanes."""
+    """Return the rows and the headings with their positions, the positions of repeated lane names, and the lower end of
+    the lanes.
+    """
     y = float(MARGIN + TITLE_HEIGHT + HEAD_HEIGHT + 20)
     rows, headings, heads, since = list[PlacedRow](), list[tuple[str, float]](), list[float](), 0
     for number, section in enumerate(picture.sections):
@@ -313,8 +317,9 @@ def _measure_height(row: SequenceRow) -> float:
 
 
 def _pack_rows(picture: SequencePicture, rows: Iterable[SequenceRow]) -> list[list[SequenceRow]]:
-    """Group the rows that are drawn side by side. A row is below each earlier row whose arrow meets or passes one of
-    its lanes."""
+    """Return the rows in groups that are drawn side by side. A row is below each earlier row whose arrow meets or
+    passes one of its lanes.
+    """
     order = {lane.name: number for number, lane in enumerate(picture.lanes)}
     packed: list[list[SequenceRow]] = []
     filled = [0] * len(order)
@@ -446,8 +451,9 @@ STYLE: Final = """
 
 
 def draw_heads(picture: SequencePicture) -> str:
-    """Return the names of a picture's lanes as an SVG of their own, as wide as the picture. A page can keep it in sight
-    while the picture is scrolled below it."""
+    """Return the names of a picture's lanes as a separate SVG, as wide as the picture. A page can keep it in sight
+    while the picture is scrolled below it.
+    """
     layout = place_sequence(picture)
     width, top = round(layout.width), MARGIN + TITLE_HEIGHT - 8
     height = HEAD_HEIGHT + 12
@@ -492,7 +498,7 @@ def draw_sequence(picture: SequencePicture, has_style: bool = True, *, has_heads
 
 
 def draw_text(x: float, y: float, style: str, text: str, href: str = "") -> str:
-    """Return a label as SVG; it is a link if it has an address."""
+    """Return a label as SVG. It is a link if `href` is not empty."""
     drawn = f'<text class="{style}" x="{x:g}" y="{y:g}">{escape(printable(text))}</text>'
     return f'<a href="{escape(href)}">{drawn}</a>' if href else drawn
 
@@ -566,7 +572,7 @@ def _draw_row(layout: SequenceLayout, placed: PlacedRow) -> Iterator[str]:
 
 
 def draw_begin_mark(form: RowForm, x: float, y: float) -> Iterator[str]:
-    """Yield the mark at the beginning of an arrow. Its shape shows the form of the event."""
+    """Yield the mark at the beginning of an arrow. Its shape depends on the form of the event."""
     match form:
         case "start":
             yield f'<path class="solid" d="M{x - 6:g} {y - 8:g}L{x + 9:g} {y:g}L{x - 6:g} {y + 8:g}Z"/>'
@@ -678,7 +684,9 @@ def _draw_legend(layout: SequenceLayout) -> tuple[list[str], float]:
 
 
 def _draw_sample(form: RowForm, mark: MarkForm | None, x: float, y: float) -> Iterator[str]:
-    """Yield a sample for the legend: the beginning of an arrow, or its end if there is a mark."""
+    """Yield a sample arrow for the legend: with its end mark if `mark` is given, otherwise with the mark of its
+    beginning.
+    """
     yield f'<g class="row {form}">'
     yield f'<path class="arrow" d="M{x + 8:g} {y:g}H{x + 48:g}"/>'
     if mark is None:

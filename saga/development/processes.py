@@ -2,7 +2,7 @@
 process for a web page that shows the sagas.
 
 Before a service is restarted, its new code is loaded in a separate process. If that fails, the error is shown, and the
-old process continues. A service that ended by itself is started again at the next change.
+old process continues. A service that ended by itself is started again at the next change that affects it.
 """
 
 import ast
@@ -21,8 +21,8 @@ from saga.errors import ConfigurationError
 from saga.support.clock import Clock
 
 LOOK_S, QUIET_S = 0.25, 0.3
-"""Pause between two scans of the files, and time without changes after which a series of changes counts as finished, in
-seconds.
+"""Pause between two scans of the files, and time without changes after which a series of changes counts as finished.
+Both are in seconds.
 """
 STOP_S_MAX: Final = 30.0
 """Maximum time for services to drain, in seconds. Their own limit is 20 s by default; the rest is for their work after
@@ -44,7 +44,7 @@ _LEFT_OUT = frozenset({"__pycache__", "tests", "node_modules", "build", "dist", 
 
 @dataclass(eq=False)
 class RunningProcess:
-    """The running process of one service, or of the web page."""
+    """A process that was started for a service or for the web page."""
 
     module: str
     process: Process
@@ -54,7 +54,7 @@ class RunningProcess:
 
 @dataclass
 class ServiceProcesses:
-    """The services of a folder, each in its own process."""
+    """Runs the services of a folder, each in its own process."""
 
     folder: Path
     """Folder that contains the services. It is below `root`."""
@@ -63,9 +63,9 @@ class ServiceProcesses:
     environment: Mapping[str, str]
     clock: Clock
     say: Callable[[str, str], None]
-    """Function that prints a line. Its first argument is the name of a service, or empty."""
+    """Function that prints a line. Its arguments are the name of a service (or an empty string) and the text."""
     contracts: Path | None = None
-    """Folder of contracts, if it is not below `root`."""
+    """Folder of contracts if it is elsewhere than below `root`, otherwise `None`."""
     page: str | None = None
     """Host and port of the web page; `None` for no page."""
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
@@ -74,7 +74,7 @@ class ServiceProcesses:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run the services until `stop` is set, then end all of them. Raises `ConfigurationError` if the folder does
-        not exist.
+        not exist or is not below `root`.
         """
         seen = snapshot_files(self.root, self.contracts)
         found = services_in(self.folder, self.root)
@@ -125,7 +125,7 @@ class ServiceProcesses:
         await self._start(ready)
 
     def _usable(self, modules: Iterable[str], broken: Mapping[str, str]) -> list[str]:
-        """Show for each broken module why it cannot be read. Return the other modules as a list."""
+        """Return `modules` as a list. Also print, for each module in `broken`, why it cannot be read."""
         for module, why in broken.items():
             self.say(_name(module), f"cannot be read: {why}; {self._describe_next(module)}")
         return list(modules)
@@ -136,7 +136,7 @@ class ServiceProcesses:
         return "the old process keeps running" if is_up else "it is started when that is fixed"
 
     async def _can_be_loaded(self, module: str) -> bool:
-        """Load a service in a separate process, and return whether that succeeded. If not, show the output."""
+        """Load a service in a separate process, and return whether that succeeded. Print the output if it did not."""
         process = await self._process("manifest", module)
         try:
             output, _ = await self.clock.within(LOAD_S_MAX, process.communicate())
@@ -176,7 +176,7 @@ class ServiceProcesses:
             self.say(_name(module), f"started, process {process.pid}")
 
     async def _read(self, module: str, process: Process) -> None:
-        """Show the output of a process line by line, and then how the process ended."""
+        """Print the output of a process line by line, and then how the process ended."""
         assert process.stdout is not None
         rest = b""
         while part := await process.stdout.read(LINE_BYTES_MAX):
@@ -227,7 +227,7 @@ async def _all_or(tasks: Collection[asyncio.Task[int]], hurry: asyncio.Task[bool
 
 
 def _name(module: str) -> str:
-    """Return the last part of a module's name, under which output shows the service."""
+    """Return the last part of a module's name. The output shows the service under this name."""
     return module.rpartition(".")[2]
 
 
@@ -244,7 +244,7 @@ class FoundServices(NamedTuple):
 
 
 def services_in(folder: Path, root: Path) -> FoundServices:
-    """Find the modules and packages directly in a folder that declare a service, which means that they contain `name =
+    """Find the modules and packages directly in a folder that declare a service: those that contain `name =
     Service(...)`.
 
     Nothing is imported.
@@ -278,7 +278,9 @@ def services_in(folder: Path, root: Path) -> FoundServices:
 
 
 def _declares(source: Path) -> bool:
-    """Return whether a module assigns a `Service`. Raises `SyntaxError`, `ValueError`."""
+    """Return whether a module assigns a `Service` to a name. Raises `SyntaxError` or `ValueError` if the source is not
+    valid Python.
+    """
     for node in ast.parse(source.read_bytes(), str(source)).body:
         match node:
             case ast.Assign(value=ast.Call(func=called)) | ast.AnnAssign(value=ast.Call(func=called)):
@@ -326,8 +328,8 @@ def changed_files(before: Seen, now: Seen) -> frozenset[Path]:
 def affected_modules(paths: Collection[Path], modules: Collection[str], root: Path) -> tuple[str, ...]:
     """Return the modules that changes of these files affect.
 
-    If every file belongs to a module or its package, these modules are affected. Otherwise all modules are, because
-    contracts and shared code belong to all of them.
+    If every file belongs to one of the modules, or to its package, only those modules are affected. Otherwise all
+    modules are, because contracts and shared code belong to all of them.
     """
     found = set[str]()
     for path in paths:

@@ -44,7 +44,9 @@ _TAKEN: Final = {
 HOMES: Final = {"date": "datetime", "datetime": "datetime", "Decimal": "decimal", "UUID": "uuid"}
 """Names that generated examples import from the standard library, each with its module."""
 _USED: Final = {"work", "take_back", "trial", "check_idempotent", "result", "list", *HOMES}
-"""Names that the code and the test of a new service use, so that its module cannot have them."""
+"""Names that the generated code and test of a new service use. A service cannot have one of them as its module's
+name.
+"""
 _SCALARS: Final[Mapping[ScalarKind, str]] = {
     "string": '"one"',
     "boolean": "True",
@@ -96,7 +98,7 @@ class NewService(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Return the service's name in the form in which it begins a sentence: `Stock taking`."""
+        """Return the service's name for the beginning of a sentence: `Stock taking`."""
         return self.name.replace("-", " ").capitalize()
 
 
@@ -123,13 +125,13 @@ class ProjectTemplate(NamedTuple):
     start: str = "saga publish OrderPlaced --example | saga publish OrderPlaced"
     """Command that starts a first saga, with the id `order-1`."""
     servers: str = "kafka"
-    """Extras of the toolkit for the servers on which the containers run."""
+    """Extras of the toolkit that are needed for the servers in the containers."""
     install: str = "dev"
     """Extras of the project that its tests need."""
     event: str = _GENERATED
-    """Line of the project's README: how an event is added."""
+    """Line of the project's README that says how an event is added."""
     up: str = _ON_KAFKA
-    """Line of the project's README: what `make up` does."""
+    """Line of the project's README that says what `make up` does."""
 
     @property
     def texts(self) -> Mapping[str, str]:
@@ -157,12 +159,13 @@ TEMPLATES: Final[Mapping[str, ProjectTemplate]] = {
         {FIRST: _OF_ORDER}, servers="couchbase,kafka,monitor", install="dev,servers", up=_ON_SERVERS
     ),
 }
-"""Templates of projects. Each template except the first has a folder with files. They are added to the files of the
-first template, or replace them."""
+"""Templates of projects. Each template except the first has a folder of files, which are added to those of the first
+template or replace them.
+"""
 
 
 def plan_project(name: str, template: str = PLAIN) -> Mapping[str, str]:
-    """Return the files of a project, by path. Raises `ConfigurationError` for an invalid name.
+    """Return the texts of a new project's files, by path. Raises `ConfigurationError` for an invalid name.
 
     Args:
         name: name of the project.
@@ -192,8 +195,8 @@ def plan_service(name: str, root: Path, hears: str | None = None) -> Mapping[str
         hears: Event that the service reacts to; by default the only event that starts a saga in the project.
 
     Raises:
-        ConfigurationError: The files cannot be written. The error lists all problems.
-        ContractError: The contracts cannot be used.
+        ConfigurationError: The service cannot be added. The error lists all problems.
+        ContractError: The contracts of the project cannot be used.
     """
     part, problems = NewService(name), list(_find_name_problems("service", name))
     if part.module in _USED:
@@ -274,8 +277,8 @@ def _values(part: NewService, cause: Contract, failure: Contract | None) -> Mapp
 
 
 def _cause(library: Library, hears: str | None, problems: list[str]) -> Contract | None:
-    """Return the contract of the event that the service reacts to. If there is a problem, add it to the list and return
-    `None`.
+    """Return the contract of the event that the service reacts to. If there is a problem, add it to `problems` and
+    return `None`.
     """
     if hears is not None:
         if hears not in library.contracts:
@@ -352,10 +355,10 @@ def _all(library: Library) -> Sequence[Path]:
 
 
 def example_of(contract: Contract, before: str) -> tuple[str, set[str]]:
-    """Return the source of a call that creates an event of a contract, and the names that the call uses. The call has
-    values for all fields without a default.
+    """Return the source of a call that creates an event of a contract, and the names that this source uses.
 
-    `before`: the text that precedes the call in its line.
+    The call passes a value for each field without a default. `before`: the text before the call on its line; it counts
+    when deciding whether the call must be split over several lines.
     """
     called: set[str] = set()
     return format_call(before, contract.name, _arguments(contract.newest.record, called), ""), {contract.name, *called}
@@ -389,7 +392,7 @@ def _value(type_: Type, called: set[str]) -> str:
 
 
 def imports_of(called: Collection[str]) -> str:
-    """Return import statements for the given names that are in the standard library, one line per module.
+    """Return import statements for those of the given names that come from the standard library, one line per module.
 
     >>> imports_of({"date", "datetime", "Order"})
     'from datetime import UTC, date, datetime\\n'
@@ -414,8 +417,9 @@ def format_import(module: str, names: Sequence[str]) -> str:
 
 
 def format_call(before: str, name: str, arguments: Sequence[str], after: str) -> str:
-    """Return the source of a call or of a function's head, split over several lines if it is long. `before`, `after`:
-    the text around it in its line.
+    """Return the source of a call or of a function's head, split over several lines if it is long.
+
+    `before`, `after`: the text before the call on its first line, and after the call on its last line.
 
     >>> format_call("x = ", "A", ["b=1", "c=2"], "")
     'A(b=1, c=2)'

@@ -1,5 +1,6 @@
-"""Mistakes in the code of handlers and fakes that a world names: a handler whose return value its annotation does not
-allow, and a fake that raises because of an error of its own, not because of what it stands for.
+"""Recognise mistakes in the code of handlers and fakes, so that a world can name them. A handler may return a value
+that its annotation does not allow. A fake may raise an exception because of a mistake in its own code, instead of one
+that the external system would raise.
 """
 
 from saga.engine.errors import describe_exception
@@ -13,19 +14,19 @@ MISTAKES = (TypeError, AttributeError, NameError, NotImplementedError)
 letter.
 """
 _NOT_ALLOWED = describe_exception(ReturnNotAllowed(""))
-"""Beginning of the reason of a failure for which a handler is to blame that returned what its annotation forbids."""
+"""Beginning of the failure reason of a handler that returned what its annotation does not allow."""
 
 
 def describe_mistake(step: ExternalCall, why: Exception) -> str:
-    """Describe which fake raised the exception, in which method, and for which handler."""
+    """Describe an exception that a fake raised by mistake: the fake, the method, the handler and the exception."""
     fake = type(getattr(step.call, "__self__", None)).__name__
     method = getattr(step.call, "__name__", step.record.name)
     return f"BROKEN FAKE: {fake}.{method} raised {type(why).__name__} in handler {step.handler!r}: {why}"
 
 
 def find_wrong_return(moment: TelemetryEvent) -> Violation | None:
-    """Return what a handler, compensation or deadline returned and what its annotation allows, if this telemetry event
-    reports an attempt that failed because of it.
+    """Return a violation if this telemetry event reports that a handler, compensation or deadline returned something
+    that its annotation does not allow; otherwise `None`. The violation says what was returned and what is allowed.
     """
     match moment:
         case Retrying(saga=saga, error=reason):

@@ -16,17 +16,19 @@ MARK = "__saga_scenario__"
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """Mode of a test decorated with `simulate`: one run for each seed."""
+    """Mode of a test decorated with `simulate`: the test runs once for each seed."""
 
     count: int
     faults: Faults
     unreached: tuple[Callable[..., object], ...] | None = None
-    """Handlers that need not run; any other one that no run has reached fails the test. `None`: none fails it."""
+    """Handlers that need not run. Every other handler fails the test if no run reaches it. With `None`, no handler
+    fails the test.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Crashes:
-    """Mode of a test decorated with `crash_everywhere`: one run for each crash point."""
+    """Mode of a test decorated with `crash_everywhere`: the test runs once for each crash point."""
 
     pairs: bool | None
     """True to also try pairs of crashes; `None` to try them only if a run is short."""
@@ -34,7 +36,7 @@ class Crashes:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Mode of a test decorated with `replay`: one run, from its schedule."""
+    """Mode of a test decorated with `replay`: the test runs once, from a recorded schedule."""
 
     seed: int
     faults: tuple[str, ...]
@@ -53,9 +55,12 @@ def simulate(
     """Run the test once for each of `seeds` seeds, with these faults (none by default). The option `--saga-seed=N` runs
     only that seed.
 
-    The line about the test in pytest's output names the handlers, compensations and deadlines that no run has reached.
-    `unreached`: let the test fail for them, except for those in this list, which need not run. So `unreached=[]` asks
-    for all handlers of the services in the world. With fewer seeds than here nothing fails.
+    pytest's output names, for each test, the handlers, compensations and deadlines that no run has reached. By default
+    they do not fail the test.
+
+    `unreached`: functions that need not run. If it is given, the test fails for every other handler, compensation or
+    deadline that no run has reached; `unreached=[]` requires all those of the services in the world. It has no effect
+    in a pytest run with `--saga-seed`, or with `--saga-seeds` less than `seeds`.
     """
     if seeds < 1:
         raise SagaError(f"simulate(seeds={seeds}): at least one")
@@ -88,7 +93,8 @@ def replay(*, seed: int, faults: Sequence[str] = (), without: Sequence[int] = ()
         seed: decides everything that the schedule does not fix.
         faults: the faults to inject. `"payment-1#12 crash after"` means a crash after the 12th operation of
             `payment-1`.
-        without: numbers (from 0) of the events published by the test that are left out.
+        without: numbers (from 0) of events and documents that this run leaves out, in the order in which the test
+            publishes or writes them.
     """
     return lambda scenario: _mark(scenario, Replayed(seed, tuple(faults), tuple(without)))
 

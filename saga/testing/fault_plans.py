@@ -83,7 +83,7 @@ class FaultRule:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """A set of fault rules; `|` joins two of them."""
+    """A set of fault rules. `|` combines two sets."""
 
     rules: tuple[FaultRule, ...] = ()
 
@@ -163,8 +163,8 @@ class faults:
 
 
 class Chance:
-    """The random numbers of one run. Each number is derived from the seed and a string, so it does not depend on which
-    numbers were drawn before it.
+    """Source of the random numbers of one run. Each number is derived from the seed and a string, so it does not depend
+    on which numbers were drawn before it.
     """
 
     __slots__ = ("_key", "seed")
@@ -230,11 +230,12 @@ VARIANTS: Mapping[FaultKind, tuple[str, str]] = {
 not listed.
 """
 APPLICATION = "application"
-"""Name of the process that plays the application: it is outside the services, publishes events, and never crashes."""
+"""Name of the process that plays the application: it is not part of any service, publishes events, and never crashes.
+"""
 APPLICATION_KINDS: frozenset[FaultKind] = frozenset(
     {"duplicate", "expiry", "poison", "newer schema", "other partitioner"}
 )
-"""Kinds of faults that can hit what the application publishes. `other partitioner` hits only that, because services
+"""Kinds of faults that can hit what the application publishes. `other partitioner` hits nothing else, because services
 always use the toolkit's partitioner.
 """
 
@@ -300,7 +301,9 @@ class RandomPlan:
 
     @property
     def targets(self) -> set[str]:
-        """Names that some operation of the run had: those that a rule's target can match."""
+        """Names that occurred in the operations of the run and that a rule's target can match: services, topics, and
+        `service.handler`.
+        """
         return {name for service, _, names in self._fitting for name in (service, *names)}
 
     def fault_at(self, operation: Operation, now_s: float) -> PlannedFault | None:
@@ -347,16 +350,20 @@ class ScheduledPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The schedule of one run, from which the run can be repeated. If `drawn` is `None`, exactly the faults in
-    `planted` happen.
+    """The schedule of one run, from which the run can be repeated. Faults are either drawn from the seed (`drawn`) or
+    listed (`planted`).
     """
 
     seed: int
     drawn: Faults | None = None
-    """Rules by which faults are drawn from the seed. If they are given, `planted` is ignored."""
+    """Rules by which faults are drawn from the seed. If it is `None`, exactly the faults in `planted` happen; otherwise
+    `planted` is ignored.
+    """
     planted: tuple[PlannedFault, ...] = ()
     without: frozenset[int] = frozenset()
-    """Numbers (from 0) of the events published by the test that are left out."""
+    """Numbers (from 0) of events and documents that this run leaves out, in the order in which the test publishes or
+    writes them.
+    """
 
     @classmethod
     def parse(cls, seed: int, faults: Iterable[str], without: Iterable[int]) -> Self:

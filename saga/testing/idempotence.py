@@ -89,7 +89,7 @@ Arrivals: TypeAlias = tuple[Event | DueDeadline, ...]
 
 
 class Script(NamedTuple):
-    """The arrivals after which a handler runs, in order."""
+    """The events and deadlines after which a handler runs."""
 
     handler: Reaction
     arrivals: Arrivals
@@ -98,9 +98,9 @@ class Script(NamedTuple):
 def find_scripts(declared: Declared, given: Sequence[Event]) -> list[Script]:
     """Return scripts for each handler and compensation. Together they contain every event that the handler can take.
 
-    A script contains only events from outside the service. A self-consumed event is replaced by the events and
-    deadlines that make the service emit it. A script is empty if its handler waits for an event that no other handler
-    of the service emits.
+    A script contains only events from outside the service. A self-consumed event is replaced with the events and
+    deadlines that make the service emit it. A script has no arrivals if its handler waits for an event that no other
+    handler of the service emits.
 
     Raises `SagaError` if the given events belong to several sagas, or if the service does not consume one of them.
     """
@@ -109,8 +109,8 @@ def find_scripts(declared: Declared, given: Sequence[Event]) -> list[Script]:
 
 
 def make_example(event: type[Event], saga: str) -> Event:
-    """Return a simple event of this class: every number is 1, every text is named after its field, and optional fields
-    have a value.
+    """Return a simple event of this class: every number is 1, every string is derived from the name of its field, and
+    optional fields have a value.
     """
     binding = binding_of(event)
     record, classes = binding.version.record, binding.classes
@@ -141,8 +141,8 @@ def _make_simple(type_: Type, name: str, classes: Classes) -> Any:
 
 
 class _Planner:
-    """Searches for the arrivals after which each handler runs. Every method that returns a list of arrivals returns
-    alternatives.
+    """Searches for the arrivals after which each handler runs. A method that returns a list returns alternatives: each
+    element is one complete sequence of arrivals.
     """
 
     def __init__(self, declared: Declared, given: Sequence[Event]) -> None:
@@ -164,9 +164,10 @@ class _Planner:
         self._saga = next(iter(sagas), str(UUID(int=1)))
 
     def handler(self, handler: Reaction, above: frozenset[str]) -> list[Arrivals]:
-        """Return arrivals after which the handler runs; an empty list if it waits for an event that only it emits.
+        """Return alternative arrivals after which the handler runs; an empty list if it waits for an event that only it
+        emits.
 
-        `above`: handlers for which the search is already looking for arrivals, so that the recursion ends.
+        `above`: names of the handlers for which the search is already under way. The recursion stops at them.
         """
         if handler.name in above:
             return []
@@ -204,13 +205,13 @@ class _Planner:
         return [found for sayer in sayers for found in self.handler(sayer, above)]
 
     def _examples(self, event: type[Event]) -> list[Event]:
-        """Return an example of an event, and one of each older version that has an upcaster."""
+        """Return an example of an event, and an example of each older version that has an upcaster."""
         older = [upcaster_of(event, number) for number in sorted(binding_of(event).version.upcasts)]
         return [make_example(each, self._saga) for each in (event, *(one.takes for one in older if one is not None))]
 
 
 def _join(needs: Iterable[Arrivals]) -> Arrivals:
-    """Join these arrivals in order, with only the first event of each type."""
+    """Join arrivals in order. Of several events of one type, only the first is kept."""
     first: dict[str | DueDeadline, Event | DueDeadline] = {}
     for need in needs:
         for each in need:
@@ -219,7 +220,7 @@ def _join(needs: Iterable[Arrivals]) -> Arrivals:
 
 
 Difference: TypeAlias = tuple[str, str, str]
-"""What differs between two writes: where, the value in the first run, and the value in the rerun."""
+"""One difference between two writes: where it is, the value in the first run, and the value in the rerun."""
 NOTHING = "nothing"
 _PLAIN = (str, bytes, int, float, complex, Decimal, date, time, timedelta, UUID, Enum)
 
@@ -234,15 +235,13 @@ class CallIdentity(NamedTuple):
 
 
 BEGUN = "begun"
-"""Outcome that stands for a write of an intent, after which the run has no transition yet."""
+"""Used as the outcome of a write that contains a new intent, because the run has no transition yet at that point."""
 _RAN = (BEGUN, "handled", "compensated")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparableWrite:
-    """The content of one write to the store, split into parts that can be compared. It is an intent, a transition or a
-    business document.
-    """
+    """One write to the store, split into parts that can be compared: an intent, a transition or a business document."""
 
     handler: str
     """Handler whose run made the write."""
@@ -305,8 +304,9 @@ class Comparison:
 
 
 def copy_for_comparison(value: object, seen: set[int] | None = None) -> object:
-    """Return a copy of a value and all its parts that can be compared with a later copy of the same value. An object of
-    a class of the standard library is represented only by the name of its class.
+    """Return a representation of a value and all its parts. It can later be compared with another representation of the
+    same object, to find out whether the object has changed. An object of a class of the standard library is represented
+    only by the name of its class.
     """
     seen = set() if seen is None else seen
     kind = type(value).__name__
@@ -349,7 +349,7 @@ def _describe_write(made: ComparableWrite | None) -> str:
 
 
 def _describe_call(call: StepRecord | None) -> str:
-    """Describe the call without its arguments."""
+    """Describe a call without its arguments."""
     if call is None:
         return NOTHING
     document = f" of {call.document}" if call.kind == "update" else ""
@@ -361,7 +361,9 @@ def _describe_answer(call: StepRecord) -> str:
 
 
 _TURNS_MAX = 5
-"""Maximum number of turns after each arrival of a script, because a suspended run may never end."""
+"""Maximum number of times that due suspended runs and deadlines are processed after each arrival of a script. The limit
+is needed because a suspended run may never end.
+"""
 APART_S = 0.002
 """Pause in seconds before each rerun. A handler that reads the clock itself then gets another time than in the first
 run, even if it reads only milliseconds.
@@ -385,10 +387,10 @@ async def check_idempotent(
 
     Each handler first runs once on the real runtime. Then the check repeats parts of that run:
 
-    - each write of the run, on the state before it, as after a crash at that point (including crashes right after each
-      step);
-    - the run with cached progress from before earlier events;
-    - the delivery of the last event, after which nothing may be written.
+    - each write of the run, starting from the state before it, as after a crash at that point (including crashes right
+      after each step);
+    - the processing of the last event in a worker whose cache holds the progress from before earlier events;
+    - another delivery of the last event, on which nothing may be written.
 
     Steps, their arguments, updates, emitted events, state and documents must be the same each time. A step that is
     called again gets its first answer, as from an external system that honours idempotency keys. Its fake is not called
@@ -404,13 +406,13 @@ async def check_idempotent(
         documents: documents by key that exist from the beginning, as in `trial`.
 
     Not detected:
-    - an external system, or a fake, on which one key has two effects;
+    - an external system, or a fake, in which one idempotency key has two effects;
     - a dependence on the order of a set of strings, which differs only in another process;
     - a date that a handler reads from the clock itself;
     - effects that only other events would cause.
 
-    Raises `AssertionError` that names the handler and shows the differences; `SagaError` for handlers that did not run
-    on these events, each with the reason; otherwise the same errors as `trial`.
+    Raises `AssertionError` if a rerun differs: it names the handler and shows the differences. Raises `SagaError` for
+    handlers that did not run on these events, each with the reason; otherwise the same errors as `trial`.
     """
     declared, clock, prepared = service.declared, TrialClock(), prepare(service.declared)
     check_fakes([declared], use, real)
@@ -434,8 +436,8 @@ async def check_idempotent(
 
 
 async def _check_script(runs: "_ScriptRuns", script: Script) -> str | None:
-    """Run the script and then its reruns. Return the reason if the handler did not run in the script, else `None`.
-    Raises `AssertionError` if a rerun differs.
+    """Run the script and then its reruns. Return why the handler did not run in the script; `None` if it ran. Raises
+    `AssertionError` if a rerun differs.
     """
     name = script.handler.name
     if not script.arrivals:
@@ -456,7 +458,7 @@ async def _check_script(runs: "_ScriptRuns", script: Script) -> str | None:
 
 
 def _explain_no_run(script: Script, seen: Sequence[Transition]) -> str:
-    """Explain why the handler did not run, by the dead letter that prevented it or else by the handler's last
+    """Explain why the handler did not run: with the last dead letter if there is one, otherwise with the handler's last
     transition.
     """
     dead = [entry for entry in seen if entry.outcome == "dead"]
@@ -475,7 +477,7 @@ def _describe_arrival(arrival: Event | DueDeadline) -> str:
 
 
 def _copy_fakes(resources: Mapping[type, object], use: Sequence[object]) -> Mapping[type, object]:
-    """Copy the fakes among the resources, so that each script begins with fakes in their original state.
+    """Return the resources with copies of the fakes, so that each script begins with fakes in their original state.
 
     If a fake cannot be copied, for example because it holds a lock, the originals are used.
     """
@@ -501,10 +503,13 @@ _SEEDED = ComparableWrite(handler="", outcome="there from the beginning")
 
 
 class _Store(RerunStore):
-    """A store whose content is the result of the given writes, with the archives and other separate content of all
-    runs.
+    """An in-memory store for one run of a script. It contains the documents that `writes` produced, and records each
+    new write.
 
-    `ends`: True to end a rerun at its first write.
+    `writes`: the writes before this run, in order. `apart`: archives, claim checks and overflow segments, which all
+    runs share and which are not compared separately. `ends`: True for a rerun, which ends at its first compared write.
+    If that write is an intent, the rerun continues to the next step call or compared write, so that the arguments of
+    the call are known.
     """
 
     def __init__(
@@ -516,14 +521,14 @@ class _Store(RerunStore):
             self._put(at, content)
         self.writes, self.ends, self.arrival = list(writes), ends, 0
         self.made: ComparableWrite | None = None
-        """The first write of a rerun; `None` before it."""
+        """The first compared write of this run; `None` before it."""
         self._compensations = {c.undoes: c.name for c in declared.compensations}
         for write in writes:
             self._put(write.at, write.content)
 
     def accept_write(self, at: tuple[str, str], content: bytes) -> int:
-        """Store the write. End a rerun by raising `RerunComplete`, but after an intent only once the call has been
-        made, so that the arguments of the call are known.
+        """Store a write. In a rerun, raise `RerunComplete` instead, unless the write is an intent and the first of the
+        rerun.
         """
         if at[0] == ARCHIVES:  # not compared separately: its content is identified by the document that refers to it
             self._apart[at] = content
@@ -544,8 +549,8 @@ class _Store(RerunStore):
     def _make_write(self, at: tuple[str, str], content: bytes) -> ComparableWrite:
         """Split the content of a write into comparable parts.
 
-        A progress with as many transitions as before is the write of an intent. A progress with a new transition is
-        not, even if it contains open intents of other runs.
+        A progress with as many transitions as before is the write of an intent. A progress with a new transition is the
+        write of that transition, even if it contains open intents of other runs.
         """
         if at[0] != PROGRESS:
             return ComparableWrite(
@@ -566,7 +571,9 @@ class _Store(RerunStore):
 
 @dataclass
 class _Outside:
-    """The arguments and answers of all step calls in all runs."""
+    """Plays the external systems: it remembers the arguments and the first answer of each step call, over all runs of a
+    script.
+    """
 
     arguments: dict[CallIdentity, Mapping[str, object]] = field(default_factory=dict)
     answers: dict[CallIdentity, object] = field(default_factory=dict)
@@ -576,7 +583,11 @@ class _Outside:
     async def answer(
         self, asked: CallIdentity, call: Callable[[], Awaitable[object]], declared: tuple[type[Exception], ...]
     ) -> object:
-        """Return or raise the answer to the first call with this identity. Make the call if it has no answer yet."""
+        """Return the answer to the first call with the identity `asked`, or raise it if it was an exception. Make the
+        call if there is no answer yet.
+
+        `declared`: exceptions that count as answers.
+        """
         if asked in self.refusals:
             raise self.refusals[asked]
         if asked not in self.answers:
@@ -590,7 +601,7 @@ class _Outside:
 
 
 class _ScriptRuns:
-    """The first run of a script and the reruns of its writes, with the same fakes and the same answers to steps."""
+    """Runs a script once, and then repeats its writes, with the same fakes and the same answers to steps."""
 
     def __init__(
         self,
@@ -614,8 +625,8 @@ class _ScriptRuns:
         """Claim checks, archives and overflow segments, by collection and key. The first run and all reruns share them.
         """
         self._arrivals: list[tuple[Message, Position, int]] = []
-        """Messages that arrived, in order, each with its position and the time of its arrival. They are events, and
-        timers of suspended runs and deadlines.
+        """The messages that arrived, in order: events, and timers of suspended runs and deadlines. Each has its
+        position and the time of its arrival.
         """
         self.mistakes: dict[str, None] = {}
         """Descriptions of the exceptions that fakes raised by mistake; see `describe_mistake`."""
@@ -677,11 +688,11 @@ class _ScriptRuns:
     async def rerun(
         self, script: Script, number: int, when: str, cached: tuple[SagaProgress, int] | None = None
     ) -> None:
-        """Repeat the write with this number, on the state before it. If `number` is one past the last write, check that
-        nothing is written.
+        """Repeat the write with the index `number`, starting from the state before it. If `number` is one past the last
+        write, check that nothing is written.
 
-        `cached`: the progress in the worker's cache, with its CAS. Raises `AssertionError` if the rerun writes
-        something else.
+        `cached`: the progress in the worker's cache, with its CAS. `when`: describes the situation in the error
+        message. Raises `AssertionError` if the rerun does not make the same write.
         """
         await SystemClock().sleep(APART_S)
         store = _Store(self._declared, self.writes[:number], self._apart, ends=True)
@@ -696,8 +707,8 @@ class _ScriptRuns:
         self._compare(script, once and once.made, store.made, touched, when)
 
     async def rerun_on_old(self, script: Script, number: int, old: int, when: str) -> None:
-        """Repeat a write with the cached progress from before the older arrival `old`. Then repeat all later writes,
-        which show whether the first rerun left something behind in variables.
+        """Repeat the write `number` with a cached progress from before the arrival `old`. Then repeat all later writes,
+        which show whether the first rerun has changed variables.
         """
         contents = [w.content for w in self.writes[: self.first_write(old)] if w.at[0] == PROGRESS]
         known = (
@@ -715,7 +726,9 @@ class _ScriptRuns:
         return make_service_runtime(self._prepared, self._resources, ports)
 
     def _call(self, store: _Store, step: ExternalCall) -> Awaitable[object]:
-        """Return the answer to the first such call. If the rerun has already made a write, end the rerun instead."""
+        """Return the answer to the first call with the same identity. If the rerun has already made a write, end the
+        rerun instead.
+        """
         key = CallIdentity(step.handler, step.record.name, step.record.number, step.record.input)
         arguments = {f"argument {n}": value for n, value in enumerate(step.args, 1)}
         self._outside.arguments[key] = arguments | dict(step.kwargs)

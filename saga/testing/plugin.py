@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 MISSING = "servers are missing"
-"""How the reason of a test begins that is skipped because servers are missing. It equals
+"""Beginning of the skip reason of a test that is skipped because servers are missing. It equals
 `saga.testing.servers.missing.MISSING`, which is not imported here, for the reason given in the module docstring.
 """
 
@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and check the options.
 
-    Raises `UsageError` for a number of seeds with which nothing would run.
+    Raises `UsageError` if `--saga-seeds` is less than 1, because then nothing would run.
     """
     seeds: int | None = config.getoption("--saga-seeds")
     if seeds is not None and seeds < 1:
@@ -60,8 +60,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest) -> "Iterator[World]":
-    """Provide a world for a choreography: see `saga.testing.World`. A decorated test runs in many worlds, one after
-    another.
+    """Provide a world for a choreography: see `saga.testing.World`. A test with a decorator runs in several worlds, one
+    after another.
     """
     from saga.testing.pytest_runs import first_world
 
@@ -85,8 +85,10 @@ def saga_servers(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> "Iterator[ServerAddresses]":
     """Provide a Kafka and a Couchbase for all tests of this process: `saga_servers.kafka`, `.couchbase`, `.bucket`, and
-    `.settings` with the environment variables for the commands. Tests are skipped if no servers can be found or
-    started.
+    `.settings` with the environment variables for the commands.
+
+    If no servers can be found or started, the tests are skipped, or fail if the environment has
+    `SAGA_SERVERS=required`.
     """
     from saga.testing.pytest_runs import run_servers
 
@@ -102,9 +104,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _takes_our_world(item: pytest.Function) -> bool:
-    """Return True if the fixture `world` of the test is the one of this plugin, and not another fixture of the same
-    name.
-    """
+    """Return True if the test's fixture `world` is that of this plugin. Another fixture may have the same name."""
     definitions = item._fixtureinfo.name2fixturedefs.get("world", ())
     return bool(definitions) and definitions[-1].func.__module__ == __name__
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 OPTIONS = RunOptions(failures=(*FAILURES, pytest.fail.Exception))
 PROVIDER = "saga.testing.servers.provider:servers"
-"""Provider of servers unless `--saga-servers` names another one."""
+"""Provider of servers that is used unless `--saga-servers` names another one."""
 REPORTED = "saga"
 """Name of the pytest user property that holds the line about a test's runs. The plugin prints this line to the
 terminal.
@@ -148,7 +148,7 @@ def _call_test(test: Callable[..., None], given: dict[str, Any], world: World) -
 def _run_once(item: pytest.Function, given: dict[str, Any], world: World) -> bool:
     """Run the test in the world of the fixture. Other fixtures may already have started services in that world.
 
-    Raises `SagaError` if no saga ended and dead letters are the cause, unless the test acted on one as an operator.
+    Raises `SagaError` if no saga ended because of dead letters, unless the test itself sent an operator command.
     """
     if isinstance(world, SimulatedWorld):
         world.saving = lambda: save_schedule(item.function, world.schedule(), "as it was saved")
@@ -185,8 +185,8 @@ def _as_processes(world: World) -> "ProcessWorld | None":
 
 
 def _check_fixtures(item: pytest.Function, given: Container[str]) -> None:
-    """Raise `SagaError` if another fixture of the test uses `world`. A test that runs in many worlds would not run in
-    the world that this fixture gets.
+    """Raise `SagaError` if the test does not take `world`, or if another of its fixtures does. A decorated test runs in
+    many worlds, and the other fixture would get a different world from the test.
     """
     for name, definitions in item._fixtureinfo.name2fixturedefs.items():
         if name != "world" and "world" in definitions[-1].argnames:
@@ -202,11 +202,11 @@ def _check_fixtures(item: pytest.Function, given: Container[str]) -> None:
 
 
 def _run_processes(item: pytest.Function, scenario: Callable[[World], None], mode: Mode) -> bool:
-    """Run the test with real processes, following its decorator as far as they allow. Replayed schedules are skipped.
-    Faults that real processes cannot produce are left out and reported. Errors of a run propagate.
+    """Run the test with real processes, and follow its decorator as far as real processes allow. Skip a test with
+    `replay`. Leave out and report faults that real processes cannot produce. Errors of a run propagate.
 
-    Raises `SagaError` if no saga ended in any run and dead letters are the cause, or if a fault has a target that these
-    worlds do not have. A target that they have does not limit a fault here.
+    A fault's target does not limit where the fault happens here, but it must exist. Raises `SagaError` for a target
+    that does not exist, and if no saga ended in any run because of dead letters.
     """
     from saga.testing.processes.process_world import ProcessWorld
 
@@ -252,7 +252,7 @@ def _count_processes(tally: Tally, world: "ProcessWorld") -> None:
 
 
 def _add_mistakes(why: BaseException, world: "ProcessWorld | None") -> None:
-    """Add the mistakes of fakes in this world to the exception with which a test failed in it."""
+    """Add the mistakes of the world's fakes as notes to the exception with which the test failed."""
     for mistake in () if world is None else world.mistakes:
         why.add_note(mistake)
 

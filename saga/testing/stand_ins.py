@@ -38,18 +38,22 @@ class Chooser(Protocol):
     """Function that decides what a run of a stand-in returns."""
 
     def __call__(self, reaction: ReactionModel, run: str, /) -> tuple[tuple[str, ...], bool]:
-        """Return the events that a run emits, and whether it is suspended.
+        """Return the events that a run emits, and whether the run is then suspended.
 
-        `run` identifies the run. The answer for one run must always be the same.
+        `run` identifies the run. The answer for the same run must always be the same.
         """
 
 
 @dataclass(slots=True)
 class EffectBook:
-    """The effects of all stand-ins that have not been undone. It plays the external system that their steps call."""
+    """A fake external system that the steps of all stand-ins call. It records the effects, and removes those that are
+    undone.
+    """
 
     standing: set[tuple[str, str]] = field(default_factory=set)
-    """For each effect, the label of its reaction, such as `payment.reserve`, and its saga."""
+    """The effects that have not been undone. Each is the label of its reaction, such as `payment.reserve`, with its
+    saga.
+    """
 
     async def do(self, label: str, saga: str) -> None:
         self.standing.add((label, saga))
@@ -72,7 +76,7 @@ class StandIns:
     book: EffectBook
 
     def make_event(self, name: str, saga: str) -> Event:
-        """Create an event of a contract."""
+        """Create an event of the contract `name` for a saga."""
         return self.events[name](**{self.choreography.kind: saga})
 
 
@@ -107,7 +111,7 @@ def make_stand_ins(manifests: Iterable[Manifest], folder: Path, choose: Chooser)
 
 
 def _make_events(choreography: ChoreographyModel, folder: Path) -> Mapping[str, type[Event]]:
-    """Write a contract for each event, and return the classes that are generated from them."""
+    """Write a contract for each event of the choreography, generate the event classes, and return them by name."""
     owners = {
         choreography.contracts[name].topic: emitters[0].service
         for name, emitters in choreography.emitters.items()
@@ -233,8 +237,8 @@ class _Builder:
         return stand_in
 
     def _has_effect(self, reaction: ReactionModel, emitted: Sequence[str]) -> bool:
-        """Return True if a run that emits these events has an effect. If the reaction has a compensation, this is so
-        only for results that the compensation undoes.
+        """Return True if a run that emits these events has an effect: always for a reaction without a compensation;
+        otherwise if one of the events is a result that the compensation undoes.
         """
         compensation = self.choreography.compensation_of(reaction)
         return compensation is None or bool(self.choreography.results_of(compensation) & {*emitted})
@@ -251,7 +255,7 @@ class _Builder:
         return _join_types(found)
 
     def _make_result(self, declared: DeclaredReaction, emitted: Sequence[str], later: bool, key: str) -> object:
-        """Return the value with which a handler emits these events. It fits one of the handler's alternatives."""
+        """Return what the handler must return to emit these events and, if `later` is True, to be suspended."""
         reaction = self.choreography.services[self.manifest.service].reactions[declared.name]
         each = _find_alternative(reaction, emitted, later)
         kind = self.choreography.kind

@@ -46,7 +46,7 @@ def events(event: type[E], /, **fixed: object) -> st.SearchStrategy[E]:
     """Return a strategy for any event of this class that its contract allows: `@given(events(OrderPlaced,
     quantity=st.integers(1, 5)))`.
 
-    `fixed`: for a field, a constant value, or a strategy that replaces the one derived from the schema.
+    `fixed`: fields that are not derived from the schema, by name. Each is a constant value or a strategy.
 
     Guarantees:
     - Each event can be published, and is decoded to an equal one.

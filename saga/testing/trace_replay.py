@@ -41,7 +41,7 @@ DRAIN_MAX = 5_000
 
 @dataclass(frozen=True, slots=True)
 class ReplayedSaga:
-    """Final state of the replayed saga."""
+    """The replayed saga after the end of the trace."""
 
     outcomes: frozenset[str]
     standing: frozenset[str]
@@ -88,7 +88,7 @@ def check_trace(manifests: str | Path, start: str, moves: Sequence[str], finding
 
 
 def replay_trace(manifests: Iterable[Manifest], trace: EventTrace) -> bool:
-    """Replay a trace on stand-ins. Return True if the saga then shows the violation of the trace."""
+    """Replay a trace on stand-ins. Return True if the saga then shows the violation that the trace leads to."""
     saga, failures = asyncio.run(_replay(manifests, trace.start, [step.move for step in trace.steps], trace.runs))
     return saga.breaks(trace.violation, failures)
 
@@ -97,8 +97,8 @@ def replay_trace(manifests: Iterable[Manifest], trace: EventTrace) -> bool:
 
 
 def parse_move(text: str) -> tuple[Move, list[ReactionRun]]:
-    """Parse a move and its runs as written by `saga.choreography.check.reports.format_moves`. Raises `SagaError` for a
-    text that is not a move.
+    """Parse a move and its runs from the text that `saga.choreography.check.reports.format_moves` writes. Raises
+    `SagaError` for a text that is not a move.
     """
     head, *chosen = text.split("; ")
     service, _, rest = head.rpartition(": ")
@@ -118,8 +118,8 @@ def parse_move(text: str) -> tuple[Move, list[ReactionRun]]:
 
 @dataclass(slots=True)
 class _Script:
-    """Chooser that answers as the runs of a trace did. After these, it picks the first alternative that does not
-    suspend the run.
+    """A chooser that gives the answers of the runs in a trace. After the last of them it picks the reaction's first
+    alternative that does not suspend the run, or else the first alternative.
     """
 
     choices: defaultdict[str, list[tuple[tuple[str, ...], bool]]] = field(default_factory=lambda: defaultdict(list))
@@ -155,13 +155,13 @@ class _Participant:
 
 @dataclass(slots=True)
 class RuntimeReplay:
-    """One saga in all services, with its published events and what was delivered of them."""
+    """Replays one saga in all services: it knows which events are published, and delivers them one by one."""
 
     stand_ins: StandIns
     participants: Mapping[str, _Participant]
     published: dict[str, list[tuple[str, Outgoing | None]]] = field(default_factory=lambda: defaultdict(list))
-    """The published events of each contract, in order of publication. Each has the service that published it; an event
-    from outside has no service, and `None` as its record.
+    """The published events of each contract, in order. Each entry is the service that published the event, and the
+    record. For an event from outside, the service is an empty string and the record is `None`.
     """
     delivered: set[tuple[str, str, int]] = field(default_factory=set)
     count: int = 0
@@ -171,13 +171,13 @@ class RuntimeReplay:
         self.published[name].append(("", None))
 
     def list_published(self) -> frozenset[EventInstance]:
-        """Return the published events: the contract of each, and its number among the events of this contract."""
+        """Return all published events. Each is identified by its contract and its number among the events of that
+        contract.
+        """
         return frozenset((name, number) for name, records in self.published.items() for number in range(len(records)))
 
     async def list_moves(self) -> list[Move]:
-        """Return everything that is left to happen: deliveries of events, oldest first, then deadlines and suspended
-        runs.
-        """
+        """Return all moves that are still possible: first deliveries of events, then deadlines and suspended runs."""
         found = [
             Move("deliver", service, name, number)
             for name, records in self.published.items()
@@ -216,10 +216,10 @@ class RuntimeReplay:
         self.collect()
 
     async def wake(self, service: str, name: str) -> bool:
-        """Advance the clock of one service until a deadline or suspended run of the handler `name` is due, and let it
-        run.
+        """Advance the clock of one service until a deadline or suspended run of the handler `name` is due, run it, and
+        set the clock back.
 
-        Return False if nothing is open for this handler, or if it could not run because of a dead letter.
+        Return False if nothing of this handler is open, or if it could not run because of a dead letter.
         """
         participant = self.participants[service]
         p = await participant.load()
@@ -234,7 +234,7 @@ class RuntimeReplay:
         )
         participant.clock.set_to(now_ms)
         self.collect()
-        return await participant.load() != p  # a dead letter keeps it from running
+        return await participant.load() != p  # equal if a dead letter keeps it from running
 
     def collect(self) -> None:
         """Add the events that services have published since the last call, each event once."""
@@ -249,7 +249,9 @@ class RuntimeReplay:
             participant.seen = len(participant.log.messages)
 
     async def drain(self) -> None:
-        """Deliver what is left, oldest event first. Then let deadlines and suspended runs become due."""
+        """Deliver the remaining events in order. Whenever none is left, let an open deadline or suspended run become
+        due.
+        """
         for _ in range(DRAIN_MAX):
             for move in await self.list_moves():
                 if move.kind == "deliver":
@@ -300,7 +302,7 @@ async def _replay(
 
 @asynccontextmanager
 async def open_replay(manifests: Iterable[Manifest], choose: Chooser) -> AsyncGenerator[RuntimeReplay]:
-    """Start stand-ins for these services on the real runtime, before anything has happened."""
+    """Start stand-ins for the services of these manifests on the real runtime. Nothing has happened in the saga yet."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="saga-replay-")))
         stand_ins = make_stand_ins(manifests, folder, choose)

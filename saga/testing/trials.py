@@ -79,10 +79,10 @@ Only the script advances it that far.
 """
 _NOTHING = timedelta(0)
 TURNS_MAX = 2000
-"""Maximum number of turns within one time span of a script."""
+"""Maximum number of times that due deadlines and suspended runs are processed within one time span of a script."""
 PAUSES_MAX = 1000
-"""Maximum number of failed attempts in one trial. A trial with more is ended with an error, because it would probably
-never finish.
+"""Maximum number of failed attempts in one trial. A trial with more ends with an error, because it would probably never
+finish.
 """
 
 
@@ -203,10 +203,9 @@ async def trial(  # one parameter for each kind of initial condition
     """Run one service on its real runtime in memory: `await trial(payment, an_order(), cancelled(), use=[FakeBank()])`.
 
     Args:
-        script: events of one saga. Each arrives once the ones before it are finished. A `timedelta` lets that much time
-            pass, and the deadlines and suspended runs that are due then are run. Failed attempts take no time. A
-            `Change` of a document arrives as from a change stream; an equal `Change` counts as the same one delivered
-            again.
+        script: events of one saga. Each arrives once the previous ones are finished. A `timedelta` lets that much time
+            pass; deadlines and suspended runs that become due in it run at their time. A `Change` of a document arrives
+            as from a change stream; an equal `Change` counts as the same one delivered again.
         use: fakes. Each replaces the resources whose type it is an instance of.
         real: types of resources that have no fake and are opened for real. A resource without a fake must be listed
             here, so that no test calls an external system by mistake.
@@ -216,11 +215,13 @@ async def trial(  # one parameter for each kind of initial condition
         flags: flags that are on; all others are off.
 
     Guarantees:
-    - It takes milliseconds, needs no server, and waits no real time.
+    - It takes milliseconds, needs no server, and waits no real time. The delay after a failed attempt advances the
+      trial's clock, by at most 30 seconds for each attempt.
     - A dead letter raises nothing: it is recorded in `progress.transitions`.
 
     Raises `ConfigurationError` for a resource of `real` that does not open; `DeclarationError` for a fake that no
-    resource uses, and for a resource that has no fake and is not in `real`.
+    resource uses, and for a resource that has no fake and is not in `real`; `SagaError` for a script that is not about
+    exactly one saga.
     """
     declared, clock = service.declared, TrialClock()
     check_fakes([declared], use, real)
@@ -263,8 +264,8 @@ async def trial(  # one parameter for each kind of initial condition
 
 
 def retry_at_once(prepared: PreparedService) -> PreparedService:
-    """Return the service without parked runs and without limits on concurrent calls, because in a trial no real time
-    passes between attempts. Failed runs are retried at once.
+    """Return the service without parked runs, circuit breakers and limits on calls, because no real time passes in a
+    trial. Failed runs are retried at once.
     """
     handlers = {
         name: replace(handler, retry=handler.retry and _retry_at_once(handler.retry))
@@ -308,7 +309,7 @@ async def _pass_time(service: ServiceRuntime, clock: TrialClock, saga: str, time
 
 
 def make_timer(service: PreparedService, saga: str, clock: TrialClock, due_ms: int, number: int) -> SagaTimer:
-    """Make the timer for work that is due at `due_ms`. `number` makes the timer's id unique."""
+    """Return the timer message for work that is due at `due_ms`. `number` makes its id unique."""
     return SagaTimer(
         id=f"trial-{due_ms}-{number}",
         type=timers.TYPE,
@@ -436,8 +437,8 @@ def a_saga(
     principal: str | None = None,
     version: int = 1,
 ) -> Saga[_S] | Saga[_S | None]:
-    """Return a saga with which a test calls a handler directly: `assert await reserve(an_order(), FakeBank(), a_saga())
-    == PaymentReserved(...)`.
+    """Return a saga object with which a test calls a handler directly: `assert await reserve(an_order(), FakeBank(),
+    a_saga()) == PaymentReserved(...)`.
 
     Guarantees:
     - Steps are called, and updates are applied to a copy of `documents`. Nothing is recorded or retried.
@@ -451,13 +452,13 @@ def a_saga(
         principal: on whose behalf the saga was started.
         version: version of the handler under which this run began.
 
-    Raises `Permanent` for a use that would fail in a running service too.
+    Raises `Permanent` for mistakes that would also fail in a running service, such as an update of a missing document.
     """
     return PlainSaga(state, elapsed, documents, frozenset(flags), principal, version)
 
 
 class PlainSaga(Saga[_S]):
-    """A saga without a runtime, for a direct call of a handler: see `a_saga`."""
+    """A saga object without a runtime, with which a test calls a handler directly: see `a_saga`."""
 
     def __init__(
         self,
@@ -549,10 +550,11 @@ class PlainSaga(Saga[_S]):
 def migrated(service: Service[_S], old: "DataclassInstance") -> _S:
     """Migrate an old state to the current one: `assert migrated(order, OrderStateV1(9.8)) == OrderState(980)`.
 
-    As in a running service, all migrations from the version of `old` run, and each result is encoded and decoded again.
+    As in a running service, all migrations from the version of `old` on are applied, and each result is encoded and
+    decoded again.
 
-    Raises `SagaError` for a state that no migration takes, and for a migration that fails or returns another result the
-    second time.
+    Raises `SagaError` if no release had a state of the class of `old`, and for a migration that fails or returns
+    another result the second time.
     """
     prepared = prepare(service.declared)
     version, fields = encode_state(prepared, old)
@@ -567,7 +569,7 @@ def migrated(service: Service[_S], old: "DataclassInstance") -> _S:
 
 
 def encode_state(prepared: PreparedService, state: object) -> tuple[int, dict[str, Any]]:
-    """Return the version and the fields of a state, as the release with this state class recorded them.
+    """Return the version and the fields of a state, as recorded by the release that had this state class.
 
     Raises `SagaError` if no release had a state of this class.
     """
@@ -580,7 +582,7 @@ def encode_state(prepared: PreparedService, state: object) -> tuple[int, dict[st
 
 
 def make_progress(prepared: PreparedService, saga: str, state: object, now_ms: int) -> SagaProgress:
-    """Make a progress that contains only this state. Raises `SagaError` as `encode_state` does."""
+    """Return a progress that contains only this state. Raises `SagaError` if no release had a state of this class."""
     version, fields = encode_state(prepared, state)
     return SagaProgress(
         service=prepared.name,
@@ -594,7 +596,7 @@ def make_progress(prepared: PreparedService, saga: str, state: object, now_ms: i
 
 
 def make_control_log(service: str, flags: Collection[str], time: str) -> bytes:
-    """Encode a control log of a service in which these flags are on for all sagas."""
+    """Return an encoded control log of a service in which these flags are on for all sagas."""
     control_log = ControlLog(service=service)
     for flag in flags:
         control = Control(

@@ -67,10 +67,11 @@ NO_DOCUMENTS: "Mapping[str, DataclassInstance]" = MappingProxyType({})
 
 
 def make_command(wanted: Wanted, p: SagaProgress | None, now_ms: int, answered: StepAnswer | None = None) -> Outgoing:
-    """Make the record of an operator command for a saga. It concerns the dead letter that blocks the saga or, for
-    `release`, the saga's first parked run.
+    """Return the record of an operator command for a saga. The command is about the dead letter that blocks the saga
+    or, for `release`, about the saga's first parked run.
 
-    Raises `SagaError` if there is no such dead letter or parked run.
+    `p`: the service's progress of the saga, if it has one. `answered`: the answer of a step, for `resolve`. Raises
+    `SagaError` if there is no such dead letter or parked run.
     """
     if wanted == "release":
         about = next((run.id for run in find_parked_runs(p)), None) if p is not None else None
@@ -89,7 +90,9 @@ def make_command(wanted: Wanted, p: SagaProgress | None, now_ms: int, answered: 
 
 
 def encode_answer(step: str, answered: object, raised: Exception | None) -> StepAnswer:
-    """Encode the answer that an operator supplies for a step, as if the external system had given it."""
+    """Encode the answer that an operator supplies for a step: the value `answered`, or the exception `raised` unless it
+    is `None`.
+    """
     if raised is not None:
         return StepAnswer(step=step, value=msgspec.json.encode(raised.args).decode(), raised=type(raised).__name__)
     return StepAnswer(step=step, value=msgspec.json.encode(answered).decode())
@@ -101,14 +104,14 @@ class DocumentWrite(NamedTuple):
     collection: str
     key: str
     content: bytes | None
-    """JSON of the document; `None` removes it."""
+    """JSON of the document; `None` to remove the document."""
     expires: timedelta | None
 
 
 def keep_markers(before: bytes, content: bytes) -> bytes:
-    """Add the toolkit's markers from the previous version of a document to its new JSON.
+    """Return the new JSON of a document together with the toolkit's markers from the previous version `before`.
 
-    A real store keeps the markers in the same way when other programs write a document.
+    A real store keeps the markers in the same way when another program writes the document.
 
     >>> keep_markers(b'{"_saga":{"markers":{}},"n":1}', b'{"n":2}')
     b'{"_saga":{"markers":{}},"n":2}'
@@ -139,13 +142,15 @@ class World(ABC):
     - The same seed gives the same run, byte for byte.
     - A year passes in seconds.
     - Nothing is patched. If a service uses real time, randomness, threads or the network, a `SagaError` names the line
-      responsible.
+      of code that is responsible.
     - After each test the kit checks its invariants. A failing schedule is first shrunk, then reported with its seed,
       the broken invariant and the saga's timeline.
     """
 
     _has_commanded = False
-    """True if the test has replayed, discarded or released something: it expects dead letters."""
+    """True if the test has sent an operator command (replay, discard, resolve or release). Such a test expects dead
+    letters or parked runs.
+    """
 
     @abstractmethod
     def start(
@@ -201,18 +206,21 @@ class World(ABC):
         *,
         expires: timedelta | None = None,
     ) -> None:
-        """Write a document into the service's store as an application would, with its own driver and without this
+        """Write a document into the service's store as an application would: with a driver of its own, without this
         toolkit.
 
-        The write takes effect with `run_until_quiet`, in order with published events. `expires`: time after which the
-        document expires. Raises `SagaError` for a document that the service does not declare.
+        The write takes effect during `run_until_quiet`, in order with published events. `expires`: time after which the
+        document expires.
+
+        Raises `SagaError` if the service was not started or does not declare the document. In a world of real processes
+        it also raises `SagaError` for `expires`, and always if the world uses servers.
         """
         collection = _find_collection(service, type(document))
         self._write_document(service, DocumentWrite(collection, key, msgspec.json.encode(document), expires))
 
     def remove(self, service: "Service[DataclassInstance | None]", kind: type, key: str, /) -> None:
         """Remove a document from the service's store as an application would. Do nothing if it does not exist.
-        Otherwise as `write`.
+        Everything else is as for `write`.
         """
         self._write_document(service, DocumentWrite(_find_collection(service, kind), key, None, None))
 
@@ -251,14 +259,14 @@ class World(ABC):
 
     def discard(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
         """Discard the dead letter that blocks this saga, as an operator does with `saga dead discard`. The service may
-        refuse the command. Otherwise as `replay`.
+        refuse the command. Everything else is as for `replay`.
         """
         self._send_command(service, "discard", saga_id)
 
     def release(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
         """Retry the parked run of this saga at once, as an operator does with `saga dead release`.
 
-        Otherwise as `replay`; raises `SagaError` if no run of the saga is parked.
+        The command takes effect with `run_until_quiet`. Raises `SagaError` if no run of the saga is parked.
         """
         self._send_command(service, "release", saga_id)
 
@@ -272,8 +280,10 @@ class World(ABC):
         answered: object = None,
         raised: Exception | None = None,
     ) -> None:
-        """Supply the result of the first call of `step`, or the declared exception that the call raised, and replay the
-        dead letter, as an operator does with `saga dead resolve`. Otherwise as `replay`.
+        """Supply the result of a step and replay the dead letter, as an operator does with `saga dead resolve`.
+
+        The first call of `step` then returns `answered`, or raises `raised` (a declared exception) if it is given.
+        Everything else is as for `replay`.
         """
         self._send_command(service, "resolve", saga_id, encode_answer(step, answered, raised))
 
@@ -288,7 +298,8 @@ class World(ABC):
     ) -> None:
         """Set a flag of the service, as an operator does with `saga control flag`.
 
-        The flag changes during `run_until_quiet`, within five seconds.
+        The flag changes during `run_until_quiet`, within five seconds. `percent`: share of all sagas for which it is
+        on. `saga`: id of the only saga for which the flag changes; `percent` is then 0 or 100.
         """
         self._set_control(service, Switch(flag=flag, percent=percent, saga=saga))
 
@@ -300,11 +311,11 @@ class World(ABC):
         *,
         time: timedelta | None = None,
     ) -> None:
-        """Pause a handler or compensation of the service, or the whole service, as an operator does with `saga control
-        pause`.
+        """Pause a handler, compensation or deadline of the service, or the whole service, as an operator does with
+        `saga control pause`.
 
-        At most five seconds later no more runs begin. `time`: how long the pause lasts. Without it the pause lasts
-        until `resume`, and the world does not become quiet before that.
+        Within five seconds no more runs begin; a run in progress finishes. `time`: how long the pause lasts. Without
+        it, the pause lasts until `resume`, and the world does not become quiet before then.
         """
         until = None if time is None else iso(self._time_ms() + round(time / timedelta(milliseconds=1)))
         self._set_control(service, Switch(kind="pause", handler=handler, until=until))
@@ -326,7 +337,7 @@ class World(ABC):
         """Limit a resource or a handler of the service in each of its workers, as an operator does with `saga control
         limit`.
 
-        Without a number, the declared limits apply again.
+        If neither `at_once_max` nor `rate_per_s` is given, the declared limits apply again.
         """
         off = at_once_max is None and rate_per_s is None
         limits = Switch(kind="limit", off=off, resource=resource, handler=handler)
@@ -335,8 +346,8 @@ class World(ABC):
     def route(
         self, service: "Service[DataclassInstance | None]", handler: str, /, *, to: Literal["dead"] | None
     ) -> None:
-        """Send a handler's messages to the dead letters, as an operator does with `saga control route`. With `None`,
-        the handler gets them again.
+        """Send a handler's messages to the dead letters (`to="dead"`), as an operator does with `saga control route`.
+        With `to=None`, the handler gets its messages again.
         """
         self._set_control(service, Switch(kind="route", handler=handler, off=to is None))
 
@@ -373,13 +384,13 @@ class World(ABC):
     def run_until_quiet(self) -> None:
         """Run the world and advance its clock until nothing is in progress and nothing waits.
 
-        Raises `SagaError` if nothing was started in the world, or if it does not become quiet. The message then lists
+        Raises `SagaError` if nothing was started in the world, or if it does not become quiet; the message then lists
         what is still in progress.
         """
 
     @abstractmethod
     def run_for(self, time: timedelta, /) -> None:
-        """Advance the time by this much, and run everything that becomes due meanwhile."""
+        """Advance the clock by `time`, and run everything that becomes due meanwhile."""
 
     @abstractmethod
     def outcome(self, saga_id: str) -> type[Event] | None:
@@ -396,16 +407,18 @@ class World(ABC):
 
     @abstractmethod
     def verify(self) -> None:
-        """Check the invariants of the kit. Call this method once the world is quiet. After each test the kit calls it
-        anyway.
+        """Check the invariants of the kit. Call this method once the world is quiet. The kit also calls it after each
+        test.
 
-        Raises `AssertionError` for a broken invariant. Raises `SagaError` if no service was started, because then every
-        invariant would hold without any meaning.
+        Raises `AssertionError` for a broken invariant. Raises `SagaError` if no service was started, because then the
+        check would show nothing.
         """
 
     @abstractmethod
     def save_schedule(self) -> Path:
-        """Write this run's schedule as a regression test beside the test that ran it, and return its path."""
+        """Write this run's schedule as a regression test, next to the file of the test that ran it. Return the new
+        file's path.
+        """
 
 
 def check_fakes(services: Sequence[Declared], use: Sequence[object], real: Sequence[type]) -> None:

@@ -27,7 +27,7 @@ _FIELDS = ("code", "subject", "reason")
 
 @dataclass(frozen=True, slots=True)
 class AcceptedFinding:
-    """A finding that a team has accepted, and the reason."""
+    """A finding that a team has accepted, with the reason."""
 
     code: str
     subject: str
@@ -35,8 +35,8 @@ class AcceptedFinding:
 
 
 def read_accepted(path: Path) -> tuple[AcceptedFinding, ...]:
-    """Read the accepted findings from a file; none if there is no file. Raises `ConfigurationError` with all problems
-    of the file."""
+    """Read the accepted findings from a file; none if the file does not exist. Raises a `ConfigurationError` that lists
+    all problems of the file."""
     try:
         given = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -79,7 +79,7 @@ class CheckResult:
 
     @property
     def is_proved(self) -> bool:
-        """Return whether every property is proved, or all its findings are accepted."""
+        """Return whether every property is proved. Accepted and noted findings do not count as violations."""
         return all(each.status in ("proved", "accepted") for each in self.verdicts)
 
     @property
@@ -100,8 +100,8 @@ def check_folder(folder: Path) -> CheckResult:
 
 
 def refuse_old_formats(manifests: Mapping[str, Manifest]) -> Mapping[str, Manifest]:
-    """Return the manifests unchanged. Raises `ConfigurationError` if some are in a format that does not list which
-    events a handler emits together."""
+    """Return the manifests unchanged. Raises `ConfigurationError` if some have a format that does not list which events
+    a handler emits together."""
     problems = [
         f"{service}: its manifest has format {each.format}; write it again: saga manifest --write"
         for service, each in manifests.items()

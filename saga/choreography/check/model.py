@@ -81,7 +81,7 @@ class ReactionModel:
     name: str
     kind: Literal["handler", "deadline", "compensation"]
     parameters: tuple[frozenset[str], ...]
-    """For each event parameter that the reaction waits for, the contracts that it takes."""
+    """Contracts that each required event parameter takes."""
     alternatives: tuple[Alternative, ...]
     optional: frozenset[str] = frozenset()
     """Contracts of the event parameters that the reaction does not wait for."""
@@ -143,11 +143,11 @@ class ChoreographyModel:
     services: Mapping[str, ServiceModel]
     contracts: Mapping[str, EmittedContract]
     changes: frozenset[str] = frozenset()
-    """Contract names under which document changes are consumed. Like external events, changes come from outside of the
+    """Contract names under which document changes are consumed. Like external events, changes come from outside the
     services."""
     releases: Mapping[str, tuple[ServiceModel, ...]] = field(default_factory=dict)
-    """For each service whose old and new release run side by side during a deployment: both releases. Either may take
-    the next message. In that case, `services` has the reactions of both."""
+    """The old and the new release of each service that has both during a deployment. Either of them may take the next
+    message. `services` then has the reactions of both."""
 
     @cached_property
     def reactions(self) -> tuple[ReactionModel, ...]:
@@ -175,14 +175,14 @@ class ChoreographyModel:
 
     @cached_property
     def starts(self) -> tuple[str, ...]:
-        """Return the events that may start a saga: external events whose contracts are marked as starting one. If there
-        are none, all external events may start a saga."""
+        """Return the events that may start a saga: the external events whose contracts say that they start one, or all
+        external events if there are none of these."""
         outside = sorted(self.external)
         return tuple(name for name in outside if self.contracts[name].starts) or tuple(outside)
 
     @cached_property
     def external(self) -> frozenset[str]:
-        """Return the external events: from Clients, other systems, or document changes."""
+        """Return the external events: from clients, other systems, or document changes."""
         return frozenset(name for name, each in self.contracts.items() if each.produced_externally)
 
     @cached_property
@@ -209,7 +209,7 @@ class ChoreographyModel:
 
     @cached_property
     def declarations(self) -> Mapping[str, tuple[ReactionModel, ...]]:
-        """Return, for each label, the reaction as each release declares it: two if both releases have it."""
+        """Return the declarations of each reaction, by its label: two if both releases of its service declare it."""
         found: dict[str, tuple[ReactionModel, ...]] = {}
         for service in self.services.values():
             for reaction in (each for release in self.releases_of(service) for each in release.reactions.values()):
@@ -222,8 +222,7 @@ class ChoreographyModel:
 
     @cached_property
     def consequences(self) -> dict[tuple[frozenset[str], object], frozenset[str]]:
-        """Cache of the labels of the reactions that follow a set of outcomes: see
-        `saga.choreography.check.search.follows`."""
+        """Cache of `saga.choreography.check.search.follows`: labels of the reactions that follow a set of outcomes."""
         return {}
 
     @cached_property
@@ -241,9 +240,8 @@ class ChoreographyModel:
     def find_joint_reactions(self) -> str:
         """Describe, as readable text, two reactions of one service that take the same event; empty if there are none.
 
-        In the model, all reactions to an event happen at once. At run time one of them may fail and be retried later,
-        and in the meantime a deadline, an outcome or the other reaction may come first.
-        """
+        In the model, all reactions to an event happen at once. At run time one of them may fail and be retried later.
+        In the meantime a deadline, an outcome or the other reaction may come first."""
         for service in (each for one in self.services.values() for each in self.releases_of(one)):
             waiting = [*service.handlers, *service.deadlines]
             for place, first in enumerate(waiting):
@@ -296,12 +294,11 @@ def build_choreography(kind: str, manifests: Iterable[Manifest]) -> Choreography
 
 
 def merge_releases(old: ChoreographyModel, new: ChoreographyModel) -> ChoreographyModel:
-    """Build the model of a deployment, during which processes of the old and the new release of each service take
+    """Return the model of a deployment, during which processes of the old and the new release of each service take
     messages.
 
     If the releases of a service differ only in what handlers return and do, the service is modelled as one release
-    whose handlers have the alternatives of both.
-    """
+    whose handlers have the alternatives of both."""
     services: dict[str, ServiceModel] = {}
     releases: dict[str, tuple[ServiceModel, ...]] = {}
     for name in sorted({*old.services, *new.services}):
@@ -325,7 +322,7 @@ def _have_one_shape(old: ServiceModel, new: ServiceModel) -> bool:
 
 
 def _shape(reaction: ReactionModel) -> tuple[object, ...]:
-    """Return what determines when a reaction runs, and what it closes and undoes."""
+    """Return the attributes of a reaction that determine when it runs, and what it closes and undoes."""
     return (reaction.kind, reaction.parameters, reaction.repeats, reaction.unless, reaction.undoes)
 
 
@@ -369,11 +366,11 @@ def _build_alternative(returned: Sequence[str]) -> Alternative:
 
 
 class ServiceSnapshot(NamedTuple):
-    """What one service knows of the saga at one moment."""
+    """The state of one service in a saga, as far as the model knows it."""
 
     delivered: frozenset[EventInstance] = frozenset()
     parts: frozenset[tuple[str, EventInstance]] = frozenset()
-    """Events that wait until a handler has all its events, each with the name of the handler."""
+    """Events that wait for the other events of a handler, each with the name of the handler."""
     handlers: tuple[tuple[str, HandlerStatus], ...] = ()
     """Status of each handler that is not idle, sorted by name."""
     deadlines: tuple[tuple[str, DeadlineStatus], ...] = ()
@@ -381,7 +378,7 @@ class ServiceSnapshot(NamedTuple):
     results: frozenset[tuple[str, int]] = frozenset()
     """Results that compensations would undo. Each is the name of the handler, and the number of its result: 0 or 1."""
     effects: frozenset[str] = frozenset()
-    """Reactions that have run and are not undone, so that their effects are in place."""
+    """Names of reactions whose effects have not been undone."""
     outcome: str = ""
     """Outcome that the service emitted; empty if it has not emitted one."""
     received_outcomes: frozenset[str] = frozenset()
@@ -395,7 +392,8 @@ class SagaState(NamedTuple):
     services: tuple[ServiceSnapshot, ...]
     """Snapshots of the services, in the order of `ChoreographyModel.services`."""
     outcomes: frozenset[tuple[str, str]] = frozenset()
-    """The outcomes that were emitted, each with its service; one that comes from outside has an empty service."""
+    """The outcomes that were emitted, each with the service that emitted it. For an outcome from outside, the service
+    is an empty string."""
 
 
 class ReactionRun(NamedTuple):
@@ -415,8 +413,8 @@ class ReactionRun(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One thing that happens next in a saga: an event is delivered, a deadline becomes due, a suspended run continues,
-    or an external event comes."""
+    """The next thing that happens in a saga: an event is delivered, a deadline becomes due, a suspended run continues,
+    or an external event arrives."""
 
     kind: Literal["start", "deliver", "deadline", "turn"]
     service: str
@@ -445,8 +443,7 @@ def _outcomes_from_outside(choreography: ChoreographyModel, event: str) -> froze
 
 
 def list_moves(choreography: ChoreographyModel, state: SagaState) -> list[Move]:
-    """Return the moves that must happen at some time: deliveries, open deadlines, and the continuation of suspended
-    runs."""
+    """Return the moves that must happen at some time: deliveries, open deadlines, and suspended runs that continue."""
     found: list[Move] = []
     for service, known in zip(choreography.services.values(), state.services, strict=True):
         consumed = choreography.consumed_contracts[service.name]
@@ -461,7 +458,7 @@ def list_moves(choreography: ChoreographyModel, state: SagaState) -> list[Move]:
 
 
 def list_external_moves(choreography: ChoreographyModel, state: SagaState) -> list[Move]:
-    """Return the moves for external events, each of which may happen or not."""
+    """Return the moves of external events, each of which may or may not happen."""
     repeated = frozenset().union(*(each.repeats for some in choreography.declarations.values() for each in some))
     found: list[Move] = []
     for name in sorted(choreography.external):
@@ -488,8 +485,8 @@ def take_steps(choreography: ChoreographyModel, state: SagaState, move: Move) ->
 
 
 def _has_undeclared_work(release: ServiceModel, known: ServiceSnapshot, move: Move) -> bool:
-    """Return whether the saga has open work, or results that could be undone, of a handler that this release does not
-    declare."""
+    """Return whether the saga has open work, or results that may have to be undone, of a handler that this release does
+    not declare."""
     names = {name for name, status in known.handlers if status == "suspended"}
     names |= {name for name, status in known.deadlines if status == "open"}
     names |= {name for name, _ in known.results} | ({move.name} if move.kind in ("deadline", "turn") else set())
@@ -497,8 +494,8 @@ def _has_undeclared_work(release: ServiceModel, known: ServiceSnapshot, move: Mo
 
 
 def has_no_effect(choreography: ChoreographyModel, state: SagaState, move: Move) -> bool:
-    """Return whether a delivery changes nothing except that the event is delivered. If so, it also changes nothing at
-    any later time."""
+    """Return whether a delivery does nothing except that it marks the event as delivered. Such a delivery has no effect
+    at any later time either."""
     if move.kind != "deliver":
         return False
     place = choreography.places[move.service]
@@ -525,9 +522,9 @@ class _Working:
     received: frozenset[str]
     runs: list[ReactionRun] = field(default_factory=list)
     agenda: list[tuple[str, str, int]] = field(default_factory=list)
-    """What remains to be done in this move, in order. `event`: react to an event. `order`: react to an event with the
-    handlers in each possible order. `run`: run a reaction. The second part is the name of the event or the reaction,
-    the third one the number of the event."""
+    """What remains to be done in this move, in order, as a task, a name and a number. `event`: react to the event with
+    this name and number. `order`: react to it with its handlers in each possible order. `run`: run the reaction with
+    this name."""
 
     @classmethod
     def begin(cls, choreography: ChoreographyModel, state: SagaState, service: ServiceModel) -> "_Working":
@@ -566,7 +563,7 @@ class _Working:
         yield from self.settle()
 
     def settle(self) -> Iterator["_Working"]:
-        """Do what is left in `agenda`. Yield a copy for each combination of choices."""
+        """Do everything in `agenda`. Yield a copy for each combination of choices."""
         while self.agenda:
             what, name, number = self.agenda.pop(0)
             if what == "event":
@@ -627,7 +624,7 @@ class _Working:
         self.handlers[handler] = "closed"
 
     def _withdraw(self, original: ReactionModel) -> None:
-        """Remove the events of an undone handler from the events that wait in its own service."""
+        """Remove the events that an undone handler emitted from the events that wait in its own service."""
         others = {n for each in self.service.reactions.values() if each is not original for n in each.emits}
         own = original.emits - others
         self.parts = frozenset(part for part in self.parts if part[1][0] not in own)
@@ -670,7 +667,7 @@ class _Working:
 
     def _consume(self, reaction: ReactionModel) -> tuple[str, ...]:
         """Remove the waiting events that a run takes, and return their contracts. If more events of `repeats` are
-        waiting, schedule another run."""
+        waiting, put another run on the agenda."""
         if reaction.kind != "handler":
             return tuple(min(names) for names in reaction.parameters[:1])
         mine = sorted(part for part in self.parts if part[0] == reaction.name)

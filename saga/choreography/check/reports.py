@@ -12,14 +12,14 @@ from saga.support.printable import count_noun
 PAGE = "guides/check"
 """Page of the documentation that explains each code."""
 OUTSIDE = "outside"
-"""Participant of a diagram that represents Clients and other systems."""
+"""Participant of a diagram that stands for clients and other systems."""
 
 
 def format_verdict(verdict: ChoreographyVerdict, manifests: str | None, docs: str = "") -> list[str]:
     """Return the verdict on one kind of saga as lines: each property, then each finding with its trace.
 
     Args:
-        manifests: Folder of the manifests, for a test that replays the trace; `None` if they are in no folder.
+        manifests: Folder of the manifests, for the test that replays a trace; `None` to leave the test out.
         docs: Address of the documentation, with `{page}`.
     """
     choreography = verdict.choreography
@@ -49,7 +49,7 @@ def format_verdict(verdict: ChoreographyVerdict, manifests: str | None, docs: st
 def format_trace(choreography: ChoreographyModel, trace: EventTrace) -> list[str]:
     """Return a trace as numbered lines, one for each event from outside and each run.
 
-    An event that no later line mentions was not delivered yet, or had no effect.
+    An event that no later line mentions was not delivered in the trace, or had no effect.
     """
     texts = [f"{trace.start} comes from outside"]
     for step in trace.steps:

@@ -41,8 +41,8 @@ class Defect(NamedTuple):
 
 
 def find_certain_events(choreography: ChoreographyModel, given: Iterable[str]) -> frozenset[str]:
-    """Return the events that will certainly be emitted once the given events are emitted, unless a failure outcome
-    closes their handlers. This holds whatever handlers choose, and however late messages are."""
+    """Return the events that will certainly be emitted once the events in `given` have been emitted, unless a failure
+    outcome closes their handlers. This holds whatever handlers choose, and however late messages are."""
     certain, before = set(given), -1
     while before != len(certain):
         before = len(certain)
@@ -62,7 +62,7 @@ def _emitted_in_any_case(reaction: ReactionModel) -> frozenset[str]:
 
 
 def find_implied_events(choreography: ChoreographyModel) -> Mapping[str, frozenset[str]]:
-    """Return, for each event, the event itself and the events that were certainly emitted before it."""
+    """Return the events that each event implies: itself, and all events that must have been emitted before it."""
     every = frozenset(choreography.contracts)
     implied = {name: frozenset({name}) if name in choreography.external else every for name in choreography.contracts}
     while True:
@@ -88,12 +88,11 @@ def _needed_before(implied: Mapping[str, frozenset[str]], reaction: ReactionMode
 
 
 def prove_one_outcome(choreography: ChoreographyModel) -> str | None:
-    """Return the reason why every saga ends in exactly one outcome; `None` if this rule cannot prove it.
+    """Return why every saga ends in exactly one outcome; `None` if this rule cannot prove it.
 
-    The rule requires two things. One service emits all outcomes, one at a time, so the runtime lets it decide only
-    once. Each event that starts a saga leads to a deadline of that service that only an outcome cancels, and that
-    always emits an outcome.
-    """
+    The rule requires two things. One service emits all outcomes, at most one in a run, so that the runtime lets it
+    decide only once. Each event that starts a saga leads to a deadline of that service that only an outcome cancels,
+    and that always emits an outcome."""
     if len(choreography.deciders) != 1 or not choreography.starts or choreography.outcomes & choreography.external:
         return None
     (decider,) = choreography.deciders
@@ -115,8 +114,8 @@ def prove_one_outcome(choreography: ChoreographyModel) -> str | None:
 
 
 def _list_beginnings(choreography: ChoreographyModel) -> Iterator[Sequence[str]]:
-    """Yield the sets of events with which a saga may begin. Each is an external event, or a document change together
-    with the events that a handler emits because of it. A change for which no event is emitted begins no saga."""
+    """Yield the sets of events with which a saga may begin: an external event, or a document change together with the
+    events that a handler emits because of it. A document change for which no event is emitted begins no saga."""
     yield from ([name] for name in choreography.starts if name not in choreography.changes)
     for reaction in choreography.reactions:
         if reaction.takes & choreography.changes and all(names & choreography.changes for names in reaction.parameters):
@@ -140,12 +139,11 @@ def _without_undone(choreography: ChoreographyModel) -> ChoreographyModel:
 
 
 def prove_undone(choreography: ChoreographyModel) -> str | None:
-    """Return the reason why a failed saga leaves no effect that is not undone; `None` if this rule cannot prove it.
+    """Return why a failed saga leaves no effect that should have been undone; `None` if this rule cannot prove it.
 
     The rule requires that each handler with effects either runs only because of an outcome, or has a compensation for
-    every failure outcome that may be emitted or come from outside. Handlers that are irreversible, and sagas with two
-    outcomes, are covered by other properties.
-    """
+    every failure outcome that may be emitted or come from outside. Irreversible handlers, and sagas with two outcomes,
+    are covered by other properties."""
     failures = frozenset(
         name for name in choreography.failures if choreography.emitters[name] or name in choreography.external
     )
@@ -165,8 +163,7 @@ def prove_undone(choreography: ChoreographyModel) -> str | None:
 
 
 def prove_irreversible_late(choreography: ChoreographyModel) -> str | None:
-    """Return the reason why nothing irreversible happens before success is certain; `None` if this rule cannot prove
-    it."""
+    """Return why nothing irreversible happens before success is certain; `None` if this rule cannot prove it."""
     found = [each for each in choreography.reactions if each.irreversible]
     if not all(is_because_of(choreography, each, choreography.outcomes) for each in found):
         return None
@@ -176,12 +173,11 @@ def prove_irreversible_late(choreography: ChoreographyModel) -> str | None:
 
 
 def prove_no_endless_wait(choreography: ChoreographyModel) -> str | None:
-    """Return the reason why no handler that waits for an outcome waits for ever; `None` if this rule cannot prove it.
+    """Return why no handler that waits for an outcome waits for ever; `None` if this rule cannot prove it.
 
-    The rule requires that no two services emit outcomes and none comes from outside: a second outcome may close what
-    the first one implies. It also requires that each handler that takes an outcome, or an event that follows from one,
-    otherwise takes only events that come before that outcome in every saga, or that certainly follow it.
-    """
+    The rule requires two things. At most one service emits outcomes, and no outcome comes from outside, because a
+    second outcome could close handlers whose events the first one implies. Each handler that follows an outcome waits
+    otherwise only for events that come before that outcome in every saga, or that certainly follow it."""
     if len(choreography.deciders) > 1 or choreography.outcomes & choreography.external:
         return None
     implied, count = find_implied_events(choreography), 0
@@ -205,8 +201,8 @@ def prove_no_endless_wait(choreography: ChoreographyModel) -> str | None:
 
 
 def _may_run_after(choreography: ChoreographyModel, reaction: ReactionModel, outcome: str) -> bool:
-    """Return whether a handler takes this outcome, possibly with other events, or takes events that follow from the
-    outcome. False if the outcome closes the handler."""
+    """Return whether a handler takes this outcome, possibly with other events, or waits for events that follow from it.
+    The answer is False if the outcome closes the handler."""
     compensation = choreography.compensation_of(reaction)
     if compensation is not None and outcome in compensation.takes:
         return False  # the outcome closes it
@@ -227,7 +223,7 @@ Plan: TypeAlias = dict[str, Alternative]
 
 @dataclass(slots=True)
 class Witnesses:
-    """Reactions and outcomes that occurred in at least one run of the model, so that they are possible."""
+    """Reactions and outcomes that have occurred in some run of the model, and so are possible."""
 
     completed: set[str] = field(default_factory=set)
     """Labels of the reactions that have run."""
@@ -235,7 +231,7 @@ class Witnesses:
 
 
 def find_witnesses(choreography: ChoreographyModel) -> Witnesses:
-    """Find out which reactions and outcomes are possible. For each one that has not occurred yet, make one run that is
+    """Find out which reactions and successes are possible. For each one that has not occurred yet, make a run that is
     planned to reach it."""
     found, costs = Witnesses(), estimate_costs(choreography)
     targets = [frozenset({name}) for name in sorted(choreography.successes)]
@@ -248,8 +244,8 @@ def find_witnesses(choreography: ChoreographyModel) -> Witnesses:
 
 
 def estimate_costs(choreography: ChoreographyModel) -> Mapping[str, float]:
-    """Return, for each event, the least number of runs that are needed to emit it, if every handler chose what is
-    needed. Events that can never be emitted are left out."""
+    """Return the least number of runs that are needed to emit each event, if every handler makes the right choices.
+    Events that can never be emitted are left out."""
     costs: dict[str, float] = dict.fromkeys(choreography.external, 0)
     possible = [each for each in choreography.reactions if not waits_for_exclusive_events(choreography, each)]
     is_settled = False
@@ -264,8 +260,8 @@ def estimate_costs(choreography: ChoreographyModel) -> Mapping[str, float]:
 
 
 def waits_for_exclusive_events(choreography: ChoreographyModel, reaction: ReactionModel) -> bool:
-    """Return whether a reaction waits for two events that never occur together, because one handler, which runs once,
-    emits either the one or the other."""
+    """Return whether a reaction waits for two events that never occur together, because a single handler that runs once
+    emits either one or the other."""
     for place, names in enumerate(reaction.parameters):
         for others in reaction.parameters[place + 1 :]:
             sources = {each.label: each for name in names | others for each in choreography.emitters[name]}
@@ -282,7 +278,7 @@ def waits_for_exclusive_events(choreography: ChoreographyModel, reaction: Reacti
 
 
 def _cost_of(costs: Mapping[str, float], reaction: ReactionModel) -> float | None:
-    """Return the number of runs needed for all events that a reaction waits for; `None` if the reaction can never
+    """Return the number of runs that are needed for all events that a reaction waits for; `None` if it can never
     run."""
     cost = 0.0
     for names in reaction.parameters:
@@ -296,8 +292,8 @@ def _cost_of(costs: Mapping[str, float], reaction: ReactionModel) -> float | Non
 def _make_plan(
     choreography: ChoreographyModel, costs: Mapping[str, float], wanted: Iterable[frozenset[str] | str]
 ) -> tuple[Plan, str]:
-    """Make a plan that leads to one event from each of these sets. Return the plan and the event that starts the saga.
-    A string in `wanted` is the label of a reaction that should run, with any choice."""
+    """Return a plan that leads to one event from each set in `wanted`, and the event that starts the saga. A string in
+    `wanted` is the label of a reaction that should run, with any choice."""
     plan, start = Plan(), choreography.starts[0] if choreography.starts else ""
     left = [*wanted]
     while left:
@@ -322,10 +318,9 @@ def _make_plan(
 
 
 def _run_plan(choreography: ChoreographyModel, planned: tuple[Plan, str], found: Witnesses) -> None:
-    """Make a run in which reactions choose as planned, and add what happened to `found`.
+    """Make a run in which reactions choose as planned, and add the reactions and outcomes that occurred to `found`.
 
-    Outcomes are delivered after everything else, and only planned deadlines become due.
-    """
+    Outcomes are delivered after everything else, and only planned deadlines become due."""
     plan, start = planned
     if not start:
         return
@@ -395,7 +390,7 @@ def find_defects(choreography: ChoreographyModel) -> Iterator[Defect]:
 
 
 def find_contradictions(manifests: Iterable[Manifest]) -> Iterator[Defect]:
-    """Yield the contracts that manifests describe differently. Such manifests come from releases that do not fit
+    """Yield the contracts that manifests describe differently, because they come from releases that do not fit
     together."""
     known: dict[str, tuple[str, tuple[object, ...]]] = {}
     for manifest in manifests:
@@ -408,7 +403,7 @@ def find_contradictions(manifests: Iterable[Manifest]) -> Iterator[Defect]:
 
 
 def find_direct_calls(manifests: Iterable[Manifest]) -> Iterator[Defect]:
-    """Yield the reactions that call resources, but not through `saga.step`."""
+    """Yield the reactions that call resources without `saga.step`."""
     for manifest in manifests:
         for reaction in manifest.reactions:
             if reaction.direct:
@@ -452,8 +447,9 @@ def _find_owners(choreography: ChoreographyModel) -> Iterator[Defect]:
 
 
 def _find_reactions_to_neighbours(choreography: ChoreographyModel) -> Iterator[Defect]:
-    """Yield handlers with effects that react to another service's event, if the deciding service fails the saga because
-    of the same event. Such a handler undoes work only for this one of several failures."""
+    """Yield handlers with effects that react to an event of another service, although the deciding service fails the
+    saga because of the same event. If such a handler undoes work, it does so for only one of several possible failures.
+    """
     if len(choreography.deciders) != 1:
         return
     decider = choreography.services[choreography.deciders[0]]
@@ -477,8 +473,8 @@ def _find_reactions_to_neighbours(choreography: ChoreographyModel) -> Iterator[D
 
 
 def find_loops(choreography: ChoreographyModel) -> list[tuple[ReactionModel, ...]]:
-    """Return cycles of reactions that may run without end: each reaction runs once for every event of the previous one,
-    because of `repeats`."""
+    """Return cycles of reactions that may run without end, because each one has `repeats` and runs once for every event
+    of the previous one."""
     nexts = {
         each.label: [other for other in choreography.reactions if other.repeats & each.emits]
         for each in choreography.reactions

@@ -1,10 +1,9 @@
 """Search the model of a choreography for a sequence of events that violates a property. Pure functions.
 
-There are two searches. `explore` visits every state, up to a limit. A delivery that changes nothing is made at once,
-because it commutes with every other move. `walk` makes random runs, for choreographies with too many states. Each run
-has random weights that decide which messages are late. `shrink` removes the moves from a trace that the violation does
-not need.
-"""
+There are two searches. `explore` visits every state, up to a limit. It makes a delivery that changes nothing at once,
+because such a delivery commutes with every other move. `walk` makes random runs, for choreographies with too many
+states. Each run has random weights that decide which messages are late. `shrink` removes the moves that a violation
+does not need from its trace."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -57,7 +56,7 @@ class EventTrace(NamedTuple):
 
 
 def find_violations(choreography: ChoreographyModel, state: SagaState) -> Iterator[PropertyViolation]:
-    """Yield the violations in a state that no later move can undo."""
+    """Yield the violations in a state that are final: no later move can remove them."""
     if len(state.outcomes) > 1:
         yield PropertyViolation("two-outcomes", " and ".join(sorted(name for name, _ in state.outcomes)))
     failed = {name for name, _ in state.outcomes if name in choreography.failures}
@@ -100,8 +99,8 @@ def find_violations_at_rest(choreography: ChoreographyModel, state: SagaState) -
 
 
 def is_because_of(choreography: ChoreographyModel, reaction: ReactionModel, outcomes: frozenset[str]) -> bool:
-    """Return whether a reaction runs only after one of these outcomes was emitted, or always emits one of them itself:
-    in each release that declares it."""
+    """Return whether a reaction runs only after one of these outcomes was emitted, in each release that declares the
+    reaction; or whether it emits one of these outcomes itself in every run."""
     return follows(choreography, reaction, outcomes) or all(outcomes & {*each.once} for each in reaction.alternatives)
 
 
@@ -111,9 +110,10 @@ def follows(
     outcomes: frozenset[str],
     releases: Callable[[Iterable[bool]], bool] = all,
 ) -> bool:
-    """Return whether a reaction waits for one of these outcomes, or for an event that is emitted only after one.
+    """Return whether a reaction waits for one of these outcomes, or for an event that is emitted only after one of
+    them.
 
-    `releases`: whether that has to be so in `all` releases that declare the reaction, or in `any` of them.
+    `releases`: `all` if this must hold in all releases that declare the reaction, `any` if it is enough in one of them.
     """
     key = (outcomes, releases)
     if key not in choreography.consequences:
@@ -181,9 +181,7 @@ class Exploration:
 def explore(choreography: ChoreographyModel, states_max: int, *, is_naive: bool = False) -> Exploration:
     """Visit the states breadth first, up to a limit, and return what was found.
 
-    `is_naive`: do not make deliveries without effect at once. A test compares the results with those of the faster
-    search.
-    """
+    `is_naive`: True to treat deliveries without effect like all others. A test compares the results of both ways."""
     seen: dict[SagaState, tuple[SagaState, Step] | None] = {}
     found: dict[PropertyViolation, EventTrace] = {}
     completed, outcomes = set[str](), set[str]()
@@ -228,8 +226,8 @@ def _make_trace(
 
 
 def walk(choreography: ChoreographyModel, seed: int, start: str) -> tuple[list[Step], SagaState]:
-    """Make one random run to its end. In each run every service, event and deadline has a random weight, so some of
-    them are late throughout the run."""
+    """Make one random run to its end. Each event and reaction of a service has the same random weight throughout the
+    run, so some of them are always late."""
     random = Random(seed)
     weights: dict[tuple[str, str], float] = {}
     state, steps = begin(choreography, start), list[Step]()
@@ -284,8 +282,8 @@ def shrink(choreography: ChoreographyModel, trace: EventTrace) -> EventTrace:
 
 
 def replay(choreography: ChoreographyModel, start: str, steps: Sequence[Step]) -> tuple[Step, ...] | None:
-    """Make the moves of these steps from the start, with the same choices. Moves that are not possible any more are
-    left out."""
+    """Make the moves of these steps from the start, with the same choices. Leave out moves that are no longer
+    possible."""
     state, made = begin(choreography, start), list[Step]()
     for step in steps:
         possible = [*list_moves(choreography, state), *list_external_moves(choreography, state)]

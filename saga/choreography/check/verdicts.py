@@ -26,7 +26,7 @@ PROPERTIES: Mapping[str, tuple[str, ...]] = {
 }
 """The properties that are checked, each with the codes of the findings that violate it."""
 NOTED: Mapping[str, tuple[str, ...]] = {"handlers call resources through saga.step only": ("direct-call",)}
-"""Properties that may be broken on purpose: what breaks them is noted, and does not fail the check."""
+"""Properties that a team may violate on purpose. A violation is reported, but does not fail the check."""
 
 ADVICE: Mapping[str, str] = {
     "two-outcomes": "let one service emit all outcomes: the runtime lets it decide once",
@@ -54,11 +54,11 @@ class CheckLimits:
     """Limits of the searches for properties that no rule proves."""
 
     states_max: int = 30_000
-    """Largest number of states for which an exploration is completed."""
+    """Maximum number of states of an exploration. A choreography with more states is checked by random runs."""
     walks: int = 200
-    """Number of random runs of a choreography that has more states, or more services."""
+    """Number of random runs of a choreography that has too many states or services to be explored."""
     services_max: int = 8
-    """Largest number of services for which an exploration is tried."""
+    """Maximum number of services of a choreography that is explored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,8 @@ class CheckFinding:
     """What violates the property: the label of a reaction, a contract, or outcomes."""
     text: str
     trace: EventTrace | None = None
-    """A sequence of steps that leads to the violation; `None` if the declarations alone show it."""
+    """A sequence of steps that leads to the violation. It is `None` if no sequence is needed to show it, such as for a
+    problem in the declarations."""
 
     @property
     def advice(self) -> str:
@@ -92,7 +93,8 @@ class PropertyVerdict:
     property: str
     status: Status
     how: str
-    """Rule that proves the property, or what the search covered."""
+    """Rule that proves the property, what the search covered, the number of findings, or the reason why they are
+    accepted."""
     findings: tuple[CheckFinding, ...] = ()
 
 
@@ -109,14 +111,15 @@ class ChoreographyVerdict:
 
     @property
     def status(self) -> Status:
-        """Return `found` if a property is violated, `proved` if every property is proved, and otherwise `not
-        decided`."""
+        """Return `found` if a property is violated, `not decided` if a property is neither proved nor violated, and
+        otherwise `proved`. Accepted and noted findings do not count as violations."""
         statuses = {each.status for each in self.properties}
         return "found" if "found" in statuses else "not decided" if "not decided" in statuses else "proved"
 
 
 SEARCHABLE = [*PROPERTIES][:5]
-"""The properties for which a search is made if no rule proves them."""
+"""Properties whose proofs assume a single release of each service. For a deployment of releases that differ, a search
+always decides them."""
 LIMITS = CheckLimits()
 
 
@@ -132,8 +135,8 @@ def check_manifests(manifests: Iterable[Manifest], limits: CheckLimits = LIMITS)
 def check_deployment(
     old: Iterable[Manifest], new: Iterable[Manifest], limits: CheckLimits = LIMITS
 ) -> list[ChoreographyVerdict]:
-    """Check each kind of saga during a deployment, when processes of the old and the new release of each service take
-    messages."""
+    """Check each kind of saga during a deployment, while processes of both the old and the new release of each service
+    take messages."""
     before = group_by_kind(old)
     verdicts = []
     for kind, services in group_by_kind(new).items():
@@ -144,7 +147,8 @@ def check_deployment(
 
 
 def _find_defects(manifests: Sequence[Manifest]) -> Iterable[rules.Defect]:
-    """Yield what the manifests show to be wrong, beside what the choreography made of them shows."""
+    """Yield the problems that only the manifests show. The model that is built from them no longer contains what is
+    wrong."""
     yield from rules.find_contradictions(manifests)
     yield from rules.find_direct_calls(manifests)
 
@@ -152,8 +156,8 @@ def _find_defects(manifests: Sequence[Manifest]) -> Iterable[rules.Defect]:
 def check_choreography(
     choreography: ChoreographyModel, limits: CheckLimits = LIMITS, of_manifests: Iterable[rules.Defect] = ()
 ) -> ChoreographyVerdict:
-    """Check one choreography: find the problems that declarations show, prove what the rules can prove, and search for
-    the rest."""
+    """Check one choreography: report the problems that its declarations show, prove properties by the rules, and search
+    for violations of the properties that are not proved."""
     defects = [*of_manifests, *rules.find_defects(choreography)]
     proofs = _prove(choreography)
     if choreography.releases:  # the rules assume one release of each service
@@ -180,7 +184,8 @@ def check_choreography(
 
 
 def _prove(choreography: ChoreographyModel) -> dict[str, str | None]:
-    """Return, for each property, the reason why it holds; `None` if a search is needed."""
+    """Return why each property holds. The reason is `None` if the property is not proved, so that a search is
+    needed."""
     seen = rules.find_witnesses(choreography)
     successes = seen.outcomes & choreography.successes
     idle = [each.label for each in choreography.reactions if each.label not in seen.completed]
@@ -200,8 +205,8 @@ def _prove(choreography: ChoreographyModel) -> dict[str, str | None]:
 
 
 def _search(choreography: ChoreographyModel, limits: CheckLimits) -> Exploration:
-    """Explore the choreography. If it has too many states or services, make random runs; the number of states is then
-    0."""
+    """Explore the choreography. If it cannot be explored completely within the limits, make random runs instead; the
+    number of states in the result is then 0."""
     if len(choreography.services) <= limits.services_max:
         explored = search.explore(choreography, limits.states_max)
         if explored.is_complete:
@@ -215,8 +220,8 @@ def _search(choreography: ChoreographyModel, limits: CheckLimits) -> Exploration
 def _find_impossible(
     choreography: ChoreographyModel, explored: Exploration, wanted: set[str]
 ) -> Iterable[CheckFinding]:
-    """Yield findings about outcomes and reactions that can never happen. This is certain if all states were visited, or
-    if no sequence of events leads there."""
+    """Yield findings about outcomes and reactions that can never happen. They are certain, because either all states
+    were visited, or no sequence of events leads to them."""
     costs = rules.estimate_costs(choreography)
     kind = choreography.kind
     if "no-success" in wanted and choreography.outcomes:

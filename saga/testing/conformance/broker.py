@@ -88,8 +88,8 @@ class EndsConformance(BrokerSuite):
 
 
 class LeavingConformance(BrokerSuite):
-    """Tests of the mark that says that messages of a partition are in progress. The mark stays until it is cleared, so
-    the partition's next owner sees it.
+    """Tests of the mark of a partition whose messages are in progress. The mark stays until it is cleared, so the next
+    owner of the partition sees it.
     """
 
     async def test_partitions_that_nothing_has_begun_have_no_mark(self, broker: Broker, topic: str, group: str) -> None:

@@ -15,17 +15,16 @@ from saga.support.clock import SystemClock
 
 @dataclass
 class RecordingListener:
-    """A listener that records its calls. It does not give up partitions while `may_let_go` is cleared."""
+    """A listener that records its calls. While `may_let_go` is cleared, it does not give up partitions."""
 
     has: dict[Partition, int] = field(default_factory=dict)
     calls: list[tuple[str, frozenset[Partition]]] = field(default_factory=list)
     added: list[tuple[str, int, int]] = field(default_factory=list)
     """Topics that got more partitions, with the old and the new number of partitions."""
     expired: dict[Partition, list[range]] = field(default_factory=dict)
-    """For each partition, the ranges of offsets that were removed before they were read."""
+    """Ranges of offsets that were removed before they were read, by partition."""
     replaced: dict[Partition, list[int]] = field(default_factory=dict)
-    """For each partition whose log was replaced by another one, the offset at which reading had stopped in the old log.
-    """
+    """Offsets at which reading had stopped in the old log, for each partition whose log was replaced by another one."""
     may_let_go: asyncio.Event = field(default_factory=asyncio.Event)
     before_letting_go: Callable[[], Awaitable[None]] | None = None
     """Function called before a partition is given up, at the point where a worker commits its work."""
@@ -61,7 +60,7 @@ class RecordingListener:
         self.added.append((topic, before, now))
 
     def partitions_of(self, what: str) -> frozenset[Partition]:
-        """Return all partitions for which the listener got one kind of call.
+        """Return all partitions for which the listener got calls of the kind `what`.
 
         Kinds are `assigned`, `revoked`, `gone` (lost after it was revoked) and `lost` (without being revoked).
         """
@@ -69,7 +68,7 @@ class RecordingListener:
 
 
 def event(topic: str, key: str, value: str | None = "") -> Outgoing:
-    """Make a record to publish."""
+    """Return a record to publish."""
     return Outgoing(topic, key.encode(), None if value is None else value.encode(), ())
 
 
@@ -118,7 +117,7 @@ class BrokerSuite:
 
     @pytest.fixture
     def prefix(self) -> str:
-        """Provide a prefix for the names of topics and groups, for a log that is shared by several tests."""
+        """Provide a prefix for the names of topics and groups. It is needed for a log that several tests share."""
         return ""
 
     @pytest.fixture
@@ -180,7 +179,9 @@ class BrokerSuite:
         return records
 
     async def read_all(self, membership: Membership, listener: RecordingListener, wanted: set[str]) -> list[Record]:
-        """Read until each of these values has arrived at least once. Return the last record read at each position."""
+        """Read until each of the values `wanted` has arrived at least once. Return the last record read at each
+        position.
+        """
         latest: dict[tuple[object, ...], Record] = {}
 
         async def all_came() -> None:

@@ -66,7 +66,9 @@ CONTRACTS: Final[tuple[dict[str, Any], ...]] = tuple(
 
 
 def _schema(name: str = "OrderPlaced", space: str | None = "com.shop", **types: Any) -> dict[str, Any]:
-    """Make a sender's schema: ours with other types for some fields, with additional fields, or without some (`None`)."""
+    """Return a sender's schema: ours with the field types in `types`. New fields are added; fields with the type `None`
+    are left out.
+    """
     fields = {field["name"]: field["type"] for field in CONTRACTS[0]["fields"]} | types
     named = [{"name": field, "type": type_} for field, type_ in fields.items() if type_ is not None]
     return {"type": "record", "name": name, **({"namespace": space} if space else {}), "fields": named}
@@ -78,7 +80,7 @@ FINGERPRINTS: Final = {
     "OrderPacked": bytes.fromhex("bb90f8e81a079e72"),
     "OrderRelayed": bytes.fromhex("155394ce28b08e52"),
 }
-"""Fingerprints of our contracts. Every implementation of Avro computes the same."""
+"""Fingerprints of our contracts, as every implementation of Avro computes them."""
 
 
 def _long(number: int) -> bytes:
@@ -91,7 +93,7 @@ def _long(number: int) -> bytes:
 
 def _avro(schema: Any, value: Any) -> bytes:
     """Encode a value. The encoder is written by hand for the few types in these schemas, so that no library is tested
-    against itself.
+    against its own output.
     """
     match schema:
         case "null" | {"type": "null"}:
@@ -162,7 +164,7 @@ def _event(**attributes: Any) -> bytes:
 
 
 def _ce(type_: str = "com.shop.OrderPlaced", **more: str | bytes | None) -> Headers:
-    """Make the headers of a CloudEvent in binary mode. `content`: its content type."""
+    """Return the headers of a CloudEvent in binary mode. `content`, among `more`, is its content type."""
     named = {"type": type_, "id": "7", "source": "/shop", "specversion": "1.0", **more}
     content = named.pop("content", None)
     made = [(f"ce_{name}", _bytes(value)) for name, value in named.items() if value is not None]
@@ -563,7 +565,9 @@ class ConsumingService:
 
 
 class ForeignConformance:
-    """Test that the broker delivers records of other producers unchanged, so that each gets its verdict."""
+    """Test that the broker delivers records of other producers unchanged, so that the service reaches the right verdict
+    on each.
+    """
 
     async def test_each_record_of_other_producers_gets_its_verdict(
         self, broker: Broker, topic: str, tmp_path: Path

@@ -542,8 +542,8 @@ class ChangesConformance:
 
 
 def list_changes(store: ChangeStore, service: str = "s") -> list[DocumentChange]:
-    """List the changes that a store has recorded. Their numbers are left out, because a store may choose any increasing
-    numbers.
+    """Return the changes that a store has recorded for a service. Their numbers are left out, because a store may
+    choose any increasing numbers.
     """
     noted: list[RecordedChange] = list(store.read_recorded(service, 1000))
     assert [each.number for each in noted] == sorted({each.number for each in noted})

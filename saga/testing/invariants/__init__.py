@@ -1,5 +1,5 @@
-"""Invariants: facts that hold in every run of a choreography, whatever fails. They are pure checks of the evidence of a
-run.
+"""Invariants: facts that hold in every run of a choreography, whatever fails. They are checked by pure functions on the
+evidence of a run.
 
 Reading order: `evidence` (documents, log and committed offsets, grouped by saga and service; the violations found),
 `progress_checks` (checks of one progress by itself, which the exhaustive exploration uses too), then the invariants:

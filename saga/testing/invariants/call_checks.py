@@ -25,7 +25,7 @@ _NOT_DETERMINISTIC = describe_exception(NotDeterministic(""))
 
 def check_intents(case: SagaCase) -> Iterator[Violation]:
     """Check that each step and update was written in an intent before it was made, together with all earlier answers.
-    Also check that the contents of an intent stay unchanged until the transition that ends the run.
+    Also check that the calls in an intent stay unchanged until the transition that ends the run.
     """
     for life in case.every_life():
         wrong = _find_contradiction(life)
@@ -34,8 +34,8 @@ def check_intents(case: SagaCase) -> Iterator[Violation]:
 
 
 def check_same_calls(case: SagaCase) -> Iterator[Violation]:
-    """Check that no run was given up because its rerun made different calls. A handler that makes the same calls in
-    every rerun is never given up for this reason, whatever fails.
+    """Check that no run was given up because its rerun made different calls. This never happens to a handler that makes
+    the same calls in every rerun, whatever fails.
     """
     for life in case.every_life():
         for t in life.entries:
@@ -71,9 +71,11 @@ def _find_contradiction(life: ProgressLife) -> str | None:
 
 
 def _key_of_run(intent: RecordedIntent) -> RunKey:
-    """Return the key of the run that an intent belongs to. An intent of kind `ABORT` belongs to a compensation that
-    replaces an original that can never finish. Unless it runs an abort, it repeats the calls of the original run and
-    has its key.
+    """Return the key of the run that an intent belongs to.
+
+    An intent of kind `ABORT` belongs to a compensation that replaces an original that can never finish. It has the key
+    of the original run if it repeats the calls of that run, and a key of its own if it executes the calls given to
+    `saga.on_abort`.
     """
     kind = "do" if intent.kind == ABORT and not intent.undo_with else intent.kind
     return kind, intent.handler, intent.cause
@@ -82,8 +84,8 @@ def _key_of_run(intent: RecordedIntent) -> RunKey:
 def _find_unrecorded_call(
     roles: HandlerRoles, entry: Transition, runs: Mapping[RunKey, RecordedIntent], begun: set[tuple[RunKey, str, int]]
 ) -> str | None:
-    """Describe the first call in a transition that is missing from the intents of its run, or differs from them. Return
-    `None` if there is no such call, or if the transition does not end a run.
+    """Describe the first call in a transition that is missing from the intents of its run, or differs from them; `None`
+    if there is no such call, or if the transition does not end a run.
     """
     if entry.ran:
         run: RunKey = ("do", entry.handler, entry.cause or entry.message)
@@ -107,10 +109,10 @@ def _find_unrecorded_call(
 def _find_changed_call(before: RecordedIntent, calls: tuple[StepRecord, ...], where: str) -> str | None:
     """Describe the first call of an intent that a later record of the same run contradicts; `None` if there is none.
 
-    An answer that an operator gave does not count as a call of the run, but it must remain until the operator replaces
-    it.
+    An answer that an operator supplied does not count as a call of the run, but later records must contain it until the
+    operator replaces it.
 
-    `calls`: the calls of the later record, including the one that has begun.
+    `calls`: the calls of the later record, including the call that has begun.
     """
     answered = {(call.name, call.number) for call in calls if call.by is not None}
     for known in before.calls:
@@ -175,12 +177,12 @@ _marker = msgspec.json.Decoder(Marker)
 def check_documents(evidence: Evidence, cases: SagaCases) -> Iterator[Violation]:
     """Check that markers and recorded updates agree.
 
-    No marker occurs twice or changes. No marker disappears, except where a document has so many that old ones are
+    No marker occurs twice or changes. No marker disappears, except from a document with so many that old ones are
     removed. Each recorded update has a marker. Each update that took effect is recorded, or a dead letter names its
     handler.
 
-    Sagas that started again after the retention are not checked, because their ids repeat. In partial evidence a marker
-    may be missing from a document with many updates.
+    Sagas that started again after the retention are not checked, because their ids repeat. In partial evidence a
+    document with many updates may lack markers.
     """
     for name, witnessed in evidence.services.items():
         pruned = _may_be_pruned(name, cases) if evidence.partial else frozenset()
@@ -205,7 +207,9 @@ def check_documents(evidence: Evidence, cases: SagaCases) -> Iterator[Violation]
 def _collect_markers(
     document: str, contents: Sequence[bytes], proofs: dict[str, FoundMarker]
 ) -> Iterator[tuple[str, str | None]]:
-    """Add every marker that a document ever held to `proofs`. Yield descriptions of contradictions among them."""
+    """Add every marker that a document ever contained to `proofs`. Yield descriptions of contradictions among them,
+    each with its saga if that is known.
+    """
     before: Mapping[str, Raw] = {}
     for content in contents:
         try:
@@ -233,8 +237,8 @@ def _collect_markers(
 
 
 def _may_be_pruned(service: str, cases: SagaCases) -> frozenset[str]:
-    """Return the documents from which old markers may have been removed because there were too many. An update leaves
-    one marker, and an update that a compensation prevents leaves one too.
+    """Return the documents with so many updates that old markers may have been removed. An update leaves one marker,
+    and so does an update that a compensation prevents.
     """
     lives = [life for case in cases.cases.values() for life in case.lives.get(service, ())]
     asked = Counter(call.document for life in lives for t in life.entries for call in t.calls if call.kind == "update")
@@ -244,8 +248,8 @@ def _may_be_pruned(service: str, cases: SagaCases) -> frozenset[str]:
 def _find_contradicting_updates(
     life: ProgressLife, proofs: Mapping[str, FoundMarker], known: set[str], pruned: Collection[str]
 ) -> Iterator[str]:
-    """Yield descriptions of updates for which transitions and documents disagree. Add all updates that are recorded or
-    have begun to `known`.
+    """Yield descriptions of updates about which transitions and documents disagree. Add the ids of all updates that are
+    recorded or have begun to `known`.
     """
     service, saga = life.service.name, life.p.saga
     for t, call, id_ in progress_checks.list_updates(service, saga, life.entries):

@@ -4,7 +4,7 @@
   event is handled.
 - Invariants of sagas: each saga has one outcome, every result is compensated after a failure, and nothing runs too
   early.
-- Invariants of calls and documents are in `call_checks`.
+- Invariants of calls and documents: see `call_checks`.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -53,8 +53,8 @@ def check_history(case: SagaCase) -> Iterator[Violation]:
 
 
 def check_once(case: SagaCase) -> Iterator[Violation]:
-    """Check that each id is recorded once, that each handler has run once (or once for each cause), and that each
-    service emits at most one outcome.
+    """Check that each id is recorded once, that each handler has run once (with `repeats`: once for each cause), and
+    that each service emits at most one outcome.
     """
     for life in case.every_life():
         wrong = progress_checks.find_double_record(life.service.roles, life.entries)
@@ -66,7 +66,8 @@ def check_published_as_recorded(case: SagaCase) -> Iterator[Violation]:
     """Check that each recorded event is in the log with the same bytes, and that each event that a service published is
     recorded.
 
-    In a spoiled saga (see `Evidence.spoiled`) only the first part is checked, because events in the log may be forged.
+    In a spoiled saga (see `Evidence.spoiled`) only recorded events are looked up, because events in the log may be
+    forged.
     """
     published, letters = {e.id for e in case.events}, {letter.id for letter in case.dead_letters}
     for life in case.every_life():
@@ -128,9 +129,9 @@ def _check_recorded_as_published(case: SagaCase) -> Iterator[Violation]:
 def check_order(case: SagaCase) -> Iterator[Violation]:
     """Check the order of events and handlers.
 
-    In each partition, events first appear in the order in which they are recorded. Handlers of one event see its
-    messages in the order of their first appearance. Nothing overtakes a dead letter. In spoiled sagas only dead letters
-    are checked.
+    In each partition, events first appear in the order in which they are recorded. Handlers of a single event run on
+    messages in the order in which these first appear. Nothing overtakes a dead letter. In spoiled sagas only dead
+    letters are checked.
     """
     for life in case.every_life():
         wrong = progress_checks.find_run_behind_dead_letter(life.service.roles, life.entries)
@@ -190,7 +191,9 @@ def _is_awaited(evidence: Evidence, witnessed: ServiceEvidence, partition: Parti
 
 
 def check_unreadable_reported(evidence: Evidence, cases: SagaCases) -> Iterator[Violation]:
-    """Check that a record whose saga cannot be determined is a dead letter in each service that may consume it."""
+    """Check that a record whose saga cannot be determined is reported as a dead letter by each service that may consume
+    it.
+    """
     reported = {(letter.service, letter.position) for letter in cases.dead_letters}
     for record, type_ in cases.unreadable:
         where = f"{record.topic}/{record.partition}/{record.offset}"
@@ -206,8 +209,8 @@ def check_unreadable_reported(evidence: Evidence, cases: SagaCases) -> Iterator[
 def check_nothing_waits(case: SagaCase) -> Iterator[Violation]:
     """Check that nothing is left open, unless a dead letter blocks it.
 
-    Every message is in the inbox, pending, or reported to an operator. A message is pending only if one of the other
-    events that its handler needs was never published. A service has handled its self-consumed events.
+    Every message is in the inbox, pending, or reported to an operator. A message may be pending only if another event
+    that its handler needs was never published. Every self-consumed event is handled.
     """
     for service, life in case.last_lives():
         wrong = progress_checks.find_stranded(life.p, service.roles)
@@ -243,7 +246,7 @@ def _describe_waiting(pending: PendingMessage) -> str:
 
 
 def _find_self_consumed(life: ProgressLife) -> dict[str, str]:
-    """Return the types of the self-consumed events in the service's transitions, by event id. Leave out the events of
+    """Return the types of the self-consumed events in the service's transitions, by event id, without the events of
     runs whose results are all compensated.
     """
     roles = life.service.roles
@@ -294,8 +297,8 @@ def _could_run(case: SagaCase, life: ProgressLife, role: HandlerRole, own: Colle
 
 
 def _find_loss(case: SagaCase, service: str, event: LoggedEvent) -> str | None:
-    """Describe the loss of a message that a handler should have processed; `None` if the service has accounted for the
-    message.
+    """Describe a message that is lost although a handler should have processed it; `None` if the service has accounted
+    for it.
     """
     lives = case.lives.get(service, [])
     missing: str | None = "any handler: the service knows nothing of the saga"
@@ -319,10 +322,10 @@ def _find_loss(case: SagaCase, service: str, event: LoggedEvent) -> str | None:
 
 
 def check_one_outcome(case: SagaCase) -> Iterator[Violation]:
-    """Check that every saga has exactly one outcome. A saga may lack an outcome if a dead letter blocks it or if an
-    external event is missing.
+    """Check that every saga has exactly one outcome. It may have none if it has a dead letter, or if an external event
+    is missing.
 
-    Only sagas are checked whose start is in the log, and which some service of this run can end.
+    A saga without an outcome is reported only if its start is in the log and some service of this run can end it.
     """
     outcomes = case.outcomes()
     if len(outcomes) > 1 and not case.started_again:
@@ -358,8 +361,9 @@ def check_compensations(case: SagaCase) -> Iterator[Violation]:
     """Check compensations.
 
     After a failure, every result of a handler with a compensation is compensated, unless a dead letter names the
-    handler. If such a handler became dead, the calls that it made before are reported to an operator. After a success,
-    nothing is compensated. A result is compensated once, after it was recorded, and no handler runs on it afterwards.
+    handler. If a run of such a handler ended as a dead letter, the calls that it had made are reported to an operator.
+    After a success, nothing is compensated. A result is compensated once, after it was recorded, and no handler runs on
+    it afterwards.
     """
     for service, life in case.last_lives():
         wrong = progress_checks.find_wrong_compensation(service.roles, life.entries)
@@ -386,8 +390,8 @@ def check_compensations(case: SagaCase) -> Iterator[Violation]:
 
 
 def _find_unreported_calls(role: HandlerRole, life: ProgressLife) -> Iterator[str]:
-    """Yield the calls of a run that ended as a dead letter and that were never reported to an operator, if the handler
-    has been closed.
+    """Yield descriptions of calls that were never reported to an operator although their run ended as a dead letter.
+    Only handlers that are closed are checked.
     """
     if role.name not in life.p.closed:
         return
@@ -426,8 +430,8 @@ def _find_uncompensated(role: HandlerRole, life: ProgressLife) -> Iterator[str]:
 
 
 def check_not_early(case: SagaCase) -> Iterator[Violation]:
-    """Check that handlers of outcomes did not run too early: a handler of a success ran only if that success is in the
-    log, and a compensation ran only if one of the failures that it reacts to is in the log.
+    """Check that nothing ran before the outcome that it reacts to: a handler of a success ran only if that success is
+    in the log, and a compensation only if one of its failures is in the log.
     """
     if case.spoiled:
         return
@@ -458,13 +462,13 @@ def _ran_on_success(entry: Transition, case: SagaCase, successes: set[str]) -> b
 
 
 NEAR_MS = 1000
-"""How long before its due time a deadline may miss an event, in milliseconds. The evidence does not show whether an
-event that arrived so shortly before was already in the log when the deadline ran.
+"""Events that arrived less than this time (in milliseconds) before a deadline was due are not checked. The evidence
+does not show whether such an event was already in the log when the deadline ran.
 """
 
 
 def check_deadlines(case: SagaCase) -> Iterator[Violation]:
-    """Check that a deadline ran only if no event that closes it had arrived in time. Before a deadline runs, the
+    """Check that no deadline ran although an event that closes it had arrived in time. Before a deadline runs, the
     service must have handled the log up to its due time.
     """
     if case.spoiled or case.started_again:
@@ -508,8 +512,8 @@ OF_A_SAGA = (
     check_order,
     check_nothing_waits,
 )
-"""Invariants that are checked for each saga with a valid history. If one violation can cause others, its invariant
-comes first.
+"""Invariants that are checked for each saga with a valid history. An invariant whose violation can cause other
+violations comes before these.
 """
 
 OF_ALL_VERSIONS = (call_checks.check_intents,)
@@ -519,8 +523,8 @@ UNSEEN_IN_PARTIAL = (
     "older versions of progresses and documents",
     "reruns",
 )
-"""What partial evidence cannot show, so that the invariants `history`, `documents` and `rerun` are checked only in
-part.
+"""What partial evidence cannot show. Because of it, the invariants `history`, `documents` and `rerun` are checked only
+in part.
 """
 
 

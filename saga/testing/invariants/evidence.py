@@ -1,4 +1,4 @@
-"""Evidence of a run, which the invariants are checked against: every version of each document, the log, and the
+"""Evidence of a run, against which the invariants are checked: every version of each document, the log, and the
 committed offsets.
 """
 
@@ -53,11 +53,11 @@ class ServiceEvidence:
     service: PreparedService
     """The release of the service that ran last."""
     versions: Mapping[str, Sequence[bytes]]
-    """For each saga, every content that its progress has had, oldest first. Expired progresses are included."""
+    """Every content that the progress of each saga has had, oldest first. Expired progresses are included."""
     archives: Mapping[str, Sequence[tuple[str, bytes]]]
-    """For each saga, its archives and overflow segments as pairs of key and content."""
+    """The archives and overflow segments of each saga, as pairs of key and content."""
     documents: Mapping[tuple[str, str], Sequence[bytes]]
-    """For each business document, by collection and key, every content that it has had, oldest first."""
+    """Every content that each business document has had, oldest first, by collection and key."""
     committed: Mapping[Partition, int]
     resources: Mapping[type, object] = field(default_factory=dict)
     """Resources by type, for handlers that are run again."""
@@ -77,10 +77,10 @@ class Evidence:
     included.
     """
     ends: Mapping[Partition, int]
-    """End of each partition, which is the offset of its next record."""
+    """The end of each partition: the offset of its next record."""
     spoiled: frozenset[str]
-    """Sagas in which events may be forged or repeated, because they got an unreadable message, or a repeated message
-    after the retention.
+    """Sagas that got an unreadable message, or got a message again after the retention. Events in them may be forged or
+    repeated.
     """
     wrong_ms: int = 0
     """Largest error of any process's clock, in milliseconds."""
@@ -104,7 +104,9 @@ class Violation:
 
 
 def is_completed_run(outcome: str, reason: str | None) -> bool:
-    """Return whether a transition with this outcome and reason ended a run, or a turn of it, without a failure."""
+    """Return True if a transition with this outcome and reason ended a run, or one turn of a suspended run, without a
+    failure.
+    """
     return outcome == "later" or (outcome in ("handled", "compensated") and reason is None)
 
 
@@ -137,7 +139,7 @@ _head = msgspec.json.Decoder(VersionHead)
 
 @dataclass(frozen=True, slots=True)
 class ProgressLife:
-    """One life of a progress: everything known about it from its first write to its last. A saga that is forgotten and
+    """One life of a progress: everything known about it from its first write to its last. A saga that was forgotten and
     started again has several lives.
     """
 
@@ -148,7 +150,7 @@ class ProgressLife:
     """Every transition, including archived ones."""
     entries: tuple[Transition, ...]
     heads: tuple[VersionHead, ...]
-    """What the checks need of each version of the progress, oldest first."""
+    """The fields that the checks need of each version of the progress, oldest first."""
 
     @property
     def times(self) -> list[int]:
@@ -189,7 +191,7 @@ def split_lives(contents: Sequence[bytes]) -> Iterator[tuple[tuple[VersionHead, 
 
 
 def _collect_archived(p: SagaProgress, archives: Sequence[tuple[str, bytes]]) -> list[Raw]:
-    """Return the archived transitions that precede those in the progress, up to the first missing archive."""
+    """Return the archived transitions, in order, up to the first missing archive."""
     there = {}
     for key, content in archives:
         if not is_archive(key):
@@ -204,8 +206,10 @@ def _collect_archived(p: SagaProgress, archives: Sequence[tuple[str, bytes]]) ->
 
 
 def find_broken_chain(life: ProgressLife) -> str | None:
-    """Describe what is wrong with the history of a progress; `None` if nothing is. The chain of hashes must be valid,
-    the state must follow from the transitions, and each older version must be a prefix of the history.
+    """Describe what is wrong with the history of a progress; `None` if nothing is.
+
+    The chain of hashes must be valid, the state must follow from the transitions, and each older version must be a
+    prefix of the history.
     """
     found = verify_history(life.raw_transitions, life.p)
     if found is not None:
@@ -218,9 +222,10 @@ def find_broken_chain(life: ProgressLife) -> str | None:
 
 
 def find_exceeded_bound(life: ProgressLife) -> str | None:
-    """Describe a bound that some version of a progress exceeds; `None` if there is none. Before it appends a
-    transition, a writer must have published all earlier ones and recorded this. It must archive transitions above the
-    limit.
+    """Describe a bound that some version of a progress exceeds; `None` if there is none.
+
+    Before a writer appends a transition, it must have published all earlier ones and recorded this. It must archive
+    transitions above the limit.
     """
     for head in life.heads:
         if head.n - head.published > 1:
@@ -231,7 +236,9 @@ def find_exceeded_bound(life: ProgressLife) -> str | None:
 
 
 def find_broken_chain_in_version(p: SagaProgress, entries: Sequence[Transition]) -> str | None:
-    """Check a single version like `find_broken_chain`. Its oldest transitions may be archived."""
+    """Check a single version as `find_broken_chain` does. Its oldest transitions may be archived, and are then not
+    checked.
+    """
     if not p.first:
         found = verify_history(p.transitions, p)
         return f"HISTORY {found.what}" if found is not None else None
@@ -245,8 +252,8 @@ def find_broken_chain_in_version(p: SagaProgress, entries: Sequence[Transition])
 
 
 def find_overwritten_life(before: ProgressLife, after: ProgressLife) -> str | None:
-    """Describe the problem if a life begins although the one before it cannot have expired, which means that it
-    overwrote the progress. Return `None` otherwise.
+    """Describe the problem if the life `after` has overwritten the life `before`, which cannot have expired yet; `None`
+    if it may have expired.
     """
     if before.p.is_open:
         return f"WRITTEN OVER: {before.p.n} transitions with something open were replaced"
@@ -277,15 +284,15 @@ class LoggedDeadLetter(NamedTuple):
     id: str
     service: str
     handler: str | None
-    """Handler that the dead letter is about; `None` if no progress records the dead letter, such as when the service
-    had already forgotten the saga.
+    """Handler that the dead letter is about. It is `None` if no progress records the dead letter, for example because
+    the service had already forgotten the saga.
     """
     message: str
     position: str | None
     """Position of a record whose saga cannot be determined; `None` for all others."""
     is_escalation: bool
     """True if the record only reports that a compensation fails and is being retried. Such a report does not excuse
-    anything that is still open at the end.
+    work that is still open at the end.
     """
     record: Record
 
@@ -298,7 +305,7 @@ class ServiceDeclarations:
     contracts: Mapping[str, Contract]
     """Contracts of all events that any service of the run consumes or emits, by record name."""
     ending: frozenset[str]
-    """Kinds of sagas for which some service of the run can emit an outcome."""
+    """Key fields of the kinds of sagas for which some service of the run can emit an outcome."""
     consumed: frozenset[str]
     """Types of events that some service of the run consumes."""
     spoiled: frozenset[bytes]
@@ -308,7 +315,7 @@ class ServiceDeclarations:
 
     @property
     def changes(self) -> Mapping[str, type[Event]]:
-        """Topics of document changes, each with the event class for the changes."""
+        """Event classes of document changes, by topic."""
         return {topic: event for service in self.services.values() for topic, event in service.changes.items()}
 
     @property
@@ -329,7 +336,7 @@ class SagaCase:
     timers: set[tuple[str, str]] = field(default_factory=set)
     """The timers in the log, as pairs of service and id."""
     lives: dict[str, list[ProgressLife]] = field(default_factory=dict)
-    """For each service that knows the saga, the lives of its progress, oldest first."""
+    """The lives of the saga's progress in each service that knows the saga, oldest first."""
 
     @property
     def started_again(self) -> bool:
@@ -373,7 +380,7 @@ class SagaCases:
 
     cases: Mapping[str, SagaCase]
     unreadable: Sequence[tuple[Record, str | None]]
-    """Records whose saga cannot be determined, each with its type if that is known."""
+    """Records whose saga cannot be determined, each with its type if the type is known."""
     dead_letters: Sequence[LoggedDeadLetter]
     """All dead letters, including those that belong to no saga."""
     broken: Sequence[Violation]
@@ -468,8 +475,9 @@ def _read_event(record: Record, type_: str, schema: str, declarations: ServiceDe
 
 
 def _read_event_of_service(record: Record, type_: str, declarations: ServiceDeclarations) -> LoggedEvent | None:
-    """Read the event if a service of the run published it; `None` for any other record. Most records are of this kind,
-    so the value is not decoded again, to save time.
+    """Read the event if a service of the run published it; `None` for any other record.
+
+    Most records are of this kind. To save time, their values are not decoded.
     """
     if not record.value or not record.key or record.key in declarations.spoiled:
         return None

@@ -1,7 +1,7 @@
-"""Checks of one service's progress of a saga, alone or together with the log. The exhaustive exploration and the
+"""Checks of one service's progress of a saga, alone or together with the log. Both the exhaustive exploration and the
 simulation use them.
 
-Each function returns a description of the first problem; `None` if there is none.
+Each check returns a description of the first problem, or `None` if there is none.
 """
 
 import re
@@ -14,17 +14,17 @@ from saga.progress.handlers import HandlerRoles, compensation_name
 from saga.testing.invariants import evidence
 
 ENDS = ("dropped", "replayed", "discarded", "resolved")
-"""Kinds of records on `<service>.dead` that report that a dead letter is settled. The kind is the suffix of the
-record's id.
+"""Kinds of records on `<service>.dead` that report that a dead letter is settled. The id of such a record ends with its
+kind.
 """
 TURN = re.compile(r"~\d+$")
-"""Suffix of a cause that marks a later turn of a suspended run."""
+"""Suffix of the cause of a suspended run's later turns."""
 AT_LAST_MS = 1 << 62
 """A time at which all timed work is due."""
 
 
 def find_problem(roles: HandlerRoles, p: SagaProgress, entries: Sequence[Transition]) -> str | None:
-    """Describe the first problem in a version of a progress that shows without other evidence.
+    """Describe the first problem in a version of a progress that can be found without other evidence.
 
     `entries`: the decoded transitions of the version.
     """
@@ -45,8 +45,8 @@ def list_recorded_ids(entries: Sequence[Transition]) -> list[str]:
 
 
 def list_causes(entry: Transition) -> list[str]:
-    """Return the ids of all messages that a handler ran on. This includes `shown`: messages that the handler received,
-    but that did not cause its run.
+    """Return the ids of all messages that a handler ran on. They include `shown`: messages that the handler received
+    although they did not cause its run.
     """
     return [*TURN.sub("", entry.cause or entry.message).split("+"), *entry.shown]
 
@@ -91,7 +91,7 @@ def find_wrong_compensation(roles: HandlerRoles, entries: Sequence[Transition]) 
             if undo is not None:
                 undoable.setdefault(undo.name, []).extend(e.id for e in t.events if e.type in undo.results)
             run = t.handler, TURN.sub("", t.cause or t.message)
-            parts = t.shown if run in suspended else list_causes(t)  # what began before the withdrawal is finished
+            parts = t.shown if run in suspended else list_causes(t)  # a run that began before an undo may finish
             if gone.intersection(parts) and not t.calls:
                 return f"RAN ON A WITHDRAWN PART {t.handler} on {t.cause or t.message}"
             if t.outcome == "later":
@@ -156,7 +156,7 @@ def find_stranded(p: SagaProgress, roles: HandlerRoles) -> str | None:
     """Check that nothing is left to do at the end: no run is begun, queued, suspended or due for compensation unless a
     dead letter blocks it, and nothing is ready to run.
 
-    A failure outcome may stay pending while the start of its saga is unknown, and so may messages queued behind it.
+    While the start of a saga is unknown, its failure outcome and the messages queued behind it may stay pending.
     """
     dead = p.is_quarantined
     unknown = p.started is None and bool(p.compensating)
@@ -171,8 +171,8 @@ def find_stranded(p: SagaProgress, roles: HandlerRoles) -> str | None:
 
 
 def find_unaccounted_handler(p: SagaProgress, roles: HandlerRoles, type_: str, message: str) -> str | None:
-    """Return the name of a handler that should have processed a message, but of which the progress has no trace. For a
-    compensation this is the name of its original handler. `None` if every handler has a trace.
+    """Return the name of a handler that should have processed a message although the progress shows no trace of that;
+    `None` if there is none. A compensation is reported by the name of the handler that it undoes.
     """
     for role in roles.by_type.get(type_, ()):
         if (
@@ -192,11 +192,11 @@ def find_unaccounted_handler(p: SagaProgress, roles: HandlerRoles, type_: str, m
 def find_wrong_log_order(
     roles: HandlerRoles, entries: Sequence[Transition], places: Mapping[str, int], *, apart: bool = False
 ) -> str | None:
-    """Check that handlers run on messages in the order of a log.
+    """Check that handlers ran on messages in the order of a log.
 
-    Handlers of a single event are checked all together or, with `apart`, each separately. Handlers of several events
-    with `repeats` are always checked separately, because their messages wait for each other. `places`: place of each
-    message in one log.
+    By default, all handlers of a single event are checked together. `apart`: True to check each of them separately.
+    Handlers of several events with `repeats` are always checked separately, because their messages wait for each other.
+    `places`: place of each message in one log.
     """
     own = {
         e.id for t in entries for e in t.events
@@ -222,8 +222,8 @@ def find_wrong_log_order(
 
 
 def find_wrong_publish_order(order: Sequence[str], published: Iterable[str]) -> str | None:
-    """Check that every published event or dead letter is recorded, and that they were first published in the order in
-    which they are recorded.
+    """Check that every published event or dead letter is recorded, and that their first publications have the order of
+    the records.
     """
     published = tuple(published)
     if published == tuple(order[: len(published)]):  # fast path: the exploration checks every state
@@ -239,7 +239,9 @@ def find_wrong_publish_order(order: Sequence[str], published: Iterable[str]) -> 
 def list_updates(
     service: str, saga: str, entries: Sequence[Transition]
 ) -> Iterator[tuple[Transition, StepRecord, str]]:
-    """Yield each document update that transitions record as made or rejected, with the id of its marker."""
+    """Yield each document update that the transitions record as made or rejected, with its transition and the id of its
+    marker.
+    """
     for t in entries:
         for call in t.calls:
             if call.kind == "update" and t.outcome != "dead":

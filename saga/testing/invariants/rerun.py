@@ -1,15 +1,15 @@
-"""Check that a rerun writes the same bytes. The real engine makes each version of a progress again from the version
+"""Check that a rerun writes the same bytes: the real engine makes each version of a progress again from the version
 before it.
 
 The handler gets the answers that are recorded in the version, so no external system is called. It must make the same
 calls in the same order, and record the same results. Some versions are skipped and not counted as checked:
 
 - transitions in which a message was given up, because the reason of the failure is no longer known;
-- calls of a compensation that replaces an original that can never finish, because it reads documents in their state at
-  that time;
+- versions written while a compensation replaced an original that can never finish, because it reads documents in their
+  state at that time;
 - versions written for a message that is no longer in the log;
-- runs that ended before they were due, and runs that began with a message that was too old by then, because the clock
-  was set in between, so there is no single time at which a rerun writes the same;
+- versions of runs during which the clock was set back or ahead, so that there is no single time at which a rerun writes
+  the same: the run ended before it was due, or began with a message that was already too old;
 - runs of handlers whose resources are not in the evidence.
 """
 
@@ -110,8 +110,8 @@ async def _fail(*asked: object) -> Any:
 
 
 def _make_ports(service: str, store: Any, now_ms: int, keys: Keys | None) -> Ports:
-    """Return the ports of a rerun. Only the store, the clock and the keys can be used. Calls of external systems and
-    pauses fail.
+    """Return the ports of a rerun. The store, the clock and the keys work; calls of external systems and pauses
+    fail.
     """
     clock = FixedClock(now_ms)
     return Ports(
@@ -153,14 +153,14 @@ class _WriteStep:
     wakes: tuple[str, ...] = ()
     """Ids of all timers that were set before this step, newest first.
 
-    Any of them may have caused the write: when a timer fires, a turn processes everything that is ready, and its later
-    transitions need not name the timer.
+    Any of them may have caused the write: when a timer fires, the worker processes everything that is ready, and the
+    later transitions of this processing need not name the timer.
     """
 
 
 async def find_rerun_differences(witnessed: ServiceEvidence, log: Sequence[Record]) -> tuple[int, list[Violation]]:
-    """Repeat the writes of all progresses of this service. Return the number of repeated versions, and a violation for
-    each that came out differently.
+    """Repeat the writes of all progresses of this service. Return the number of versions that were repeated, and a
+    violation for each that came out differently.
     """
     index = _index_log(log)
     checked, found, service = 0, list[Violation](), witnessed.service
@@ -193,7 +193,7 @@ def _index_log(log: Sequence[Record]) -> _IndexedLog:
 def _list_write_steps(
     releases: Sequence[PreparedService], saga: str, contents: Sequence[bytes]
 ) -> Iterator[_WriteStep]:
-    """Yield the steps in all lives of a progress that can be repeated."""
+    """Yield the steps that can be repeated, in all lives of a progress."""
     for _, versions in split_lives(contents):
         before = written_down.new_progress(releases[0].name, saga, decode_progress(versions[0]).version)
         wakes: tuple[str, ...] = ()
@@ -231,7 +231,7 @@ def _step_of_transition(
 
 def _was_set_back(before: SagaProgress, run: RunKey, entry: Transition) -> bool:
     """Return True if a parked run ended before the time at which it was due. The clock was then set back in between, so
-    there is no single time at which the run is due and writes the same.
+    there is no single time at which the run is due and its rerun writes the same.
     """
     has_begun = any((i.kind, i.handler, i.cause) == run for i in before.intents)
     return has_begun and any(
@@ -241,7 +241,7 @@ def _was_set_back(before: SagaProgress, run: RunKey, entry: Transition) -> bool:
 
 
 def _step_of_intent(before: SagaProgress, after: SagaProgress, content: bytes) -> _WriteStep | None:
-    """Return the step in which an intent was added or got another call; `None` if not exactly one intent has
+    """Return the step in which an intent was added, or got another call; `None` unless exactly one intent has
     changed.
     """
     known = set(map(_identify_intent, before.intents))
@@ -275,8 +275,8 @@ async def _compare_releases(
     log: _IndexedLog,
     archives: Mapping[str, bytes],
 ) -> str | None:
-    """Repeat the step under each release that may have made it. Return an empty text if one release gives the same
-    bytes, otherwise the difference; `None` if the step cannot be repeated.
+    """Repeat the step under each release that may have made it. Return an empty string if the bytes are the same under
+    one of them, otherwise the difference; `None` if the step cannot be repeated.
     """
     answers = [
         await _compare_rerun(replace(witnessed, service=release), step, log, archives)
@@ -297,12 +297,11 @@ def _can_have_made(release: PreparedService, step: _WriteStep) -> bool:
 async def _compare_rerun(
     witnessed: ServiceEvidence, step: _WriteStep, log: _IndexedLog, archives: Mapping[str, bytes]
 ) -> str | None:
-    """Repeat the step, and return the difference between its write and the rerun's; an empty text if they are equal.
+    """Repeat the step, and return the difference between its write and the rerun's; an empty string if they are equal.
     Return `None` if the message that caused the write is no longer known, a resource is missing, or the clock was set
     ahead.
 
-    If the transition has no position, several messages may have caused it. It is enough if one of them gives the same
-    bytes.
+    If several messages may have caused the write, it is enough that one of them gives the same bytes.
     """
     if step.run is not None and not _has_resources(witnessed, step.run):
         return None
@@ -323,9 +322,9 @@ async def _compare_rerun(
 
 
 def _was_set_ahead(step: _WriteStep, retention_s: int) -> bool:
-    """Return True if a run began with a new message that is older than the retention at the time of the write. The
-    clock was then set ahead between the decision to run and the write, and a rerun at that time would reject the
-    message.
+    """Return True if a run began with a new message that was older than the retention at the time of the write. The
+    clock was then set ahead between the decision to run and the write, so a rerun at the time of the write would reject
+    the message.
     """
     message = step.message
     if message is None or from_iso(message.time) + 1000 * retention_s >= from_iso(step.time):

@@ -1,4 +1,4 @@
-"""Delete the topics that a world has created on a Kafka that runs on after the world."""
+"""Delete the topics that a world has created on a Kafka that keeps running after the world."""
 
 from collections.abc import Collection
 
@@ -10,9 +10,10 @@ LOOK_S = 0.05
 
 
 async def delete_topics(server: str, topics: Collection[str]) -> None:
-    """Delete topics, and wait until the broker no longer lists them. Raises `BrokerError` if it lists one for too long.
+    """Delete topics, and wait until the broker no longer lists them. Raises `BrokerError` if it still lists one after
+    `DELETED_S_MAX` seconds.
 
-    Kafka deletes topics in the background, so the next world could still see them without the wait.
+    The wait is needed because Kafka deletes topics in the background, and the next world could still see them.
     """
     from aiokafka.admin import AIOKafkaAdminClient
 

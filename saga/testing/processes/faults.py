@@ -1,4 +1,4 @@
-"""Faults in a world of real processes. A seeded generator draws their kinds, numbers and times.
+"""Schedule faults in a world of real processes. A seeded generator draws their kinds, numbers and times.
 
 The same seed gives the same kinds and times. It does not hit the same operations, because the processes run at their
 own pace.
@@ -16,7 +16,7 @@ from saga.testing.processes.servers import ServerFault
 from saga.testing.processes.worker_processes import WorkerPool, WorkerProcess
 
 AccidentKind = Literal["crash", "duplicate", "freeze", "rebalance"]
-"""Kinds of faults that need nothing of the servers.
+"""Kinds of faults that also exist without servers.
 
 - `crash`: a worker is killed by SIGKILL and started again.
 - `duplicate`: a client's event is published once more.
@@ -27,9 +27,9 @@ AccidentKind = Literal["crash", "duplicate", "freeze", "rebalance"]
 FAULTS_MAX = 20
 """Maximum number of faults in one world, because each of them costs real time."""
 PER_RATE = 100
-"""Number of faults of one kind that follow when something is published, at a rate of 1; see `count_of`."""
+"""Number of faults of one kind that a rate of 1 stands for; see `count_of`."""
 GAP_S_MAX = 0.1
-"""Maximum time in seconds between two faults. It is about as long as a saga takes."""
+"""Maximum time in seconds between two faults: about as long as a saga takes."""
 FROZEN_S_MAX, FROZEN_S_MAX_SERVERS = 2.0, 8.0
 """Maximum time of a freeze in seconds, on the embedded broker and on servers. Each is longer than the silence after
 which the broker considers a member dead (`TIMING` of `saga.testing.processes.shared_files`, `SESSION_S` of
@@ -63,18 +63,18 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType(
         "other partitioner": "the test publishes through the toolkit's own client",
     }
 )
-"""Kinds of faults that do not exist in this world with the embedded broker and stores, each with the reason."""
+"""Kinds of faults that do not exist with the embedded broker and stores, each with the reason."""
 
 OF_SERVERS = "the provider of the servers does not support it"
 NOWHERE_REAL = frozenset(
     {"clock", "expiry", "newer schema", "poison", "deploy", "gap", "slow handler", "outage", "other partitioner"}
 )
-"""Kinds of faults that do not exist in this world even if it uses servers."""
+"""Kinds of faults that do not exist in any world of real processes, not even with servers."""
 LEFT_OUT_ON_SERVERS: Mapping[str, str] = MappingProxyType(
     {kind: why if kind in NOWHERE_REAL else OF_SERVERS for kind, why in LEFT_OUT.items()}
 )
-"""Kinds of faults that do not exist in this world with servers, each with the reason. Kinds that the provider of the
-servers supports are not left out.
+"""Kinds of faults that may not exist in a world with servers, each with the reason. Those that the provider of the
+servers supports do exist.
 """
 
 
@@ -92,7 +92,7 @@ def describe_left_out(kinds: Iterable[str], why: Mapping[str, str] = LEFT_OUT) -
 
 
 def count_of(rate: float) -> int:
-    """Return how many faults of one kind follow when something is published.
+    """Return how many faults of one kind are scheduled each time the test has published something.
 
     In the simulation a rate is the probability for each operation. Operations of real processes cannot be counted from
     outside, so here a rate of 0.01 means one fault and 0.03 means three. Any rate above 0 means at least one.
@@ -102,7 +102,7 @@ def count_of(rate: float) -> int:
 
 @dataclass(slots=True)
 class ScheduledFault:
-    """A fault, or the end of one, with the time at which it happens."""
+    """Something that happens at a time: the beginning or the end of a fault."""
 
     at_s: float
     act: Callable[[], None]
@@ -119,11 +119,13 @@ class ExtraWorker:
 
 @dataclass(slots=True, kw_only=True)
 class ProcessFaults:
-    """The faults of a world of real processes. At its scheduled time, each hits a worker, an event or a server."""
+    """Schedules the faults of a world of real processes, and makes each happen at its time. A fault hits a worker, an
+    event or a server.
+    """
 
     seed: int
     rates: Mapping[str, float]
-    """Probability of each kind, as in the simulation; see `count_of`."""
+    """Rate of each kind of fault, as in the simulation; see `count_of`."""
     crew: WorkerPool
     clock: Clock
     hire: Callable[[str], WorkerProcess]
@@ -146,7 +148,7 @@ class ProcessFaults:
 
     @property
     def are_over(self) -> bool:
-        """True if no fault is scheduled, and none still has an effect."""
+        """True if no fault is scheduled, and no fault still has an effect."""
         return not self._due and not self._guests and self.crew.is_steady
 
     def begin(self) -> None:
@@ -163,7 +165,7 @@ class ProcessFaults:
             self._due.append(ScheduledFault(at_s, self._find_action(kind)))
 
     def happen(self, is_whole: Callable[[str], bool]) -> None:
-        """Make all faults happen that are due.
+        """Make the faults happen that are due, and let extra workers leave whose time is over.
 
         `is_whole`: returns True if all workers of a service have their share of the partitions.
         """
@@ -222,8 +224,8 @@ class ProcessFaults:
         self.happened.append(f"{guest.name} joined")
 
     def _trouble(self, kind: str) -> None:
-        """Begin a fault of a server. If another one is active, postpone this one until it has ended, because the end of
-        one fault would end both.
+        """Begin a fault of a server. If another fault of a server is active, postpone this one, because the end of one
+        would end both.
         """
         if self._in_trouble:
             self._due.append(ScheduledFault(self.clock.monotonic_s() + BUSY_S, lambda: self._trouble(kind)))

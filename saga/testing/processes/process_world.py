@@ -63,10 +63,10 @@ that a worker is dead.
 STARTS_MAX = 5
 """Maximum number of attempts to start a worker whose start fails because a server does not answer."""
 QUIET_LOOKS = 3
-"""Number of consecutive checks that must find nothing in progress until the world counts as quiet."""
+"""The world counts as quiet after this many consecutive checks have found nothing in progress."""
 UNNAMED = "documents that no progress names"
-"""Documents that are not checked on servers. A document is found there only if a progress names it, because not every
-server can list its keys.
+"""Name, in reports, for the documents that are not checked on servers. A document is found there only if a progress
+names it, because not every server can list its keys.
 """
 RUN_FOR_MAX = timedelta(seconds=10)
 """Maximum time for `run_for`. Use the simulation for longer times."""
@@ -80,14 +80,14 @@ class StartedService(NamedTuple):
 
 
 class ProcessWorld(World):
-    """A world whose services run as real processes, with the real clock, on an embedded broker and SQLite stores, or on
+    """A world whose services run as real processes with the real clock: on an embedded broker and SQLite stores, or on
     servers.
 
     Args:
         seed: selects the faults.
-        faults: rate of each kind of fault, as in the simulation. For each kind with a rate, `round(rate * 100)` faults
-            happen after something was published; at least one of each kind, and at most 20 in all. `left_out` lists the
-            kinds that do not exist in this world, with reasons.
+        faults: rate of each kind of fault, as in the simulation. Each time the test has published something,
+            `round(rate * 100)` faults of each kind happen, and at least one, until 20 have happened in all. `left_out`
+            lists the kinds that do not exist in this world, with reasons.
         servers: function that provides servers, see `saga.testing.processes.servers`.
 
     Guarantees:
@@ -156,7 +156,7 @@ class ProcessWorld(World):
         self._stack.close()
 
     def left_out(self, kinds: Iterable[str]) -> list[str]:
-        """Return a sentence, with the reason, for each of these kinds of faults that does not exist in this world."""
+        """Return a sentence with the reason for each of `kinds` that does not exist in this world."""
         why = LEFT_OUT if self._giver is None else LEFT_OUT_ON_SERVERS
         return describe_left_out(kinds, {kind: of for kind, of in why.items() if kind not in self._troubles})
 
@@ -167,7 +167,7 @@ class ProcessWorld(World):
 
     @property
     def mistakes(self) -> Sequence[str]:
-        """Descriptions of the exceptions with which fakes made handlers fail, see `describe_mistake`."""
+        """Descriptions of the exceptions that fakes raised by mistake, see `describe_mistake`."""
         return [mistake.text for mistake in list(self._outside.mistakes) if not mistake.is_failure]
 
     @property
@@ -192,7 +192,7 @@ class ProcessWorld(World):
         real: Sequence[type] = (),
         documents: "Mapping[str, DataclassInstance]" = NO_DOCUMENTS,
     ) -> None:
-        """Start services as described in `World.start`. Raises `SagaError` also for a service that another process
+        """Start services as described in `World.start`. Also raises `SagaError` for a service that another process
         cannot import.
         """
         all_ = [service.declared for service in services]
@@ -207,8 +207,8 @@ class ProcessWorld(World):
             self._hire(each.declared.name)
 
     def read(self, service: "Service[DataclassInstance | None]", kind: type[_D], key: str, /) -> _D | None:
-        """Read a document as described in `World.read`. Raises `SagaError` for a kind that the service does not
-        declare.
+        """Read a document as described in `World.read`. Raises `SagaError` if the service was not started, or does not
+        declare the kind.
         """
         name = service.declared.name
         collection = next((d.collection for d in service.declared.documents if d.kind is kind), None)
@@ -246,8 +246,8 @@ class ProcessWorld(World):
         return self._clock.now_ms()
 
     def run_until_quiet(self) -> None:
-        """Run the world as described in `World.run_until_quiet`. The time is real: at most 60 s (120 s on servers),
-        unless the world has another `deadline_s`.
+        """Run the world as described in `World.run_until_quiet`. This takes real time: at most 60 s (120 s on servers),
+        unless `deadline_s` was passed to the world.
         """
         self._check_started()
         until_s = self._clock.monotonic_s() + self._deadline_s
@@ -293,8 +293,8 @@ class ProcessWorld(World):
         """Check the kit's invariants against everything that the services have written and published. Call this method
         when nothing is in progress; it does not wait. `unseen` lists the parts that cannot be checked in this world.
 
-        Raises `AssertionError` that names the saga and service of each violation, or the invariants added with `always`
-        that do not hold; `SagaError` if the world has not run since the test published something.
+        Raises `AssertionError` for violations, with the saga and service of each, and for invariants added with
+        `always` that do not hold. Raises `SagaError` if the world has not run since the test published something.
         """
         self._check_started()
         check_sent([each.written if isinstance(each, ServiceWrite) else each for each in self._pending])
@@ -311,7 +311,7 @@ class ProcessWorld(World):
         return UNSEEN_IN_PARTIAL if self._giver is None else (*UNSEEN_IN_PARTIAL, UNNAMED)
 
     def dead_letters(self) -> Sequence[DeadLetter]:
-        """Return the dead letters of all services. Reports of compensations that are retried are left out."""
+        """Return the dead letters of all services. Escalations of compensations that are still retried are left out."""
         topics = {dead_letter_topic(name): name for name in self._employed}
         found = (decode_dead_letter(topics[each.topic], each) for each in self._read_log() if each.topic in topics)
         return [letter for letter in found if letter is not None and letter.undoes is None]
@@ -460,6 +460,6 @@ def _check_declared(services: Sequence[Declared], documents: "Mapping[str, Datac
 
 
 def list_outcomes(declared: Declared) -> dict[str, type[Event]]:
-    """Return the outcomes that a service can emit, by name."""
+    """Return the classes of the outcomes that a service can emit, by name."""
     emitted = {event for handler in declared.reactions for event in handler.emits}
     return {name_of(event): event for event in emitted if contract_of(event).outcome is not None}

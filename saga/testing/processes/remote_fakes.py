@@ -25,7 +25,7 @@ from saga.errors import SagaError
 from saga.testing.processes.worker_processes import CallLimits, RemoteFake
 
 HEADER_BYTES = 8
-"""Number of bytes that encode the length of a message, in front of it."""
+"""Length in bytes of the header of a message, which contains the length of the rest."""
 READY_S_MAX = 10.0
 """Maximum time in seconds that a fake may block its thread. A fake that blocks it longer counts as hanging."""
 PICKLING = (pickle.PickleError, TypeError, AttributeError, ImportError, RecursionError, EOFError)
@@ -39,11 +39,11 @@ these members raise `AttributeError`. Only the fake's async methods are forwarde
 
 
 class CodeMistake(msgspec.Struct, frozen=True):
-    """A mistake in the code of a handler or a fake, as a worker has noticed it."""
+    """A mistake in the code of a handler or a fake that a worker has noticed."""
 
     text: str
     is_failure: bool
-    """True if the world must fail because of it."""
+    """True if the mistake fails the test."""
 
 
 REPORT = b"mistake"
@@ -68,11 +68,11 @@ class CallReply(NamedTuple):
 
 
 class FakeServer:
-    """Runs calls of the test's fakes for the workers, one call after another, on a thread with an event loop of its
+    """Runs the calls that workers make to the test's fakes, one after another, on a thread with an event loop of its
     own.
 
-    If the caller is gone, because of a timeout or `kill -9`, the call is cancelled at its current `await`, as in the
-    test's own process. Effects that it has already had remain.
+    If the caller is gone, because of a timeout or `kill -9`, the call is cancelled at its current `await`, as it would
+    be in one process. Effects that it has already had remain.
     """
 
     def __init__(self, socket: Path) -> None:
@@ -102,8 +102,8 @@ class FakeServer:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Suspend all fakes within the block, so that their state can be checked. Raises `SagaError` if a fake blocks
-        its thread.
+        """Suspend all fakes within the block, so that their state can be checked. Raises `SagaError` if a fake has
+        blocked its thread for `READY_S_MAX` seconds.
         """
         is_paused, go_on = threading.Event(), threading.Event()
 
@@ -188,8 +188,8 @@ def report_mistake(socket: Path, mistake: CodeMistake) -> None:
 
 
 def make_remote_fake(gives: type, remote: RemoteFake, socket: Path) -> object:
-    """Make an object for a worker process whose async methods call a fake of the test. It is an instance of a
-    subclass of `gives` with the name of the fake's class.
+    """Return an object for a worker process whose async methods call a fake of the test. Its class is a subclass of
+    `gives` with the name of the fake's class.
     """
 
     def fill(namespace: dict[str, Any]) -> None:
@@ -257,8 +257,8 @@ def _not_here(self: object, name: str) -> object:
 
 
 def _made_as_it_is(self: object) -> None:
-    """Initialise nothing. It replaces the `__init__` of the real class, which would connect or create state of its
-    own.
+    """Initialise nothing. This function replaces the `__init__` of the real class, which would connect or create
+    state.
     """
 
 

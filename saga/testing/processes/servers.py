@@ -53,8 +53,8 @@ class ServerAddresses(Struct, frozen=True, kw_only=True):
     username: str = "saga"
     password: str = "secret"
     outlives_world: bool = False
-    """True if the servers run on after the world. The world then refuses topics and sagas that existed before, and at
-    its end it deletes what it has created.
+    """True if the servers keep running after the world. The world then refuses topics and sagas that existed before it,
+    and deletes at its end what it has created.
     """
 
     @property
@@ -115,7 +115,7 @@ class ServerFault(NamedTuple):
 
 
 class Servers(Protocol):
-    """A Kafka and a Couchbase, which run within the `with` block of their provider."""
+    """A Kafka and a Couchbase. They run within the `with` block of their provider."""
 
     @property
     def place(self) -> ServerAddresses:
@@ -123,13 +123,13 @@ class Servers(Protocol):
 
     @property
     def aside(self) -> ServerAddresses:
-        """Addresses that the world itself uses to publish and observe. They lead to the same servers, but not through
-        the proxies that cause faults.
+        """Addresses that the world itself uses to publish and observe. They belong to the same servers, but bypass the
+        proxies that cause faults.
         """
 
     @property
     def troubles(self) -> Mapping[str, Sequence[ServerFault]]:
-        """Possible faults by kind. A test leaves out the faults of the simulation whose kind is missing here."""
+        """Faults that these servers can have, by kind. A world leaves out all other kinds of server faults."""
 
 
 ServerProvider: TypeAlias = Callable[[Path], AbstractContextManager[Servers]]
@@ -147,14 +147,14 @@ def load_provider(name: str) -> ServerProvider:
 
 AGAIN_S = 0.2
 ASK_S_MAX = 2.0
-"""Maximum time in seconds of a request for group states. The world must not wait longer: the broker may be unable to
-answer because of a fault, and only the world can end that fault.
+"""Maximum time in seconds of a request for group states. The world must not wait longer: a fault may keep the broker
+from answering, and only the world can end that fault.
 """
 
 
 class SharedServers(SharedFiles):
-    """The broker and the store on servers, as the world itself uses them: without the proxies between the workers and
-    the servers.
+    """The broker and the store of a world on servers, as the world itself uses them: without the proxies between the
+    workers and the servers.
     """
 
     look_s = 0.2
@@ -218,8 +218,8 @@ class SharedServers(SharedFiles):
         await self._broker.ensure_topics(topics)
 
     async def _check_sagas_are_new(self, batch: Sequence[Outgoing | ServiceWrite]) -> None:
-        """Check that no service has a progress of these sagas from before this world, if the servers outlive it. Raises
-        `SagaError` otherwise.
+        """Raise `SagaError` if the servers outlive this world and a service has a progress of one of these sagas from
+        before it.
         """
         if not self._servers.aside.outlives_world:
             return
@@ -236,7 +236,8 @@ class SharedServers(SharedFiles):
     async def _remove_all(self) -> None:
         """Delete the documents and topics of this world. Committed offsets are deleted with the topics.
 
-        Documents are found as in `_read_documents`, so documents that no progress names are not deleted.
+        Documents are found as in `_read_documents`, or because the test passed them to `start`. Other documents that no
+        progress names are not deleted.
         """
         log = [record for topic in sorted(self._created) async for record in self._broker.scan(topic)]
         documents = set(self._inserted)
@@ -251,8 +252,8 @@ class SharedServers(SharedFiles):
     # ---------------------------------------------------------------- reading
 
     def groups(self) -> dict[str, GroupState]:
-        """Return the states of all groups at one moment during the request; an empty dictionary if the broker does not
-        answer.
+        """Return the states of all groups; an empty dictionary if the broker does not answer within `ASK_S_MAX`. While
+        a group is working, its lag may be overestimated, but it is never underestimated.
         """
         try:
             return self._runner.run(self._clock.within(ASK_S_MAX, self._groups()))
@@ -278,8 +279,8 @@ class SharedServers(SharedFiles):
         return await self._store.get(collection, key)
 
     async def _read_documents(self, declared: Declared, log: Sequence[Record]) -> StoredDocuments:
-        """Read the documents of a service: the progress of each saga in the log, and the documents that a progress
-        names. They are read by key, because not every server can list keys.
+        """Read the documents of a service by key, because not every server can list keys: the progress of each saga in
+        the log, and the documents that this progress names.
         """
         left: dict[tuple[str, str], bytes] = {}
         for saga in sorted({record.key.decode() for record in log if record.key}):

@@ -1,4 +1,6 @@
-"""Files that the processes of a world share: one for the broker, and one for the store of each service."""
+"""Access of a test to the files that all processes of a world share: one for the broker, and one for the store of each
+service.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -68,7 +70,7 @@ class GroupState(NamedTuple):
 
 
 class ServiceWrite(NamedTuple):
-    """A write or removal of a document in a service's store, made by the test as an application."""
+    """A document that the test writes to, or removes from, a service's store, as an application would."""
 
     service: str
     written: DocumentWrite
@@ -121,7 +123,9 @@ class SharedFiles:
         return self._folder / f"{service}.db"
 
     def wait(self, seconds: float) -> None:
-        """Let real time pass, in which publishing goes on. Raises errors of publishing that occur meanwhile."""
+        """Let real time pass, during which publishing continues. Raise an error of publishing that occurred
+        meanwhile.
+        """
         self._runner.run(self._clock.sleep(seconds))
         for done in [task for task in self._publishing if task.done()]:
             self._publishing.remove(done)
@@ -130,7 +134,7 @@ class SharedFiles:
     # ---------------------------------------------------------------- writing
 
     def prepare(self, declared: Declared, documents: "Mapping[str, DataclassInstance]") -> None:
-        """Create the topics and the store of a service, and store those documents whose kind it declares."""
+        """Create the topics and the store of a service. Store those of `documents` whose kind the service declares."""
         self._runner.run(self._prepare(declared, documents))
 
     async def _prepare(self, declared: Declared, documents: "Mapping[str, DataclassInstance]") -> None:
@@ -142,11 +146,10 @@ class SharedFiles:
                     await store.insert(collections[type(document)], key, msgspec.json.encode(document))
 
     def publish(self, batch: "Sequence[Outgoing | ServiceWrite]", topics: Sequence[Topic] = ()) -> None:
-        """Begin to publish records and to write documents, in this order. `topics`: topics to create if they do not
-        exist.
+        """Begin to publish records and write documents, in this order. `topics`: topics to create if they do not exist.
 
-        The work proceeds later, during `wait`. It may need a lock that a frozen process holds, and only the world can
-        thaw that process.
+        The work itself happens later, during `wait`. It may need a lock that a frozen process holds, and only the world
+        can thaw that process.
         """
         self._publishing.append(self._runner.get_loop().create_task(self._publish(batch, topics)))
 
@@ -160,7 +163,7 @@ class SharedFiles:
                 await self._broker.publish([each for each in group if isinstance(each, Outgoing)])
 
     async def _write(self, service: str, written: DocumentWrite) -> None:
-        """Write or remove a document, even while the service may write it too. The toolkit's markers are kept."""
+        """Write or remove a document, even while the service may also write it. Keep the toolkit's markers."""
         collection, key, content, _ = written
         async with SqliteStore(self.store_file(service), clock=self._clock) as store:
             while True:
@@ -192,7 +195,7 @@ class SharedFiles:
     # ---------------------------------------------------------------- reading
 
     def groups(self) -> dict[str, GroupState]:
-        """Return the state of each group that has ever had a member, all at one moment."""
+        """Return the state of each group that has ever had a member. All states are from the same moment."""
         groups: dict[str, GroupState] = {}
         for name, topic, members, behind, moving in self._embedded.connection.execute(GROUPS).fetchall():
             group = groups.get(name, GroupState())
@@ -243,7 +246,7 @@ class SharedFiles:
 def make_service_evidence(
     declared: Declared, documents: StoredDocuments, committed: Mapping[Partition, int]
 ) -> ServiceEvidence:
-    """Make the evidence of one service from its documents and committed offsets."""
+    """Return the evidence of one service, made from its documents and committed offsets."""
     mine = progress_key(declared.name, "")
     archives: dict[str, list[tuple[str, bytes]]] = {}
     for (collection, key), content in documents.items():

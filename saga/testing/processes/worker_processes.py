@@ -1,5 +1,5 @@
-"""Set up, start, freeze and stop worker processes. The setup contains the service, files or servers, and remote
-fakes.
+"""Set up, start, freeze and stop worker processes. The setup of a worker names its service, its files or servers, and
+its fakes.
 """
 
 import importlib
@@ -146,8 +146,8 @@ def declarations_of(declared: Declared) -> tuple[str, ...]:
 
 
 def remote_fakes_of(declared: Declared, use: Sequence[object]) -> tuple[RemoteFake, ...]:
-    """Return the fakes for the resources of a service. For each resource this is the first object in `use` that is an
-    instance of its type.
+    """Return descriptions of the fakes for the resources of a service. The fake for a resource is the first object in
+    `use` that is an instance of the resource's type.
     """
     found = []
     for resource in declared.resources:
@@ -180,7 +180,7 @@ def _as_json(limits: Limits | None) -> CallLimits | None:
 
 
 def _is_async(method: object) -> bool:
-    """Return True for an async function, even if decorators that set `__wrapped__` have wrapped it."""
+    """Return True for an async function, even if it is wrapped by decorators that set `__wrapped__`."""
     return callable(method) and inspect.iscoroutinefunction(inspect.unwrap(method))
 
 
@@ -191,7 +191,7 @@ def _listed(names: Sequence[str]) -> str:
 WORKERS = 2
 """Number of workers of each service at the start."""
 STOP_S_MAX = 5.0
-"""Time in seconds after SIGTERM at which a worker that is still running is killed."""
+"""Maximum time in seconds between SIGTERM and the end of a worker. A worker that is still running then is killed."""
 COULD_NOT_START = 2
 """Exit code of a worker that could not start."""
 LOG_LINES, LOG_CHARACTERS = 4, 400
@@ -290,7 +290,7 @@ class WorkerPool:
             )
 
     def restart(self, member: WorkerProcess) -> WorkerProcess:
-        """Kill a worker with `kill -9`, and start it again. Return the new worker process."""
+        """Kill a worker with SIGKILL, and start it again. Return the new worker process."""
         self._end(member)
         again = WorkerProcess(member.service, member.number, self._process(member.service, member.number))
         self._members.append(again)
@@ -314,8 +314,8 @@ class WorkerPool:
         member.ends_by_s = self._clock.monotonic_s() + STOP_S_MAX
 
     def check(self) -> None:
-        """Remove workers that have ended after they were stopped. Raises `SagaError` for a worker that ended without
-        being stopped, unless its start failed and may be tried again.
+        """Remove workers that have ended after they were stopped, and restart workers whose start failed while attempts
+        are left. Raises `SagaError` for any other worker that has ended.
         """
         for member in list(self._members):
             code = member.process.poll()

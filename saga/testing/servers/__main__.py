@@ -1,7 +1,9 @@
-"""Run Kafka and Couchbase's test server for a first try on servers: `python -m saga.testing.servers`.
+"""Run Kafka and Couchbase's test server, to try services on real servers: `python -m saga.testing.servers`.
 
-They come from where tests get them (`provider`), and are new and empty. What is printed can be pasted into a shell, or
-sourced: the settings with which services and commands use them. They end with Ctrl-C or SIGTERM, with all data.
+The servers come from the same source as in tests (`provider`). The output is a list of `export` lines, to be pasted
+into a shell or sourced: the settings with which services and commands use these servers. Ctrl-C or SIGTERM stops the
+servers and deletes their data. Servers whose addresses are given in the environment are used as they are, and keep
+running.
 """
 
 import shlex
@@ -17,7 +19,7 @@ from saga.testing.servers.provider import servers
 
 
 def main() -> int:
-    """Run the servers until a signal ends them. Return the exit code: 0, or 2 if they cannot be started."""
+    """Run the servers until SIGINT or SIGTERM. Return the exit code: 0, or 2 if the servers cannot be started."""
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda *_: sys.exit(0))
     sys.stderr.write("starting Kafka and Couchbase's test server; the first time their jars are fetched ...\n")
@@ -34,7 +36,7 @@ def main() -> int:
 
 
 def format_exports(addresses: ServerAddresses) -> str:
-    """Return the settings for these servers as lines of a shell.
+    """Return the settings for these servers as `export` lines for a shell.
 
     >>> print(format_exports(ServerAddresses(kafka="a:1", couchbase="couchbase://b", bucket="saga")))
     # The servers run until Ctrl-C. In the terminals that use them:

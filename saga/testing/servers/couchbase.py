@@ -73,7 +73,7 @@ class CouchbaseMock:
     # ---------------------------------------------------------------- faults
 
     def opfail(self, code: int = TEMPORARY_FAILURE, count: int = 1, bucket: str = BUCKET) -> None:
-        """Make the next `count` operations fail with this status, without any effect."""
+        """Make the next `count` operations fail with the status `code`, without any effect."""
         self._ask("opfail", code=code, count=count, servers="[0]", bucket=bucket)
 
     def time_travel(self, seconds: int) -> None:
@@ -94,7 +94,7 @@ class CouchbaseMock:
         self._ask("start_cmdlog", idx=0, bucket=bucket)
 
     def operations(self, bucket: str = BUCKET) -> object:
-        """Return the operations since `start_log`, as the mock describes them."""
+        """Return the operations since `start_log`, as reported by the mock."""
         return self._ask("get_cmdlog", idx=0, bucket=bucket)
 
     def _ask(self, command: str, **parameters: str | int) -> object:

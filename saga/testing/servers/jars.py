@@ -26,15 +26,16 @@ def cache_folder() -> Path:
 def jars() -> Path:
     """Return the folder with the jars of Kafka and CouchbaseMock.
 
-    Its name contains the hash of the list of jars, so that two versions of this package can use the cache at the same
-    time. Raises `ServersMissing`.
+    Its name contains a hash of the POM that lists the jars, so that two versions of this package can use the cache at
+    the same time. Raises `ServersMissing` if the jars cannot be fetched.
     """
     goal = ("dependency:copy-dependencies", "-DoutputDirectory={folder}", "-DincludeScope=runtime")
     return fetch_folder(f"libs-{_hash(POM)[:12]}", POM, *goal)
 
 
 def fetch_folder(name: str, pom: Path, *goal: str) -> Path:
-    """Return the folder `name` of the cache. Maven fills it as the POM says, and again if the POM has changed.
+    """Return the folder `name` of the cache. Maven fills it as the POM says, and fills it again after the POM has
+    changed.
 
     Args:
         goal: goal of Maven and its options; `{folder}` stands for the folder.
@@ -53,8 +54,8 @@ def _hash(pom: Path) -> str:
 
 
 def fill_folder(name: str, wanted: str, fill: Callable[[Path], None]) -> Path:
-    """Return the folder `name` of the cache. One process fills it for all. It is filled again if `wanted` has changed
-    since the last time.
+    """Return the folder `name` of the cache. The first process fills it by calling `fill`; the others wait. It is
+    filled again if `wanted` has changed since then.
     """
     folder, complete = cache_folder() / name, cache_folder() / f"{name}.complete"
     with hold_lock(name):

@@ -166,8 +166,8 @@ def _classpath() -> str:
 
 
 def _make_formatted_folder() -> Path:
-    """Return an empty formatted data folder, of which each broker gets a copy. It is made once, because formatting
-    starts a JVM.
+    """Return a formatted data folder without data, which is copied for each broker. It is made only once, because
+    formatting starts a JVM.
     """
     template = jars() / "kafka-formatted"
     with hold_lock("kafka-formatted"):
@@ -183,8 +183,8 @@ def _make_formatted_folder() -> Path:
 
 
 def make_class_archive() -> Path:
-    """Return an archive of the classes that Kafka loads, which halves the CPU time of a start. It is made once for this
-    Java version and these jars.
+    """Return an archive of the classes that Kafka loads. It halves the CPU time of a start. It is made once for each
+    Java version and set of jars.
 
     The file is empty if Java cannot make an archive. Servers then start without it.
     """
@@ -208,7 +208,7 @@ def make_class_archive() -> Path:
 
 
 def assign_node(data: Path, node: int) -> None:
-    """Assign a copied data folder to this node, by its node id and its directory id."""
+    """Assign a copied data folder to this node: change its node id and its directory id."""
     if node == 1:
         return
     path = data / "meta.properties"
@@ -217,7 +217,7 @@ def assign_node(data: Path, node: int) -> None:
 
 
 def _other_character(character: str, node: int) -> str:
-    """Return a character for the directory id that is different for each node. Node 1 keeps the original one."""
+    """Return a character for the directory id that no other node has. Node 1 keeps the original one."""
     return [each for each in "ABCDEFGH" if each != character][node - 2]
 
 

@@ -8,9 +8,9 @@ import pytest
 from saga.errors import SagaError
 
 MISSING = "servers are missing"
-"""How the reason of each skipped test begins. The plugin recognises these tests by it for its summary."""
+"""Beginning of the skip reason of each skipped test, by which the plugin recognises these tests for its summary."""
 REQUIRED = "SAGA_SERVERS"
-"""Environment variable that makes such tests fail, instead of skipping them, if it is `required`."""
+"""Environment variable. With the value `required` it makes such tests fail instead of skipping them."""
 
 
 class ServersMissing(SagaError):

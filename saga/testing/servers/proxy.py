@@ -15,13 +15,13 @@ READY_S_MAX = 10.0
 
 
 class Proxy:
-    """A proxy from `port` to `target`. Within the `with` block it runs in a thread of its own."""
+    """A proxy from `port` to `target`. It runs in a thread of its own within the `with` block."""
 
     def __init__(self, port: int, target: int, *, instead: Mapping[bytes, bytes] = NOTHING) -> None:
         """Prepare the proxy.
 
         Args:
-            instead: strings to replace in the answers of the server, for servers that send their own addresses to
+            instead: strings to replace in the answers of the server, because some servers send their own addresses to
                 clients. Each replacement has the same length as the original.
         """
         assert all(len(theirs) == len(ours) for theirs, ours in instead.items())

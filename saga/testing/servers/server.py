@@ -26,7 +26,9 @@ class ServerFailed(SagaError):
 
 
 class Server:
-    """A server process, usually a JVM. It ends no later than the process that started it."""
+    """A server process, usually a JVM. Unless it is started with `while_locked`, it does not outlive the process that
+    started it.
+    """
 
     def __init__(self, name: str, command: Sequence[str], folder: Path, *, is_ready: Callable[[], bool]) -> None:
         """Prepare a server; `start` starts it. `is_ready`: polled during the start, returns True once the server
@@ -46,7 +48,8 @@ class Server:
         gives up if its controller does not register it for a while.
 
         Args:
-            while_locked: file whose locks keep the server alive, instead of this process.
+            while_locked: a file. The server then runs as long as any process holds a shared lock on it, even after this
+                process has ended.
 
         Raises:
             ServerFailed: it ended twice, or did not answer in time.

@@ -24,7 +24,8 @@ advertised.listeners=PLAINTEXT://127.0.0.1:{proxy},ASIDE://127.0.0.1:{aside}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,ASIDE:PLAINTEXT,CONTROLLER:PLAINTEXT
 inter.broker.listener.name=ASIDE
 """
-"""Properties of Kafka that send each client back to the address at which it connected: the proxy's or the direct one.
+"""Properties of Kafka with two addresses: through the proxy and direct. Each client keeps using the address at which it
+first connected.
 """
 
 
@@ -41,8 +42,8 @@ class LocalServers:
 
 @contextmanager
 def start_servers(folder: Path) -> Iterator[LocalServers]:
-    """Start a new, empty Kafka and CouchbaseMock for the duration of the block. Raises `ServersMissing` and
-    `ServerFailed`.
+    """Start a new, empty Kafka and CouchbaseMock for the duration of the block. Raises `ServersMissing` if the jars
+    cannot be fetched, and `ServerFailed` if a server does not start.
     """
     with ExitStack() as stack:
         to_kafka, aside, to_store = free_ports(3)
@@ -63,8 +64,8 @@ def start_servers(folder: Path) -> Iterator[LocalServers]:
 
 
 def _instead(port: int, proxy: int) -> Mapping[bytes, bytes]:
-    """Return the replacements for the proxy in front of the mock. The SDK connects to the ports in these three strings.
-    Both ports have five digits, so the lengths stay the same.
+    """Return the strings that the proxy replaces in the mock's answers. They contain the port to which the SDK
+    connects. Both ports have five digits, so the lengths stay the same.
     """
     texts = (b'"kv":%d', b'"direct":%d', b"$HOST:%d")
     return {each % port: each % proxy for each in texts}
@@ -73,7 +74,9 @@ def _instead(port: int, proxy: int) -> Mapping[bytes, bytes]:
 def _troubles(
     kafka: KafkaServer, mock: CouchbaseMock, broker: Proxy, store: Proxy
 ) -> Mapping[str, Sequence[ServerFault]]:
-    """Return the faults by kind. Only the broker is killed, because its log is on disk and the mock's data is not."""
+    """Return the possible faults by kind. Only the broker is killed: its log is on disk, while the mock would lose its
+    data.
+    """
 
     def refuse(count: int) -> None:
         mock.opfail(count=count)

@@ -1,5 +1,5 @@
-"""An in-memory broker behind the simulated network. Each process has its own broker object. All of these share one
-cluster.
+"""An in-memory broker behind the simulated network. Each process has a broker object of its own, and all of these share
+one cluster.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from saga.testing.simulation.network import HOP_S_FIRST, Backend, Effect, Networ
 
 
 class MemberConnection(Protocol):
-    """What a group member uses of its process's broker."""
+    """The parts of a process's broker that a group member uses."""
 
     process: Process
     cluster: Cluster
@@ -42,18 +42,18 @@ class SimulatedMember:
         self._group = broker.cluster.group(subscription.group)
         self._id = 0
         self._at: dict[Partition, int] = {}
-        """For each partition of this member, the offset to read next."""
+        """Offset to read next in each partition of this member."""
         self._log_ids: dict[Partition, str] = {}
-        """For each partition, the log id that it had when this member last checked it."""
+        """Log id of each partition, as this member last saw it."""
         self._granted: dict[Partition, int] = {}
-        """For each partition, the number of the group's grant with which this member took it; see
-        `SimulatedGroup.grants`.
-        """
+        """Number of the grant with which this member took each partition; see `SimulatedGroup.grants`."""
         self._left: set[Partition] = set()
-        """Partitions that their previous owner did not leave properly, so their messages may be in progress."""
+        """Partitions whose previous owner did not leave them properly, so their messages may be in progress."""
         self._readable: set[Partition] = set()
         self._behind: dict[Partition, None] = {}
-        """Partitions with unread records. The first one is read next, because it was not read for the longest time."""
+        """Partitions with unread records, as an ordered set. The first one was not read for the longest time, and is
+        read next.
+        """
         self._news = asyncio.Event()
         self._changed = asyncio.Event()
         self._woken = False
@@ -162,7 +162,7 @@ class SimulatedMember:
     async def _wait_for_answer(self) -> None:
         """Wait as long as a request to the broker takes. Raises `BrokerUnavailable` if the broker cannot be reached.
 
-        The request is not numbered as an operation of the fault plan, because it changes nothing. So it does not shift
+        Such a request changes nothing, so it gets no number as an operation of the fault plan. Otherwise it would shift
         the numbers of operations in recorded schedules.
         """
         self._check()
@@ -217,7 +217,7 @@ class SimulatedMember:
             self._news.set()
 
     def on_change(self) -> None:
-        """Check the assignment again, once the broker's notice of a change has arrived at this member."""
+        """Let this member check its assignment again, as soon as a notice from the broker can have reached it."""
         cut_s = self._network.cut_for_s(self.process, "broker")
         if self.process.alive:
             self._network.later(cut_s + HOP_S_FIRST, self.on_change if cut_s else self._changed.set)
@@ -282,7 +282,7 @@ class SimulatedMember:
             self._network.later(max(0.0, patience_s) + HOP_S_FIRST, self.on_change)
 
     async def _look_at_logs(self) -> None:
-        """Find partitions whose topic was deleted and created again, and read them from the beginning."""
+        """Find partitions whose topic was deleted and created again. Read them from the beginning."""
         for partition, at in list(self._at.items()):
             log_id = self._cluster.log_id(partition.topic)
             if log_id != self._log_ids[partition]:
@@ -439,7 +439,9 @@ class SimulatedBroker:
     def _append(
         self, batch: Sequence[Outgoing], planned: PlannedFault | None, draws: tuple[float, float, float, float]
     ) -> None:
-        """Append the batch when the publish reaches the cluster. Apply the fault planned for this publish, if any."""
+        """Append the batch as soon as the publish has reached the cluster, with the effects of the fault that is
+        planned for it.
+        """
         delay_s, beside = DELIVERED_S * draws[2], 0
         if planned is None:
             for message in batch:
@@ -482,11 +484,11 @@ def _type_of(message: Outgoing) -> str:
 
 
 NEWER = b"\xc3\x01" + bytes(range(8))
-"""How a value in single-object encoding begins if its schema is in no contracts folder."""
+"""First bytes of a value in single-object encoding whose schema is in no contracts folder."""
 
 
 def make_unreadable(message: Outgoing, planned: PlannedFault, drawn: float) -> Outgoing:
-    """Return another message of the same saga and type that no service can handle. Its schema is unknown, or its bytes
+    """Return another message of the same saga and type that no service can handle: its schema is unknown, or its bytes
     are not Avro.
     """
     value = message.value or b""

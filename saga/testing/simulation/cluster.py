@@ -1,5 +1,5 @@
-"""The simulated broker's cluster: logs, committed offsets and consumer groups, shared by the brokers of all
-processes.
+"""The cluster of the simulated broker: logs, committed offsets and consumer groups, which the brokers of all processes
+share.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ SILENCE_S = 10.0
 
 
 class JoinedMember(Protocol):
-    """What the broker needs of a member of a group."""
+    """A member of a consumer group, as the broker sees it."""
 
     topics: list[str]
     identity: MemberIdentity | None
@@ -36,8 +36,8 @@ class JoinedMember(Protocol):
 
 @dataclass(slots=True)
 class SimulatedGroup:
-    """One consumer group, as the broker knows it. Its methods take no simulated time; the members and the network add
-    the delays.
+    """The broker's state of one consumer group. Its methods take no simulated time; the members and the network add the
+    delays.
     """
 
     name: str
@@ -46,9 +46,7 @@ class SimulatedGroup:
     owner: dict[Partition, int] = field(default_factory=dict)
     """Current owner of each partition. A partition without an entry has none."""
     target: dict[Partition, int] = field(default_factory=dict)
-    """For each partition, the member that it is assigned to. This member becomes the owner when it takes the
-    partition.
-    """
+    """The member to which each partition is assigned. It becomes the owner when it takes the partition."""
     committed: dict[Partition, int] = field(default_factory=dict)
     committed_in: dict[Partition, str] = field(default_factory=dict)
     """For each committed offset, the id of the log that it belongs to."""
@@ -56,10 +54,10 @@ class SimulatedGroup:
     """Time at which the assignment last changed."""
     rotation: int = 0
     grants: dict[Partition, int] = field(default_factory=dict)
-    """For each partition, how often it was granted to a member. The broker rejects a commit under an earlier grant."""
+    """How often each partition was granted to a member. The broker rejects a commit under an earlier grant."""
     in_progress: set[Partition] = field(default_factory=set)
-    """Partitions with messages that may be in progress. Their owner marks them. It removes the mark if it leaves them
-    properly.
+    """Partitions with messages that may be in progress. An owner marks its partitions, and removes the marks when it
+    leaves them properly.
     """
     _joined: int = 0
 
@@ -71,7 +69,7 @@ class SimulatedGroup:
         return self._joined
 
     def leave(self, id_: int) -> None:
-        """Remove a member, even if it does not notice."""
+        """Remove a member, even one that does not notice."""
         if self.members.pop(id_, None) is not None:
             self.owner = {partition: owner for partition, owner in self.owner.items() if owner != id_}
             self.balance()
@@ -109,10 +107,10 @@ class SimulatedGroup:
     def take(
         self, id_: int, partitions: Sequence[Partition], begins: Callable[[Partition], int]
     ) -> dict[Partition, int]:
-        """Make the member the owner of those partitions that are assigned to it. Return each of them with the offset to
-        read from.
+        """Make the member the owner of those of `partitions` that are assigned to it. Return each of them with the
+        offset to read from.
 
-        `begins`: returns the offset to start from in a partition for which the group has no committed offset.
+        `begins`: returns the offset from which the group starts to read a partition without a committed offset.
         """
         if id_ not in self.members:
             return {}
@@ -138,8 +136,8 @@ class SimulatedGroup:
         grants: Mapping[Partition, int | None],
         log_ids: Mapping[Partition, str],
     ) -> None:
-        """Commit offsets under the grants that the member had when it sent the request. Raises `Fenced` if a partition
-        has been granted again since then.
+        """Commit offsets. `grants`: the numbers of the grants that the member had when it sent the request. Raises
+        `Fenced` if a partition has been granted again since then.
         """
         self._check(id_, offsets, grants)
         self.committed.update(offsets)
@@ -154,8 +152,8 @@ class SimulatedGroup:
         *,
         in_progress: bool,
     ) -> None:
-        """Commit these offsets, and record whether messages of the partitions may be in progress. Raises `Fenced` like
-        `commit`.
+        """Commit these offsets, and record whether messages of their partitions may be in progress. Raises `Fenced` as
+        `commit` does.
         """
         self.commit(id_, offsets, grants, log_ids)
         if in_progress:
@@ -200,9 +198,9 @@ class Cluster:
         self.log: list[Record] = []
         """All records in the order in which they were appended."""
         self.spoiled: set[str] = set()
-        """Sagas that got a message that no service can handle, or a repeated one after the retention."""
+        """Sagas that got a message that no service can handle, or got a message again after the retention."""
         self.broken: dict[Partition, int] = {}
-        """For each partition with an unreadable record, the offset of this record."""
+        """Offset of the unreadable record in each partition that has one."""
         self._network, self._began_ms = network, began_ms
         self._creations: dict[str, int] = {}
         """How often each topic was created."""
@@ -229,7 +227,7 @@ class Cluster:
     def recreate(self, topic: str, *, republish: bool) -> None:
         """Delete a topic and create it again.
 
-        `republish`: True to publish again the records that some group has not finished. Then no record is lost, but
+        `republish`: True to publish the records again that some group has not finished. Then no record is lost, but
         their offsets change.
         """
         old, new = self._logs(topic), self._create_logs(topic, len(self._logs(topic)))
@@ -244,7 +242,7 @@ class Cluster:
                 self._network.later(LOOK_S * self._network.chance.draw(f"{topic} {new[0].id}"), member.on_change)
 
     def _find_finished_offset(self, partition: Partition, log: PartitionLog) -> int:
-        """Return the offset below which all groups that read the partition have finished; 0 if no group reads it."""
+        """Return the offset below which every group that reads the partition has finished; 0 if no group reads it."""
         groups = [each for each in self.groups.values() if partition in each.target]
         ends = [
             each.committed.get(partition, 0) if each.committed_in.get(partition) == log.id else 0 for each in groups
@@ -281,9 +279,7 @@ class Cluster:
         return self.topics[partition.topic][partition.number].begins
 
     def since(self, partition: Partition, time_ms: int) -> int:
-        """Return the offset of the first record that was appended at `time_ms` or later. If `time_ms` is 0, return the
-        beginning of the log.
-        """
+        """Return the offset of the first record that was appended at `time_ms` or later; 0 if `time_ms` is 0."""
         records = self.topics[partition.topic][partition.number].records
         later = (record.offset for record in records if record.time_ms >= time_ms)
         return next(later, len(records)) if time_ms else 0
@@ -314,8 +310,9 @@ class Cluster:
                 )
 
     def append(self, message: Outgoing, delay_s: float, beside: int = 0) -> None:
-        """Append the message to the partition of its key, or to the partition `beside` numbers after it. The record
-        becomes visible to readers `delay_s` later.
+        """Append the message to the partition of its key. The record becomes visible to readers `delay_s` later.
+
+        `beside`: number to add to that of the partition, as if another partitioner had chosen it.
         """
         logs = self._logs(message.topic)
         number = (partition_of(message.key, len(logs)) + beside) % len(logs)

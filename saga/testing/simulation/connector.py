@@ -1,9 +1,8 @@
-"""A simulated Kafka connector for Couchbase: a process that reads the changes of a service's store and writes them to
+"""A simulated Kafka connector for Couchbase: a process that reads the changes of a service's store, and writes them to
 the topics that the service consumes.
 
-Like the real connector it merges rapid writes of one document into the last of them. It saves its position only now and
-then, so after a crash it delivers a range of changes again. Writes that were merged stay merged when they are delivered
-again.
+Like the real connector, it merges rapid writes of one document into the last of them. It saves its position only now
+and then, so after a crash it delivers some changes again. Writes that were merged the first time stay merged then.
 """
 
 import asyncio
@@ -52,7 +51,7 @@ class ConnectorRecord(Struct, frozen=True, kw_only=True):
     def encode_default(self, *, enveloped: bool) -> bytes:
         """Encode the record as `DefaultSchemaSourceHandler` does with `JsonConverter`.
 
-        `enveloped`: whether the JSON contains the schema, as with `schemas.enable`.
+        `enveloped`: True to include the schema in the JSON, as with `schemas.enable`.
         """
         value = self._metadata()
         value["content"] = None if self.content is None else b64encode(self.content).decode()
@@ -89,7 +88,7 @@ has arrived. Kafka Connect waits for minutes.
 
 
 class LoggedMutation(NamedTuple):
-    """A change of a document, as the store keeps it for the connector."""
+    """A change of a document, as the store keeps it until the connector reads it."""
 
     number: int
     revision: int
@@ -156,7 +155,7 @@ class SimulatedConnector:
                     await self._save(process, position)
 
     async def _has_news(self, position: int, stop: asyncio.Event) -> bool:
-        """Wait for a change to deliver, and return True; return False if the process must stop."""
+        """Wait for a change to deliver. Return True when there is one, and False if the process must stop."""
         while not stop.is_set() and not (self._mutations and self._mutations[-1].number > position):
             loop = asyncio.get_running_loop()
             waiting: Future[None] = loop.create_future()
@@ -168,7 +167,9 @@ class SimulatedConnector:
         return not stop.is_set()
 
     async def _read(self, process: Process, position: int) -> tuple[list[Outgoing], int]:
-        """Read changes after a position. Return their records, and the position of the last one."""
+        """Read changes after a position. Return the records to publish for them, and the position of the last
+        change.
+        """
 
         def land(planned: PlannedFault | None, draws: tuple[float, float, float, float]) -> tuple[list[Outgoing], int]:
             after = position

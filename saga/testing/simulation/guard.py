@@ -1,12 +1,12 @@
 """The guard of a simulated world. It detects use of real time, randomness, threads, processes and the network, and
-names the line of code responsible.
+names the line of code that is responsible.
 
 Nothing is patched. While the guard is active, the interpreter reports (`sys.setprofile`) every C function that Python
 code calls in this thread. Every use of these things ends in one of a few C functions: `uuid.uuid4` in `os.urandom`,
 `Thread.start` in `_thread.start_new_thread`. The guard detects the start of a thread, but not calls within the thread.
 
-The guard does not detect calls made by C code itself, as in libraries written in C, or in `map(f, ...)`,
-`functools.partial(f)` and `defaultdict(f)` if `f` is such a function. It does not report `time.localtime()`, which is
+The guard does not detect calls that C code makes itself: in libraries written in C, or in `map(f, ...)`,
+`functools.partial(f)` and `defaultdict(f)` if `f` is a C function. It does not report `time.localtime()`, which is
 harmless with an explicit time.
 """
 
@@ -87,10 +87,10 @@ class Guard:
     """
 
     caught: list[Stray] = field(default_factory=list)
-    """The detected stray calls. The same function in the same line is recorded once."""
+    """The detected stray calls. Calls of the same function on the same line are recorded once."""
     active: bool = False
     """True if the guard detects calls, or did so in its last block. False if another profiler was already set, because
-    the guard does not replace it.
+    the guard does not replace that one.
     """
     _entered: int = 0
     _profiler: Profiler | None = None
@@ -129,8 +129,8 @@ class Guard:
 
 
 def _make_profiler(look: Callable[[FrameType, object], None]) -> Profiler:
-    """Return a profiler that passes possible stray calls to `look`. The interpreter calls it for every call and return
-    in this thread, so it must return quickly for nearly all of them.
+    """Return a profiler that passes possible stray calls to `look`. The interpreter calls the profiler for every call
+    and return in this thread, so the profiler must return quickly for nearly all of them.
 
     It is a plain function, because a method would take 25 % longer.
     """
@@ -281,11 +281,11 @@ def _owner_of(file: str) -> CodeOwner:
 
 
 def _find_culprit(frame: FrameType | None) -> Caller | None:
-    """Return the nearest line of the user's own code that led to the call. Return `None` if the call is harmless or not
-    caused by the user.
+    """Return the nearest line of the user's own code that led to the call; `None` if the call is harmless or not caused
+    by the user.
 
-    The search ends at the frames of the world itself, because the test that runs the world is not to blame. If there is
-    no line of the user's code, return a line in a library that the user chose, or in the toolkit.
+    The search ends at the frames of the world itself, because the test that runs the world is not to blame. If no line
+    of the user's code is found, return a line in a library that the user chose, or in the toolkit.
     """
     hooks = [
         getattr(hook, "__code__", None) for hook in gc.callbacks
@@ -308,8 +308,8 @@ def _find_culprit(frame: FrameType | None) -> Caller | None:
 
 
 def _find_next_best(path: Sequence[tuple[FrameType, CodeOwner]]) -> int | None:
-    """Choose the frame to name if none is the user's: generated code in a user's file, the outermost frame in a
-    library, or the nearest frame in the toolkit. Return its index, or `None` if there is no such frame.
+    """Return the index of the frame to name if no frame is the user's own code: generated code in a user's file, else
+    the outermost frame in a library, else the nearest frame in the toolkit. Return `None` if there is none of these.
     """
     of = {owner: [i for i, (_, there) in enumerate(path) if there is owner] for owner in CodeOwner}
     for i in of[CodeOwner.GENERATED]:
@@ -345,7 +345,7 @@ def _name_of(frame: FrameType) -> str:
 
 
 def _short_name(code: CodeType) -> str:
-    """Return the function's name without enclosing functions, so `pay` also for a `pay` defined inside another
-    function.
+    """Return the function's name without the names of enclosing functions: `pay`, even if `pay` is defined inside
+    another function.
     """
     return code.co_qualname.rpartition("<locals>.")[2]

@@ -1,5 +1,5 @@
-"""Encryption keys of a simulated world. They exist only in memory, are the same in each run of a seed, and are shared
-by all processes.
+"""Encryption keys of a simulated world. They exist only in memory, all processes share them, and the same subject
+always gets the same key.
 """
 
 from hashlib import blake2b

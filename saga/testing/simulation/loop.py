@@ -37,8 +37,8 @@ class Process:
     skew_ms: int = 0
     """Error of the process's clock, in milliseconds."""
     deferred: list[tuple[Handle, int]] = field(default_factory=list)
-    """Callbacks that became ready while the process was frozen. If a callback is a task's next step, the number beside
-    it is the number of the task, else 0.
+    """Callbacks that became ready while the process was frozen. Each is followed by the number of its task if it is a
+    task's next step, otherwise by 0.
     """
 
 
@@ -80,11 +80,9 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 CALLBACKS_MAX = 1_000_000
-"""Maximum number of callbacks of a run. A run with more is ended with an error, because it would probably never
-finish.
-"""
+"""Maximum number of callbacks of a run. A run with more ends with an error, because it would probably never finish."""
 TASKS_MAX = 2_000
-"""Number of remembered tasks at which finished ones are forgotten."""
+"""Number of remembered tasks above which finished tasks are forgotten."""
 
 
 class NotQuiet(SagaError):
@@ -126,7 +124,9 @@ class SimulatedLoop(LoopWithoutSystem):
     def __init__(self, seed: int = 0) -> None:
         self._random = Random(seed)
         self._ready: deque[tuple[Process | None, Handle, int]] = deque()
-        """Ready callbacks, each with its process, and with the task's number if it is a task's next step, else 0."""
+        """Ready callbacks, each with its process, and with the number of its task if it is a task's next step
+        (otherwise 0).
+        """
         self._timers: list[tuple[float, int, SimulatedTimer]] = []
         self._now_s = 0.0
         self._number = 0
@@ -148,7 +148,7 @@ class SimulatedLoop(LoopWithoutSystem):
     def run(self, until_s: float | None = None) -> None:
         """Run until only idle timers are left, or until the time `until_s`.
 
-        Raises `NotQuiet` if the run does not end, and any exception of `after`.
+        Raises `NotQuiet` if the run exceeds `CALLBACKS_MAX`; `failure`, once it is set; and any exception of `after`.
         """
         if self._running:
             raise RuntimeError("the loop runs already")
@@ -192,7 +192,7 @@ class SimulatedLoop(LoopWithoutSystem):
                 self._forget(timer)
 
     def freeze(self, process: Process) -> None:
-        """Freeze a process. Its callbacks are kept and do not run before `thaw`."""
+        """Freeze a process. Its callbacks are kept, and run after `thaw`."""
         process.frozen = True
         process.deferred += [(handle, step) for owner, handle, step in self._ready if owner is process]
         self._ready = deque(entry for entry in self._ready if entry[0] is not process)
@@ -372,7 +372,7 @@ class SimulatedLoop(LoopWithoutSystem):
         return ended.result()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """End the run on an error in a callback that belongs to no task. An operation's answer that was never retrieved
+        """End the run on an error in a callback that belongs to no task. An operation's answer that is never retrieved
         is not an error, because the caller of the operation may have died.
         """
         why = context.get("exception")

@@ -1,7 +1,7 @@
-"""The network between the processes and the backends that they use. Each operation takes time, and a fault may hit it.
+"""The network between processes and the backends that they use. Each operation takes time, and a fault may hit it.
 
-First the operation is sent. Then it lands, which means that it takes effect or is rejected. Then its answer comes back.
-If the caller dies in between, the operation still lands. Faults are injected only in this module.
+An operation has three phases: it is sent, it lands (takes effect or is rejected), and its answer comes back. If the
+caller dies in between, the operation still lands. Faults are injected only in this module.
 """
 
 import asyncio
@@ -58,8 +58,8 @@ class Trace:
         return [line for line in self.lines if isinstance(line, InjectedFault)]
 
     def fingerprint(self) -> str:
-        """Return a digest of the trace. It is equal for two runs in which the same things happened at the same times
-        and in the same order.
+        """Return a digest of the trace. Two runs have the same digest if the same things happened in them at the same
+        times and in the same order.
         """
         digest = blake2b(digest_size=16)
         for line in self.lines:
@@ -83,7 +83,7 @@ def _as_text(line: OperationRecord | InjectedFault | TraceNote) -> Iterator[str]
 HOP_S_FIRST, HOP_S_SPREAD = 0.0002, 0.0008
 """Time of a message on the network in seconds: the minimum, and the largest random addition to it."""
 SLOW_HOP_S = 0.04
-"""Maximum extra time in seconds of a slow message. Of all messages 2 % are slow."""
+"""Maximum extra time in seconds of a slow message. 2 % of all messages are slow."""
 RESTART_S = 2.0
 """Maximum time in seconds until another process replaces a dead one."""
 OUTAGE_S_FIRST, OUTAGE_S_MAX = 60.0, 3 * 3600.0
@@ -91,7 +91,7 @@ OUTAGE_S_FIRST, OUTAGE_S_MAX = 60.0, 3 * 3600.0
 MINUTES_S, DAYS_S, YEARS_S = 600.0, 20 * 86_400.0, 3 * 365 * 86_400.0
 """Maximum clock errors in seconds: in most cases, in a few cases, and in very few cases."""
 OUT_OF_REACH = "cannot be reached"
-"""Reason of a rejection that the caller notices only by a timeout, because nothing answers."""
+"""Reason of a rejection that no backend sent. The caller notices it only by a timeout."""
 
 Effect: TypeAlias = Callable[[PlannedFault | None, tuple[float, float, float, float]], Any]
 """Function that applies an operation when it lands. Its arguments are the planned fault, if any, and four random
@@ -105,9 +105,9 @@ class Backend:
 
     name: str
     unavailable: Callable[[str], Exception]
-    """Makes the error for an operation that had no effect and never will."""
+    """Creates the error for an operation that has had no effect and never will."""
     unsure: Callable[[str], Exception]
-    """Makes the error for an operation that may have taken effect, or may do so later."""
+    """Creates the error for an operation that may have taken effect, or may still do so."""
 
 
 class Disruptions:
@@ -125,8 +125,8 @@ class Disruptions:
         """Restart every worker gracefully. It is called after a fault has let a long time pass."""
 
     def silence(self, who: str, time_s: float) -> None:
-        """Stop the heartbeats of this process, or of all processes of this service, for this time, because the broker
-        is out of their reach.
+        """Stop the heartbeats of this process, or of all processes of this service, for this time, because they cannot
+        reach the broker.
         """
 
     def outage(self, service: str, time_s: float) -> None:
@@ -146,19 +146,19 @@ class Disruptions:
 
 
 class PendingAnswer(NamedTuple):
-    """An operation that has been sent and whose answer has not come back yet."""
+    """An operation that has been sent and whose answer has not arrived yet."""
 
     process: Process
     backend: Backend
     operation: Operation
     answer: "Future[Any]"
     back_s: float
-    """Seconds that the answer needs for its way back."""
+    """Seconds that the answer needs to reach the caller."""
     is_lost: bool
 
 
 class Network:
-    """All operations of one world, and the faults that hit them."""
+    """Carries out all operations of one world, and injects the faults that hit them."""
 
     def __init__(self, chance: Chance, plan: FaultPlan | None, trace: Trace) -> None:
         self.chance, self.plan, self.trace = chance, plan, trace
@@ -169,14 +169,14 @@ class Network:
         """
         self._numbers: dict[str, int] = {}
         self._cut: dict[tuple[str, str], float] = {}
-        """Time until which a process or service cannot reach a backend. The key is the name of the process or service,
-        and the name of the backend.
+        """Time until which a process or service cannot reach a backend, by the name of the process or service and the
+        name of the backend.
         """
         self._full: dict[str, float] = {}
         self._slow: dict[str, tuple[float, float]] = {}
-        """For each slow backend, the time until which it is slow, and the extra seconds of each operation."""
+        """The slow backends: the time until which each is slow, and the extra seconds of each operation."""
         self._few: dict[str, tuple[float, float]] = {}
-        """For each service that gets one record at a time, the time until which this lasts, and the seconds between two
+        """The services that get one record at a time: the time until which this lasts, and the seconds between two
         records.
         """
         self.wrong_ms = 0
@@ -237,13 +237,13 @@ class Network:
         return answer
 
     def next_operation(self, process: Process, what: OperationKind, where: str, names: tuple[str, ...]) -> Operation:
-        """Make the next operation of a process, with its number."""
+        """Return the next operation of a process, with its number."""
         number = self._numbers[process.name] = self._numbers.get(process.name, 0) + 1
         return Operation(process.name, process.service, number, what, where, names)
 
     def survives_poll(self, process: Process, where: str, names: tuple[str, ...]) -> bool:
-        """Record that a poll returned records, and apply the fault planned for it, if any. Return False if the process
-        died from it.
+        """Record that a poll returned records, and apply the fault planned for it, if any. Return False if this fault
+        killed the process.
         """
         operation = self.next_operation(process, "poll", where, names)
         planned = None if self.plan is None else self.plan.fault_at(operation, asyncio.get_running_loop().time())
@@ -261,7 +261,7 @@ class Network:
         asyncio.get_running_loop().call_later(delay_s, callback, context=self.context)
 
     def idle_later(self, delay_s: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
-        """Schedule a callback for the current process, without keeping the run going."""
+        """Schedule a callback for the current process. A pending callback of this kind does not keep the run going."""
         loop = asyncio.get_running_loop()
         if isinstance(loop, SimulatedLoop):
             return loop.idle_later(delay_s, callback)
@@ -272,7 +272,7 @@ class Network:
         self.trace.lines.append(TraceNote(asyncio.get_running_loop().time(), process, what))
 
     def cut_for_s(self, process: Process, backend: str) -> float:
-        """Return the seconds until the process can reach the backend again; 0 if it can do so now."""
+        """Return for how many seconds the process cannot reach the backend; 0 if it can reach it now."""
         if not self._cut:
             return 0.0
         cut = self._cut
@@ -293,8 +293,8 @@ class Network:
         effect: Effect,
         draws: tuple[float, float, float, float],
     ) -> Any:
-        """Apply the operation and return its result. If it raises an exception, return that, because an error has to
-        travel back to the caller too.
+        """Apply the operation and return its result. Return an exception instead of raising it, because an error also
+        has to travel back to the caller.
         """
         try:
             given, result = effect(planned, draws), "done"
@@ -341,7 +341,7 @@ class Network:
     def _find_refusal(
         self, process: Process, backend: Backend, what: OperationKind, planned: PlannedFault | None
     ) -> str | None:
-        """Return why the backend rejects the operation, so that it never takes effect; `None` if the backend accepts
+        """Return why the backend rejects the operation, which then never takes effect; `None` if the backend accepts
         it.
         """
         if planned is not None and planned.kind == "throttle":
@@ -361,7 +361,7 @@ class Network:
         planned: PlannedFault,
         draws: tuple[float, float, float, float],
     ) -> None:
-        """Apply the effects of a fault that go beyond its operation."""
+        """Apply those effects of a fault that go beyond the operation that it hits."""
         if planned.kind == "crash" and planned.after:
             return  # it crashes after the operation has taken effect
         now_s, details = asyncio.get_running_loop().time(), ""
@@ -417,15 +417,13 @@ class Network:
 
 
 def _slow_s(draws: tuple[float, float, float, float]) -> float:
-    """Return the extra seconds of a slow call. They are shorter than the timeout of calls, so they do not cause a
-    retry.
-    """
+    """Return the extra seconds of a slow call. They are less than the timeout of a call, so they cause no retry."""
     return 1 + 3 * draws[2]
 
 
 def _wrong_ms(draws: tuple[float, float, float, float]) -> int:
-    """Return a clock error in milliseconds, ahead or behind. In most cases it is minutes, in a few days, and in very
-    few years.
+    """Return a clock error in milliseconds, ahead or behind: minutes in most cases, days in a few, years in very
+    few.
     """
     way = 1 if draws[2] >= 0.5 else -1
     rare, much = abs(2 * draws[2] - 1), draws[3]

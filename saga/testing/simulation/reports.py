@@ -32,10 +32,10 @@ from saga.testing.world import CheckFailed, DocumentWrite
 DEAD_MAX, REASON_MAX = 3, 160
 """Maximum number of dead letter reasons in a summary, and maximum length of each in characters."""
 UNREACHED_MAX = 10
-"""Maximum number of handlers in a summary that no run has reached."""
+"""Maximum number of handlers without a run that a summary lists."""
 SAGAS_MAX = 3
-"""Maximum number of sagas that a timeline shows completely. If a run has more, the timeline shows only the sagas that
-the failure names.
+"""If a run has more sagas than this, the timeline shows only those that the failure's message names, or all if it names
+none. If an invariant is broken in one saga, the timeline shows only that saga.
 """
 
 
@@ -112,7 +112,7 @@ def _name_published(run: Run) -> str:
 
 
 def _find_sagas(run: Run) -> Collection[str]:
-    """Return the sagas that the timeline shows; an empty collection means all."""
+    """Return the ids of the sagas that the timeline shows; an empty collection means all sagas."""
     if isinstance(run.failure, CheckFailed) and run.failure.saga:
         return [run.failure.saga]
     sagas = run.world.sagas()
@@ -125,7 +125,9 @@ LINES_MAX = 200
 
 
 def timeline(world: SimulatedWorld, sagas: Collection[str] = ()) -> list[str]:
-    """Return the lines of the timeline of these sagas, or of all sagas by default. It shows every fault."""
+    """Return the lines of the timeline of these sagas, or of all sagas by default. Faults are shown whichever saga they
+    hit. If there are more than `LINES_MAX` lines, the middle ones are left out.
+    """
     lines = list(_describe_lines(world, sagas))
     if len(lines) > LINES_MAX:
         half = LINES_MAX // 2
@@ -154,7 +156,7 @@ def _describe_lines(world: SimulatedWorld, sagas: Collection[str]) -> Iterator[s
 def _describe_operation(
     world: SimulatedWorld, line: OperationRecord, sagas: Collection[str], seen: dict[str, int]
 ) -> Iterator[str]:
-    """Describe an operation as lines of the timeline. Most operations need no line."""
+    """Yield the lines of the timeline that describe an operation: none for most operations."""
     operation = line.operation
     if operation.what == "publish" and operation.process == APPLICATION and line.result == "done":
         if not sagas or any(operation.where.endswith(f" of {saga}") for saga in sagas):
@@ -171,8 +173,8 @@ def _describe_operation(
 
 
 def _has_sagas_of_fields(world: SimulatedWorld, service: str, document: str) -> bool:
-    """Return True if documents of this kind name their saga in a field. Then a document's key does not show which saga
-    it belongs to.
+    """Return True if documents of this kind name their saga in a field. A document's key then does not show which saga
+    the document belongs to.
     """
     collection = document.partition("/")[0]
     return any(kind.collection == collection and kind.saga for kind in world.declared[service].documents)
@@ -181,7 +183,7 @@ def _has_sagas_of_fields(world: SimulatedWorld, service: str, document: str) -> 
 def _describe_write(
     world: SimulatedWorld, line: OperationRecord, sagas: Collection[str], seen: dict[str, int]
 ) -> Iterator[str]:
-    """Describe a write of a progress as lines of the timeline."""
+    """Yield the lines of the timeline that describe a write of a progress."""
     key = line.operation.where.removeprefix(f"{PROGRESS}/")
     service, _, saga = key.partition("::")
     if sagas and saga not in sagas:
@@ -215,7 +217,11 @@ def _name_of_run(world: SimulatedWorld, service: str, intent: Intent) -> str:
 
 
 def _describe_moment(moment: TelemetryEvent | None, sagas: Collection[str]) -> str:
-    """Describe a telemetry event. Return an empty text for an event that is of another saga or not worth a line."""
+    """Describe a telemetry event in one line. Return an empty string for an event that is not worth a line.
+
+    If `sagas` are given, events of all other sagas are left out. Events without a saga are never left out for that
+    reason.
+    """
     if sagas and getattr(moment, "saga", None) not in (None, *sagas):
         return ""
     match moment:
@@ -264,9 +270,9 @@ def test_{stem}(world: World) -> None:
 
 
 def save_schedule(scenario: Callable[..., object], schedule: Schedule, why: str) -> Path:
-    """Write the schedule as a test, and return the file's path. The same schedule gives the same file.
+    """Write the schedule as a test, and return the file's path. The same schedule always has the same file name.
 
-    Raises `SagaError` for a test in a class, or a test with parameters other than the world, because the written test
+    Raises `SagaError` for a test in a class, or a test with parameters other than `world`, because the written test
     could not call it.
     """
     name = scenario.__qualname__

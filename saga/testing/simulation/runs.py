@@ -54,8 +54,8 @@ class Run:
 
     @property
     def signature(self) -> tuple[type, str]:
-        """Identify the failure, so that shrinking recognises it: the exception's class, with the name of the invariant
-        or the line that raised it.
+        """Identity of the failure, by which shrinking recognises it: the exception's class, with the name of the
+        invariant or the line that raised it.
         """
         assert self.failure is not None
         if isinstance(self.failure, CheckFailed):
@@ -66,14 +66,16 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Which additional checks are made in each run. Each check takes extra time."""
+    """Options of a run: additional checks, each of which takes time, and the exceptions that count as a failure."""
 
     guarded: bool = False
     """True to detect accidental use of real time, randomness, threads and the network."""
     rerun: bool = False
     """True to repeat each transition and check that the result has the same bytes."""
     failures: tuple[type[BaseException], ...] = FAILURES
-    """Exceptions that count as a failure of the scenario. The default includes a broken invariant."""
+    """Exceptions that count as a failure of the scenario. The default includes `CheckFailed`, the error for a broken
+    invariant.
+    """
 
 
 def run(scenario: Scenario, schedule: Schedule, care: RunOptions) -> Run:
@@ -129,7 +131,9 @@ def _find_first_difference(seed: int, ones: Sequence[Line], twos: Sequence[Line]
 
 Item = TypeVar("Item")
 Sought: TypeAlias = tuple[str, str, str]
-"""Identity of an operation without its number: service, kind, and target such as a document or a topic."""
+"""Identity of an operation that does not depend on its number: service, kind, and target such as a document or a
+topic.
+"""
 
 RUNS_MAX = 300
 """Maximum number of runs for shrinking. After that many, the smallest failing run so far is returned."""
@@ -178,7 +182,7 @@ class RecognisingPlan:
 
 
 def shrink(scenario: Scenario, failing: Run, care: RunOptions, runs_max: int = RUNS_MAX) -> Shrunk:
-    """Find a smaller failing run. Leave out faults and events as long as the run still fails in the same way."""
+    """Find a smaller run that fails in the same way, by leaving out faults and events."""
     found = Shrunk(failing, 0)
     events = range(len(failing.world.published))
 
@@ -198,8 +202,8 @@ def shrink(scenario: Scenario, failing: Run, care: RunOptions, runs_max: int = R
         return calm[without]
 
     def fails(planted: Sequence[PlannedFault], without: frozenset[int]) -> bool:
-        """Return True if the run still fails in the same way, with the faults at the same numbers or at the same
-        operations.
+        """Return True if the scenario still fails in the same way with only these faults. The faults are tried at the
+        same operation numbers, then at the same operations.
         """
         if not isinstance(failing.failure, CheckFailed) and not is_calm(without):
             return False
@@ -228,8 +232,8 @@ def shrink(scenario: Scenario, failing: Run, care: RunOptions, runs_max: int = R
 
 
 def _move_schedule(of: Run, schedule: Schedule) -> MovedSchedule:
-    """Return the schedule with each fault bound to the operation that it hit in the run `of`, so that changed numbers
-    do not matter.
+    """Return the schedule with each fault bound to the operation that it hit in the run `of`, so that it hits the same
+    operation even if the numbers change.
     """
     places = _find_places(of)
     return MovedSchedule(
@@ -263,10 +267,10 @@ def _identify_operation(operation: Operation) -> Sought:
 
 
 def _leave_out(items: Callable[[], Sequence[Item]], fails: Callable[[Sequence[Item]], bool]) -> None:
-    """Try to leave out items: halves first, then quarters and so on, down to single items. Items are left out wherever
-    `fails` returns True for the rest.
+    """Try to leave out items: halves first, then quarters and so on, down to single items. An item stays out if `fails`
+    returns True for the remaining items.
 
-    `items`: returns the items that are left.
+    `items`: returns the items that have not been left out yet.
     """
     size = len(items())
     while size:
@@ -279,9 +283,11 @@ def _leave_out(items: Callable[[], Sequence[Item]], fails: Callable[[Sequence[It
 
 
 CAREFUL = 3
-"""Number of runs, counted from the first, in which stray calls are detected and each transition is repeated."""
+"""Number of runs, counted from the first, that also detect stray calls (see `saga.testing.simulation.guard`) and repeat
+each transition.
+"""
 PAIRS_POINTS_MAX = 60
-"""Maximum number of crash points in a run for which pairs of crashes are tried by default."""
+"""By default, pairs of crashes are tried only if a run has at most this many crash points."""
 PAIRS_MAX = 2_000
 """Maximum number of pairs of crashes that are tried. If there are more pairs, the seed selects some of them."""
 
@@ -307,10 +313,12 @@ class Tally:
     reactions: dict[str, Reaction] = field(default_factory=dict)
     """Handlers, compensations and deadlines of all services, by label such as `payment.release`."""
     reached: set[str] = field(default_factory=set)
-    """Labels of those that have completed a run."""
+    """Labels of the handlers, compensations and deadlines that have completed at least one run."""
 
     targets: set[str] = field(default_factory=set)
-    """Names of services, topics, and handlers with steps, in runs with faults drawn at random."""
+    """Names that a fault's target can match: the topics of all runs, and the services and `service.handler` names of
+    operations in runs whose faults were drawn at random.
+    """
 
     mistakes: dict[str, None] = field(default_factory=dict)
     """Descriptions of the exceptions that fakes raised by mistake; see `describe_mistake`."""
@@ -335,7 +343,9 @@ class Tally:
                 self.dead[describe_dead_letter(line.moment)] += 1
 
     def list_unreached(self, allowed: Sequence[Callable[..., object]] = ()) -> list[str]:
-        """Return the handlers that no run has reached, with their kinds, without those in `allowed`."""
+        """Return the handlers, compensations and deadlines that no run has reached, each with its kind. Functions in
+        `allowed` are left out.
+        """
         return [
             f"{label} ({reaction.kind})"
             for label, reaction in self.reactions.items()
@@ -344,8 +354,8 @@ class Tally:
 
 
 def describe_dead_letter(letter: "DeadLettered | DeadLetter") -> str:
-    """Return the place and reason of a dead letter. The saga's id is left out, so that equal reasons of different sagas
-    are counted together.
+    """Return the service, handler and reason of a dead letter. The saga's id is left out, so that equal reasons of
+    different sagas are counted together.
     """
     if letter.reason.startswith(TOO_OLD):
         return f"{TOO_OLD}, after an expiry"
@@ -365,8 +375,8 @@ def run_all(
 ) -> FailedScenario | None:
     """Run a scenario as its decorator prescribes, or only with these seeds. Return `None` if no run fails.
 
-    Raises `SagaError` if no saga ended at all and dead letters are the cause, for faults whose target is nothing in
-    these worlds, and for handlers that no run has reached, if the decorator asks for that.
+    Raises `SagaError` if no saga ended at all because of dead letters; for faults with a target that does not exist in
+    these worlds; and, if the decorator requires it, for handlers that no run has reached.
     """
     for schedule in _schedules(scenario, mode, seeds, tally, care):
         careful = tally.runs < CAREFUL
@@ -386,7 +396,7 @@ def run_all(
 
 
 def check_some_ended(tally: Tally) -> None:
-    """Raise `SagaError` if no saga ended at all and dead letters are the cause."""
+    """Raise `SagaError` if there are dead letters and no saga has ended."""
     if tally.dead and not tally.ended:
         [(why, _)] = tally.dead.most_common(1)
         mistakes = "".join(f"; {mistake}" for mistake in tally.mistakes)
@@ -397,7 +407,9 @@ def check_some_ended(tally: Tally) -> None:
 
 
 def check_targets(tally: Tally, faults: Faults) -> None:
-    """Raise `SagaError` for faults whose target is nothing that these worlds have, because such faults never happen."""
+    """Raise `SagaError` for faults with a target that does not exist in these worlds, because such faults never
+    happen.
+    """
     known = {"*"} | tally.targets | tally.reactions.keys()
     unknown = list(dict.fromkeys(rule.target for rule in faults.rules if rule.target not in known))
     if unknown:
@@ -457,7 +469,8 @@ def _crash_schedules(
 
 
 def find_crash_points(done: Run, since: PlannedFault | None = None) -> list[PlannedFault]:
-    """Return the points of a run at which a process can die, in order. They are before and after each operation.
+    """Return the points of a run at which a process can die, in order: before and after each operation, except for a
+    poll, where the only point is after it.
 
     `since`: return only points after this fault.
     """

@@ -1,5 +1,5 @@
-"""The simulated world: the actions that a test can take in it, and the evidence that is checked once the world is
-quiet.
+"""The simulated world: it carries out the actions of a test, runs the services on a virtual clock, and checks the
+invariants once it is quiet.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class _PublishedEvent(NamedTuple):
 
 
 class _ApplicationWrite(NamedTuple):
-    """A write or removal of a document in a service's store, made by the test as an application."""
+    """A document that the test writes to, or removes from, a service's store, as an application would."""
 
     service: str
     written: DocumentWrite
@@ -99,10 +99,10 @@ class SimulatedWorld(World):
         """Indices in `published` of the events and documents that are left out to shrink a run."""
         self._pending: list[_PublishedEvent | _ApplicationWrite | Outgoing] = []
         self._deployed: list[str] = []
-        """Services of which a release was deployed since the world ran."""
+        """Services to which the test has deployed a release since the world last ran."""
         self._publishing: asyncio.Task[None] | None = None
-        """Task in which the application publishes one event after another, even if the test lets only little time pass
-        between them.
+        """Task in which the application publishes. Each new task first waits for the one before, so events stay in
+        order even if the test lets little time pass between them.
         """
         self._application = Process(APPLICATION, APPLICATION)
         self._guard = Guard() if guarded else None
@@ -110,8 +110,8 @@ class SimulatedWorld(World):
         self._use: tuple[object, ...] = ()
         self._real: tuple[type, ...] = ()
         self.saving: Callable[[], Path] | None = None
-        """Writes the schedule of this run as a test. The fixture `world` sets this function, because it knows the
-        test.
+        """Writes the schedule of this run as a test, and returns the file. The fixture `world` sets this function,
+        because the fixture knows the test.
         """
 
     def __enter__(self) -> Self:
@@ -188,7 +188,7 @@ class SimulatedWorld(World):
 
     def publish(self, *events: Event, principal: str | None = None) -> None:
         for event in events:
-            to_record(event, BEGINNING_MS)  # an event that cannot be published raises in the line of the test
+            to_record(event, BEGINNING_MS)  # raises on the line of the test if the event cannot be published
             if len(self.published) not in self.left_out:
                 self._pending.append(_PublishedEvent(event, principal))
             self.published.append(event)
@@ -245,7 +245,9 @@ class SimulatedWorld(World):
     # ---------------------------------------------------------------- evidence
 
     def progress(self, service: str, saga: str) -> SagaProgress | None:
-        """Return the last progress of a saga that a service wrote, even if it has expired since."""
+        """Return the last progress of a saga that a service wrote, even if it has expired since; `None` if there was
+        none.
+        """
         versions = self.workers.disks[service].versions.get((PROGRESS, progress_key(service, saga)))
         return decode_progress(versions[-1]) if versions else None
 
@@ -295,7 +297,7 @@ class SimulatedWorld(World):
         return whole.hexdigest()
 
     def sagas(self) -> list[str]:
-        """Return all sagas in the log, in the order of their first records."""
+        """Return the ids of all sagas with a record in the log, in the order of their first records."""
         return list(dict.fromkeys(record.key.decode() for record in self.cluster.log if record.key))
 
     @property

@@ -31,7 +31,7 @@ DOCUMENT_BYTES_MAX = 20 * 2**20
 """Maximum size of a document in bytes. It is the smallest limit of any real store."""
 EXPIRY_S_MAX = 1000 * 365 * 86_400.0
 WRITES_MAX = 100
-"""Number of remembered writes at which finished ones are forgotten."""
+"""Number of remembered writes above which finished writes are forgotten."""
 
 
 class StoredDocument(NamedTuple):
@@ -90,8 +90,8 @@ class Disk:
         return self._cas
 
     def write(self, collection: str, key: str, content: bytes | None, expires: timedelta | None, now_s: float) -> None:
-        """Write or remove a document like a program that does not use the toolkit. Markers are kept, and removing an
-        absent document does nothing.
+        """Write or remove a document as a program without the toolkit would. Keep the markers. Do nothing if a document
+        to be removed does not exist.
         """
         entry = self.find(collection, key, now_s)
         if content is not None:
@@ -196,7 +196,7 @@ class SimulatedStore:
                 yield key, Document(entry.content, entry.cas)
 
     def _of(self, collection: str, key: str, cas: int) -> StoredDocument:
-        """Return the document if its current version has this `cas`. Raises `Conflict` otherwise."""
+        """Return the document if the CAS of its current version is `cas`. Raises `Conflict` otherwise."""
         entry = self._disk.find(collection, key, _now_s())
         if entry is None or entry.cas != cas:
             raise Conflict(f"{key!r} in {collection!r} is another version by now")
@@ -224,7 +224,9 @@ def _now_s() -> float:
 
 
 class RecordedChanges:
-    """Records the changes of the documents on one disk, for each service that watches some of its collections."""
+    """Records the changes of the documents on one disk, separately for each service that watches some of the
+    collections.
+    """
 
     def __init__(self, disk: Disk, now_s: Callable[[], float]) -> None:
         self._disk, self._now_s, self._number = disk, now_s, 0
@@ -302,9 +304,9 @@ class ChangeRecordingStore(SimulatedStore):
         await self._ask("remove", "changes", service, land)
 
     async def pause(self, seconds: float) -> None:
-        """Wait until a change is recorded. If there are recorded changes already, wait at most `seconds`.
+        """Wait until another change is recorded, but at most `seconds` if there are recorded changes already.
 
-        With recorded changes, the wait keeps the world running only if this process is the one that publishes them.
+        Such a limited wait keeps the world running only in the process that publishes the changes.
         """
         waiting: Future[None] = asyncio.get_running_loop().create_future()
         self._notes.waiting.append(waiting)

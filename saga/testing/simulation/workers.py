@@ -1,5 +1,5 @@
-"""Workers of a simulated world: processes that run a service, die, freeze and restart. The world itself restarts
-them.
+"""Workers of a simulated world: processes that run a service, die, freeze and restart. The world restarts them
+itself.
 """
 
 import asyncio
@@ -49,8 +49,8 @@ sooner.
 EVERYDAY = (Handled, StepDone, Assigned, Revoked, Started, Stopped)
 """Telemetry events that are too frequent for a timeline."""
 LIMITS = FlowLimits(deaths_max=1000)
-"""Limits of the workers. Injected faults kill processes so often that a message could count as poison because of them.
-With this `deaths_max` it does not.
+"""Limits of the workers. Injected faults kill processes often, so `deaths_max` is so high that no message counts as
+poison because of them.
 """
 OUTSIDE = Backend("outside", ConnectionError, ConnectionError)
 
@@ -65,7 +65,7 @@ class DeployedRelease:
     number: int
     """Number of the release among the releases of its service in this world, counted from 1."""
     prepared: PreparedService
-    """The prepared service. It is prepared once and used by all workers, even after restarts."""
+    """The prepared service. It is prepared once, and all workers use it, even after restarts."""
     fakes: Sequence[object]
 
 
@@ -93,8 +93,8 @@ class Workers(Disruptions):
     ) -> None:
         """Create an empty set of workers.
 
-        `failed`: function called with the error when a worker ends with one, or when a handler returned what its
-        annotation does not allow; the world ends then.
+        `failed`: called with the error if a worker ends with one, or if a handler returned what its annotation does not
+        allow. It ends the world.
         """
         self.disks: dict[str, Disk] = {}
         self.uses_connectors = False
@@ -106,7 +106,7 @@ class Workers(Disruptions):
         self._loop, self._network, self._cluster, self._chance = loop, network, cluster, chance
         self._failed = failed
         self.mistakes: dict[str, None] = {}
-        """Descriptions of the exceptions with which fakes made handlers fail, see `describe_mistake`."""
+        """Descriptions of the exceptions that fakes raised by mistake, see `describe_mistake`."""
         self.reached: set[str] = set()
         """Handlers, compensations and deadlines that have completed a run, such as `payment.release`."""
         self.releases: dict[str, list[DeployedRelease]] = {}
@@ -134,8 +134,8 @@ class Workers(Disruptions):
         self._deliver_changes(first)
 
     def deploy(self, declared: Declared, use: Sequence[object]) -> None:
-        """Restart the workers of a service with this release, one after another. To roll back, deploy an earlier
-        release again.
+        """Restart the workers of a service one after another with this release. To roll back, deploy an earlier release
+        again.
         """
         known = self.releases[declared.name]
         release = next((each for each in known if each.prepared.declared is declared), None)
@@ -150,7 +150,7 @@ class Workers(Disruptions):
                 self._network.later(after_s, partial(self._roll_out, name, release))
 
     def _deliver_changes(self, release: DeployedRelease) -> None:
-        """Start delivering document changes to a service that consumes them."""
+        """Start to deliver document changes to this release of a service, if it consumes any."""
         service, name = release.prepared.name, f"{release.prepared.name}-connector"
         collections = {kind.collection for event in release.prepared.changes.values() if (kind := kind_of(event))}
         if name in self._connectors:
