@@ -191,7 +191,7 @@ class ServiceProcesses:
         code = await process.wait()
         running = self._running.get(module)
         if running is not None and running.process is process and not running.is_stopping:
-            then = "something" if module != PAGE else "a contract"
+            then = "its code or a shared file" if module != PAGE else "a contract"
             self.say(_name(module), f"ended by itself with code {code}; it is started again when {then} changes")
 
     async def _stop(self, modules: Iterable[str]) -> None:

@@ -124,7 +124,7 @@ def test_services_run_are_started_again_when_they_change_and_end_with_it(dev: De
     until(lambda: "o-1" in page_of(dev), dev.read_log_lines)
     last = dev.processes()[-2:]
     os.kill(last[0], signal.SIGKILL)
-    dev.wait_until_logged(r"ended by itself with code -9; it is started again when something changes")
+    dev.wait_until_logged(r"ended by itself with code -9; it is started again when its code or a shared file changes")
     assert dev.times("ended by itself") == 1, "those that were started again were asked to end"
 
     dev.process.send_signal(signal.SIGINT)
