@@ -52,8 +52,8 @@ def unquote_header(header: bytes) -> bytes:
 def texts_of(headers: Headers) -> dict[str, str]:
     """Return headers as readable text.
 
-    Bytes that are not UTF-8 are escaped, and null becomes empty. If several headers have the same name, the last one is
-    returned.
+    Bytes that are not UTF-8 are escaped, and null becomes empty. If several headers have the same name, the last one
+    counts.
     """
     return {name: (value or b"").decode("utf-8", "backslashreplace") for name, value in headers}
 

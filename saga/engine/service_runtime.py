@@ -109,11 +109,11 @@ class ServiceRuntime(PreparedService):
         return message.started is not None and message.started < self.decision_time().forgotten
 
     def is_of_forgotten_saga(self, p: SagaProgress, message: Message) -> bool:
-        """Return True if the message belongs to a forgotten saga: the saga began before the retention, and the progress
-        is newer.
+        """Return True if the message belongs to a forgotten saga: the saga began longer ago than the retention, and the
+        progress is newer than that saga. Then it is unknown what the service did before.
 
-        The progress is newer if it has no start, or if an operator had another message of the forgotten saga handled as
-        a new one: then its start is the time of that command. In both cases it is unknown what the service did before.
+        The progress is newer in two cases: it has no start; or an operator had another message of the forgotten saga
+        handled as new, so that the start of the progress is the time of that command.
         """
         if p.started is not None:
             is_later = p.replays and message.started is not None and message.started < p.started

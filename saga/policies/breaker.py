@@ -105,8 +105,11 @@ def admit(circuit: Circuit, now_s: float) -> Circuit | None:
 
 
 def end_call(breaker: Breaker, circuit: Circuit, call: int, failed: bool | None, now_s: float) -> Circuit:
-    """Return the state after the end of a call. `failed`: `None` if the call was abandoned, so its result is
-    unknown."""
+    """Return the state after the end of a call.
+
+    `call`: the `turns` of the state that `admit` returned for this call. `failed`: `None` if the call was abandoned, so
+    its result is unknown.
+    """
     if call != circuit.turns:
         return circuit
     if circuit.state == "half-open":

@@ -84,11 +84,12 @@ STAYS_S_MIN = 0.2
 AWAY_S_MAX = 60.0
 """Maximum seconds for which a message is parked because its call was not admitted."""
 AWAY_LEAST = 0.75
-"""Share of `AWAY_S_MAX` up to which pauses grow; the rest is for spreading them."""
+"""Share of `AWAY_S_MAX` up to which pauses grow. The rest is kept free, so that pauses can still be spread at
+random."""
 LASTS_S = 0.1
 """Assumed duration of a call, in seconds, while none has ended yet."""
 NEWEST = 0.2
-"""Weight of the last call in the average duration of calls."""
+"""Weight of the newest call in the moving average of call durations."""
 YIELDS_S_MAX = 30.0
 """Maximum seconds for which a low-priority message is held back. After that it is processed, even if the worker is
 busy."""
@@ -231,17 +232,16 @@ class CallQueue:
         return replace(self, running=self.running + 1)
 
     def waits(self, more: int) -> "CallQueue":
-        """Return the state with this many more calls waiting, or fewer if negative."""
+        """Return the state with `more` additional calls waiting; a negative number means fewer."""
         return replace(self, waiting=self.waiting + more)
 
 
 def reserve(line: CallQueue, rate_per_s: float, now_s: float) -> tuple[CallQueue, float]:
-    """Reserve the next turn. Return the new state, and the time at which the call may begin.
+    """Reserve the next time at which a call may begin under the rate limit. Return the new state and this time.
 
     >>> line, times = CallQueue(), []
     >>> for _ in range(3):
-    ...     line, begins_s = reserve(line, 4, now_s=10)
-    ...     times.append(begins_s)
+    ...     line, begins_s = reserve(line, 4, now_s=10) ...     times.append(begins_s)
     >>> times
     [10, 10.25, 10.5]
     """
@@ -260,9 +260,9 @@ def end_turn(line: CallQueue, lasted_s: float | None) -> CallQueue:
 def postpone(
     line: CallQueue, at_once_max: int | None, rate_per_s: float | None, now_s: float
 ) -> tuple[CallQueue, float]:
-    """Postpone one more call. Return the new state, and the seconds after which to try the call again.
+    """Postpone one more call. Return the new state, and the number of seconds after which to try the call again.
 
-    The call comes after the calls that wait, and after those that were postponed before.
+    That is after all calls that wait in memory, and after all calls that were postponed earlier.
 
     >>> line = CallQueue(waiting=8, lasts_s=0.5)
     >>> line, first_s = postpone(line, 2, None, now_s=10)
@@ -326,7 +326,7 @@ def is_saturated(busy: int, limit: int, inflight: int, most: int, *, is_behind: 
 
 
 def postponed_max(most: int) -> int:
-    """Return the largest number of low-priority messages that may be held back.
+    """Return how many low-priority messages may be held back, given that `most` messages may be in flight.
 
     >>> postponed_max(1000), postponed_max(3)
     (100, 1)

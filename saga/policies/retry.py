@@ -133,7 +133,7 @@ def count_attempts(before: Mapping[str, int], rules: Iterable[str]) -> dict[str,
 
 
 def attempts_under(name: str, attempts: int, named: Mapping[str, int]) -> int:
-    """Return how many of all failed attempts failed under the rule with this name. `named`: counts from
+    """Return how many of the `attempts` failed attempts failed under the rule with this name. `named`: counts from
     `count_attempts`.
 
     >>> attempts_under("", 5, {}), attempts_under("", 5, {"bank": 3}), attempts_under("bank", 5, {"bank": 3})
@@ -158,7 +158,8 @@ def delay_s(retry: Retry, attempt: int, chance: float) -> float:
 
 
 def without_end(retry: Retry) -> Retry:
-    """Return the rule for a run that is retried without limit, once its attempts are used up: its delays always grow.
+    """Return the rule for a run that is retried without limit and has used up its attempts. Its delays are never zero,
+    so they grow.
 
     >>> once = without_end(Retry(delay_s_first=0))
     >>> [delay_s(once, attempt, chance=0) for attempt in (1, 5, 17)]

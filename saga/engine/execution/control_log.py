@@ -16,7 +16,7 @@ from saga.telemetry.events import ControlTurned, ControlUnknown
 
 
 async def is_on(service: ServiceRuntime, at: Position, flag: str, saga: str) -> bool:
-    """Return whether a flag is on for a saga, by a recent copy of the control log."""
+    """Return whether a flag is on for a saga, according to a recent copy of the control log."""
     if service.ports.clock.monotonic_s() >= service.controls.until_s:
         await refresh(service, at)
     return controls.is_on(service.controls.in_force.flags, flag, saga, service.ports.clock.now_ms())
