@@ -212,8 +212,8 @@ class Reject(RecordDecision, frozen=True, gc=False):
 
 
 class KeepPending(RecordDecision, frozen=True, gc=False):
-    """Keep the message pending until the other events of its handler have arrived, or until the start of the saga is
-    known."""
+    """Keep the message pending until the other events of its handler have arrived, the start of the saga is known, or
+    earlier pending messages have been handled. A message for an optional parameter is kept until the handler runs."""
 
     reason: str
 

@@ -168,7 +168,7 @@ def is_pending(p: SagaProgress, handler: str, message: Message) -> bool:
 
 
 def find_intent(p: SagaProgress, handler: str, message: Message, kind: IntentKind = "do") -> Intent | None:
-    """Return the open intent of `handler` that `message` belongs to."""
+    """Return the open intent of `handler` to which `message` belongs; `None` if there is none of this kind."""
     for intent in p.intents:
         if intent.kind == kind and intent.handler == handler and any(m.id == message.id for m in intent.parts):
             return intent
@@ -255,9 +255,9 @@ def find_next_ready(
 ) -> Ignore | Reject | KeepPending | RunHandler | CompensationDecision | None:
     """Return the next action that is ready without a new message; `None` if there is none.
 
-    In this order: open runs whose message is stored, compensations whose handler has no open run, the head of the
-    queue, complete fan-ins while the queue is empty, suspended runs, deadlines. A parked run is not ready before its
-    due time.
+    Work is considered in this order: open runs whose message is stored, compensations whose handler has no open run,
+    the head of the queue, complete fan-ins while the queue is empty, suspended runs, deadlines. A parked run is not
+    ready before its due time.
 
     Args:
         current: id of the message that is being processed; `None` for any.

@@ -38,6 +38,7 @@ class HandlerRole:
     optional: tuple[frozenset[str], ...] = ()
     """For each optional event parameter, the types that it accepts; none of them is in `takes`."""
     many: bool = False
+    """True for a handler with `repeats`: it runs for each event of its first parameter."""
     changes: frozenset[str] = frozenset()
     """Types in `takes` that are document changes: a second change of a document is not an error."""
     decides: bool = False

@@ -73,7 +73,8 @@ hashed."""
 
 
 def get_initial_hash(service: str, saga: str) -> str:
-    """Return the text that the first transition has in place of the hash of a previous one.
+    """Return the start of a history's hash chain: the text that the first transition contains where later ones contain
+    the hash of the previous transition.
 
     >>> get_initial_hash("payment", "order-17")
     'payment|order-17'

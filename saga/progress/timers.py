@@ -27,8 +27,8 @@ by a clock that was ahead."""
 
 AGAIN_MS_MIN, AGAIN_MS_MAX = 1000, 86_400_000
 """Shortest and longest pause before overdue work that cannot run yet is checked again. The pause is as long as the work
-has been overdue. When a write unblocks the work, it runs at once, unless this worker's clock is behind and the work is
-not due by it."""
+has been overdue. When a write unblocks the work, it runs at once, unless this worker's clock is behind, so that the
+work is not due according to this clock."""
 
 
 def find_timed_work(p: SagaProgress) -> frozenset[tuple[str, str, int]]:
