@@ -25,7 +25,7 @@ def wrong(space: StateSpace, scenario: Scenario, s: State, too_old: Sequence[Mes
 
 
 class Books:
-    """All that is known of the final state of a scenario."""
+    """Checks of the final state of a scenario, with everything that is known about it."""
 
     def __init__(self, space: StateSpace, scenario: Scenario, s: State, too_old: Sequence[Message]) -> None:
         self._space, self._scenario, self._s, self._too_old = space, scenario, s, too_old

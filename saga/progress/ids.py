@@ -10,8 +10,8 @@ _unreadable = re.compile(r"[^A-Za-z0-9_]").sub
 def digest(what: str, saga: str, cause: str) -> str:
     """Return a digest of the arguments: 128 bits as hexadecimal digits.
 
-    Different arguments never give the hash the same input, because `what` comes first in a fixed form, and the saga's
-    length precedes the saga.
+    No two different ids are made from the same text: the form of `what` shows where it ends, and the saga's length
+    precedes the saga.
 
     >>> digest("payment|reserve|0", "order-17", "m-1")
     '8c69b241c603b6c09313b5993635b204'
