@@ -62,7 +62,8 @@ class NotAStore(ConfigurationError):
 
 
 class NoStore(ConfigurationError):
-    """Error for a place in which tools find no store, or a store whose service is not known."""
+    """Error for an address at which a tool finds no store, or for which it has to be given a service
+    (`ServiceNeeded`)."""
 
 
 class ServiceNeeded(NoStore):
@@ -114,7 +115,7 @@ class ReturnNotAllowed(Permanent):
     """A handler, compensation or deadline returned something that its return annotation does not allow. None of it is
     emitted.
 
-    A test world treats this as a failed test. A type checker finds the mistake earlier.
+    A test world reports this as a violation. A type checker finds the mistake earlier.
     """
 
 

@@ -115,8 +115,9 @@ class Saga(ABC, Generic[_S]):
         is called now.
 
         Guarantees:
-        - If the saga fails after this handler had begun and became a dead letter, the registered calls are made instead
-          of its compensation. They are made newest first, each as a step.
+        - The registered calls are made, newest first and each as a step, if the run can never finish: if the saga fails
+          while the run is a dead letter or suspended, or if an operator discards its dead letter. They take the place
+          of the compensation, which undoes only recorded results.
         - If the handler finishes, the registered calls are dropped.
         - A step that began and has no recorded answer is reported to an operator in any case.
 

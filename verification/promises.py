@@ -175,7 +175,7 @@ class Promises:
 
     def _passed_in_time(self, s: State) -> str | None:
         """Find a deadline that ran although at its due time the log contained an event that cancels it, by itself or
-        through its handler. Outcomes that nothing in the service names are not read."""
+        through its handler. Outcomes that no handler of the service takes do not count, because they are not read."""
         if not s.held or (s.progress, s.held) in self._in_time:
             return None
         entries = self._space.entries(s, s.progress)

@@ -92,8 +92,8 @@ class Scenario:
     steady: bool = False
     """True if workers wait for timers by a clock that is never ahead, even if the date on their machine is ahead."""
     books: tuple[ControlLog, ...] = ()
-    """The initial control log, and the ones that operators write later, at any time. If there is none, no run reads
-    it."""
+    """The initial control log, followed by the ones that operators write later, at any time. If there are no logs, no
+    run reads the control log."""
     owner: tuple[int, int] = (0, 0)
     ticks_max: int = 5
     """Largest number of ticks that pass."""

@@ -379,7 +379,7 @@ def _either(events: Iterable[type[Event]]) -> str:
 
 def _advise_renamed(declared: Declared, contract: Contract) -> str:
     """Return advice for a contract whose owner is the new name of a renamed service: contracts must keep the first
-    name, under which everything of the service is stored."""
+    name, under which everything of the service is stored. Return an empty string for any other contract."""
     if contract.owner != declared.renamed:
         return ""
     return f"; {declared.renamed!r} was {declared.name!r}, and stays the owner {declared.name!r} in its contracts"

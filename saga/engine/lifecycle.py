@@ -79,7 +79,7 @@ class ServiceOptions:
     gates: CallGates = field(default_factory=CallGates)
     """Counters of limited calls, shared by all services that run with these options in one process."""
     keys: Keys | None = None
-    """Keys of encrypted values."""
+    """Keys of encrypted values; `None` if nothing is encrypted."""
     tracing: Tracing | None = None
     """Decides what is traced; `None` if nothing is."""
     watch: Watch | None = None

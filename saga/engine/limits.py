@@ -44,7 +44,7 @@ class AdmittedCall(NamedTuple):
     """A call that was admitted."""
 
     turns: int
-    """Number of state changes of the breaker before the call was admitted."""
+    """The breaker's number of state changes when the call was admitted: see `Circuit.turns`."""
     began_s: float
 
 

@@ -44,7 +44,7 @@ class PreparedService:
     """Topics of the service's timers, each with its timer tier."""
     roles: HandlerRoles
     handlers: Mapping[str, Reaction]
-    """Handlers and compensations, by the name of the function."""
+    """Handlers, compensations and deadlines, by the name of the function."""
     classes: Mapping[str, Mapping[str, type[Event]]]
     """For each handler, the event class for each type that it consumes."""
     contracts: Mapping[str, Contract]

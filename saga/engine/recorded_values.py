@@ -291,7 +291,7 @@ def _show(value: object, type_: object) -> str:
 
 
 def _to_plain(value: object) -> object:
-    """Return a value without the content of objects.
+    """Return a value in which each object is replaced with the name of its class.
 
     An instance of a subclass of list counts as an object, because it may have fields.
     """

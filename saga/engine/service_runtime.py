@@ -55,7 +55,7 @@ class KnownControls:
     stops: bool = False
     """True if anything is paused, limited or routed. Otherwise runs need no check."""
     gate: AbstractAsyncContextManager[object] | None = None
-    """Lock that lets one task at a time read the log, or write it, and replace the copy. Readers wait for its result,
+    """Lock that lets one task at a time read or write the log and replace the copy. Other tasks wait for the result,
     because the copy may be very old."""
     cas: int | None = None
     """Version of the control log that was read; 0 if the store has none, `None` if it was not read yet."""
@@ -156,7 +156,8 @@ class ServiceRuntime(PreparedService):
         return memory
 
     def encode(self, event: Event, saga: str) -> EncodedEvent:
-        """Encode an event to emit. Raises `Permanent` for an event of another saga."""
+        """Encode an event to emit. Raises `Permanent` if the event belongs to another saga, cannot be encoded, or is
+        too large for the log."""
         contract = self.contracts[name_of(type(event))]
         key = str(getattr(event, contract.key))
         if key != saga:

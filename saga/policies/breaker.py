@@ -130,7 +130,7 @@ def _open(breaker: Breaker, circuit: Circuit, now_s: float) -> Circuit:
 
 
 def _count_call(breaker: Breaker, slices: tuple[CallWindow, ...], failed: bool, now_s: float) -> tuple[CallWindow, ...]:
-    """Return the slices with one more call counted, without those that are too old."""
+    """Return the slices with one more call counted, and without slices that are too old."""
     number = int(now_s * SLICES / breaker.within_s)
     recent = tuple(s for s in slices if s.number > number - SLICES)
     if recent and recent[-1].number == number:

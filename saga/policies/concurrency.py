@@ -1,4 +1,4 @@
-"""Limits of concurrency: an adaptive limit of messages in flight, turns for calls to a resource, and yielding of
+"""Limits of concurrency: an adaptive limit of messages in flight, a queue for calls to a resource, and yielding of
 low-priority messages.
 
 *The adaptive limit* is the number of messages that a worker's store and log can take without a queue. It is derived
@@ -18,8 +18,8 @@ the average latency under it. For the alternatives see docs/decisions/05-why-the
    `least` nothing more is learned about a store that has become slower.
 4. *A write that failed*, because the store cannot be reached or its answer was lost, halves the limit, once per window.
 
-*Turns* (`CallQueue`) keep the calls to one resource within its limits. *Yielding* delays low-priority messages while a
-worker is saturated.
+*The call queue* (`CallQueue`) keeps the calls to one resource within its limits. *Yielding* delays low-priority
+messages while a worker is saturated.
 
 There is no clock and no randomness here: the same observations give the same limits.
 """
@@ -46,7 +46,7 @@ SLACK_S = 0.05
 """Further seconds that a write may take. If a write of 1 ms takes 5 ms, there is no significant queue. And under full
 load the worker's own event loop, which is always busy with this many messages in flight, adds some time."""
 SLOW_PART = 0.25
-"""Share of a window's writes that must be beyond the bound, besides their mean, for the window to count as slow. A few
+"""A window counts as slow if its mean latency is beyond the bound, and at least this share of its writes is, too. A few
 writes that hang do not make a store slow."""
 AIM = 0.85
 """Latency at which a fall of the limit aims, as a share of the bound."""
@@ -251,8 +251,8 @@ def reserve(line: CallQueue, rate_per_s: float, now_s: float) -> tuple[CallQueue
 
 
 def end_turn(line: CallQueue, lasted_s: float | None) -> CallQueue:
-    """Return the state after the end of a call. `lasted_s`: `None` if the call was abandoned, so its duration is
-    unknown."""
+    """Return the state after the end of a call. `lasted_s`: how long it took; `None` if it was abandoned, so its
+    duration is unknown."""
     lasts_s = line.lasts_s if lasted_s is None else line.lasts_s + NEWEST * (lasted_s - line.lasts_s)
     return replace(line, running=line.running - 1, lasts_s=lasts_s)
 

@@ -48,7 +48,7 @@ class Retry:
     Compensations are retried without limit. After `attempts_max` attempts they are escalated, and their delays then
     begin at one second or more, so that they grow.
 
-    Raises `DeclarationError`: less than one attempt; a negative delay, or one of more than a year; a `never` that is
+    Raises `DeclarationError` for less than one attempt; a negative delay, or one of more than a year; a `never` that is
     not a tuple of exception classes; a `by` that is not a mapping from exception classes to rules, has a class that is
     also in `never`, has two classes with the same name, or has rules with a `never` or `by` of their own.
     """

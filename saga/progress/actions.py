@@ -56,13 +56,15 @@ class Trigger(Struct, frozen=True, kw_only=True, gc=False):
     """The message that is processed, with what the service knows about it."""
 
     message: Message
-    """The message. If its type is empty, there is none: a repair continues work that is ready."""
+    """The message. An empty type means that there is none, because a repair continues work that is ready."""
     undecodable: Mapping[str, str] = NO_HANDLERS
     """Handlers that can never decode the message, with the reason for each."""
     paged: tuple[str, ...] | None = None
-    """Handlers for which the message is stored in an overflow segment; `None` if the segments were not searched. For a
-    command, the handlers and compensations that have handled the message in it, or for which it is stored, according to
-    segments."""
+    """Handlers for which the message is pending in an overflow segment; `None` if the segments were not searched.
+
+    For a command, these are the handlers and compensations that, according to the segments, have processed the message
+    in the command, or for which it is pending.
+    """
 
 
 class HeldBack(NamedTuple):

@@ -145,8 +145,8 @@ def find_closing_reason(p: SagaProgress, role: HandlerRole) -> str | None:
 
 
 def _awaits_abort(p: SagaProgress, role: HandlerRole) -> bool:
-    """Return True if the handler's compensation still has to undo calls of its suspended runs. Until then none of them
-    is ignored, though the saga has failed: the compensation finds the calls in the suspended run."""
+    """Return True if the handler's compensation still has to undo calls of its suspended runs. Until then none of these
+    runs is ignored, even though the saga has failed, because the compensation finds the calls in the suspended run."""
     return role.undo is not None and role.name not in p.closed and suspended_runs.has_uncovered_calls(p, role.name)
 
 

@@ -127,11 +127,12 @@ class OverflowSegment(
 
 
 class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A step, document update or document read of a handler: recorded when it begins, and again with its answer."""
+    """A step, document update, or read (of a document or a flag) of a handler. A step or update is recorded when it
+    begins, and again with its answer; a read only with its answer."""
 
     kind: Literal["step", "update", "read"]
     name: str
-    """The function's own name; for a read, the document's collection."""
+    """The function's own name; for a read, the document's collection, or `flag` with the flag's name."""
     number: int
     """Number of the call among the calls of this name in the run."""
     input: str
@@ -139,7 +140,7 @@ class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     arguments: str = ""
     """The arguments as readable text; empty if they are long, or if the run was given sensitive values."""
     document: str | None = None
-    """`collection/key`, for updates and reads."""
+    """`collection/key` for updates and reads of documents; `flag/name` for a flag; `None` for a step."""
     value: Raw = Raw(b"null")
     """Value that the call returned."""
     claim: str = ""

@@ -109,7 +109,7 @@ def _is_declared(service: ServiceRuntime, call: StepRecord) -> bool:
 
 
 async def _was_applied(service: ServiceRuntime, state: ProcessingState, intent: Intent, call: StepRecord) -> bool:
-    """Return True if an update took effect. If it did not, it is marked so that it never will."""
+    """Return True if an update took effect. Otherwise mark it in the document, so that it never will."""
     assert call.document is not None
     saga = state.message.saga
     collection, _, key = call.document.partition("/")

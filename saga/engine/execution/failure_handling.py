@@ -192,7 +192,7 @@ class FailureHandler:
         )
 
     def divert(self, state: ProcessingState, request: RunRequest, divert: Divert) -> Write:
-        """Make a dead letter of a message that an operator diverts."""
+        """Make a dead letter of a message that an operator's route diverts."""
         before, _ = count_failures_before(state.loaded_progress, request.action)
         failure = RunFailure(
             reason=divert.reason,

@@ -106,7 +106,8 @@ class TransitionPublisher:
         return p.transitions_published if known is None else min(max(p.transitions_published, known.published), p.n)
 
     def on_written(self, p: SagaProgress, entry: Transition, stages: Measurements) -> None:
-        """Queue the event of a transition that was written. An event that is too large for the log is dropped."""
+        """Queue the event of a transition that was written. The event is dropped if too many bytes of events wait
+        already."""
         number, known = entry.n, self._sagas.get(p.saga)
         if known is None or number < known.queued:  # unknown, or another saga of the same id
             known = self._remember(p.saga, min(p.transitions_published, number))
