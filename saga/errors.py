@@ -108,7 +108,7 @@ class SchemaUnasked(SagaError):
 
 class Permanent(SagaError):
     """Failure of a handler that can never succeed on this input, however often it is retried. The message becomes a
-    dead letter at once."""
+    dead letter at once. (A compensation is retried nevertheless, and escalated.)"""
 
 
 class ReturnNotAllowed(Permanent):

@@ -175,8 +175,7 @@ class Service(Generic[_S_co]):
         `Change`.
 
         Guarantees:
-        - In each saga the handler runs to its end once (with `repeats`, once for each event), despite crashes and
-          duplicates.
+        - In a saga the handler runs to its end once (with `repeats`, once per event), despite crashes and duplicates.
         - Its state and its events are saved in one write; then the events are published in order.
         - After a crash or a failure the handler runs again with the same input. Steps and updates that are already
           recorded return their results at once.

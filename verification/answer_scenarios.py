@@ -26,8 +26,7 @@ _EFFECT = re.compile(r'"((?:un)?do:[^"]*)"')
 
 
 def answers() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Yield scenarios in which an operator records the result of a call. The run continues, and does not repeat the
-    call."""
+    """Yield scenarios in which an operator records the result of a call, which the run then does not repeat."""
     resolution = command("resolve", "reserve", ORD, answers=1)
     for name, crash, move, lost in (("crash", 1, 0, 0), ("rebalance", 0, 1, 0), ("lost answers", 0, 0, 1)):
         yield Scenario(

@@ -36,8 +36,7 @@ from verification.services import message
 
 
 def fan_ins() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Yield scenarios of fan-ins, of self-consumed events, of events that arrive after later ones, and of queued
-    messages."""
+    """Yield scenarios of fan-ins, self-consumed events, events that arrive after later ones, and queued messages."""
     ran = has_run("place", "join")
     yield Scenario(
         name="a fan-in with an own part", service=of(place, join), a=(ORD,), b=(Q,), crash=1, move=1, at_the_end=ran

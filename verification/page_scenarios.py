@@ -147,8 +147,7 @@ def inbox_pages() -> Iterator[Scenario]:
 
 
 def piles() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Yield scenarios of messages in overflow segments: queued behind an intent or a dead letter, or pending for a
-    fan-in."""
+    """Yield scenarios of messages in segments: queued behind an intent or a dead letter, or pending for a fan-in."""
     yield Scenario(
         name="queue pages: behind the intent of another owner",
         service=piled(of(reserve, each_note)),
