@@ -1,8 +1,8 @@
 """Document changes: the values that a handler receives when a document was written, removed or expired, and how stores
 report changes.
 
-`Change` and its subclasses are what handlers see. `DocumentChange` is the form in which the engine handles a change;
-`to_record` and `from_record` write and read it on a topic, also in the form of Couchbase's Kafka connector.
+`Change` and its subclasses are what handlers see. `DocumentChange` is the form in which the engine handles a change.
+`to_record` writes it to a record of a topic; `from_record` reads it, also from records of Couchbase's Kafka connector.
 `ChangeSource` is the port of a store that records changes.
 """
 
@@ -167,8 +167,10 @@ _enveloped = msgspec.json.Decoder(_Envelope)
 
 
 def to_record(topic: str, changed: DocumentChange) -> Outgoing:
-    """Return the record in which a change is published. Its key is the document's key, shortened if it is too long for
-    a record key."""
+    """Return the record in which a change is published. Its key is the document's key.
+
+    If that key is too long, the record has a shortened key, and says that the change is refused.
+    """
     event = {"delete": "deletion", "expiry": "expiration", "change": "mutation"}.get(changed.kind, changed.kind)
     key, refused = changed.key, changed.refused
     if len(key.encode()) > KEY_BYTES_MAX:

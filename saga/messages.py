@@ -136,7 +136,7 @@ class Writer(NamedTuple):
     registry: str
     """Address of the registry, to show to operators."""
     lacks: str = ""
-    """Reason why there is no schema; empty if the only reason is that the registry has none with that id."""
+    """Why the registry returned no schema; empty if it returned one, or if it simply has none with that id."""
 
 
 class Record(NamedTuple):

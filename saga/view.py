@@ -104,9 +104,9 @@ class Saga(ABC, Generic[_S]):
 
         Raises what `call` raises. An exception in the `expected_errors` of this handler's resources is recorded like
         any other result. After any other exception, and after the `timeout_s` of the call itself (`saga.limited`) or of
-        its resource, the attempt has failed even if the handler catches the exception; the handler is retried by its
-        `retry`. A rerun that makes other steps, or passes other arguments, than recorded becomes a dead letter "not
-        deterministic".
+        its resource, the attempt has failed even if the handler catches the exception, and the handler is retried
+        according to its `retry`. A rerun whose steps or arguments differ from the recorded ones becomes a dead letter
+        "not deterministic".
         """
 
     @abstractmethod
@@ -139,7 +139,8 @@ class Saga(ABC, Generic[_S]):
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> _R:
-        """Change one business document by a pure function: `await saga.update(Stock, sku, Stock.set_aside, quantity)`.
+        """Change one business document with a pure function:
+        `await saga.update(Stock, sku, Stock.set_aside, quantity)`.
 
         `change` receives the document and the arguments. It returns the new document, or the new document and a result,
         which `update` then returns. It may be called several times if others change the document at the same time.

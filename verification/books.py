@@ -84,8 +84,8 @@ class Books:
         return None
 
     def _nothing_of(self, m: Message) -> Iterator[str]:
-        """Yield the handlers, and the originals to be undone, for which a message was lost: no transition names it, and
-        it is not pending or queued."""
+        """Yield the names of the handlers, and of the handlers to be undone, for which this message was lost: no
+        transition names it, and it is neither pending nor queued."""
         if m in self._too_old:
             return
         kept = {

@@ -24,7 +24,8 @@ BEGINS, NEW, MOVED = "begins", "v2_", "moved"
 """For state classes: the attribute that holds the prefix of the field names, the prefix in version 2, and the field
 that counts migrations."""
 TURNS, SHOWN = "_turns", "late"
-"""Suffix of the field that counts a handler's turns, and the parameter for the event that a turn waits for."""
+"""For handlers with several turns: the suffix of the state's field that counts them, and the name of the parameter for
+the event that a turn waits for."""
 TICK = timedelta(milliseconds=TICK_MS)
 MISPLACED = "WRONG PART"
 """Beginning of the error text of a handler that got a message of the wrong parameter."""

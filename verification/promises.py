@@ -114,7 +114,7 @@ class Promises:
         return BAD in reason and any(m.id == dead.message and _is_bad(m, dead.handler) for m in self._messages)
 
     def _ran_too_early(self, entries: tuple[Transition, ...]) -> str | None:
-        """Find a deadline that ran before its time, by clocks that are right."""
+        """Find a deadline that ran before its time although no clock was wrong."""
         if self._scenario.fast or self._scenario.ahead or not self._roles.deadlines:
             return None
         times = {m.id: m.time for m in self._messages} | {e.id: t.time for t in entries for e in t.events}

@@ -53,7 +53,8 @@ def check_other_content_reported(p: SagaProgress, entries: tuple[Transition, ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A scenario to explore. Most numbers are the largest number of times that a fault may happen."""
+    """A scenario to explore. A number is the maximum number of times that a fault may happen, unless its description
+    says otherwise."""
 
     name: str
     service: Explored

@@ -1,4 +1,4 @@
-"""Read the annotations of user functions, and write them out in messages. The annotations of handlers and resources are
+"""Read the annotations of user functions, and format them for messages. The annotations of handlers and resources are
 read at import. Those of functions called through `saga.step` and `saga.update` are read at their first call."""
 
 from abc import ABC, abstractmethod

@@ -149,8 +149,8 @@ def check_opener(deadline: Reaction) -> None:
 
 
 def check_alone(declared: Declared, handler: Reaction) -> None:
-    """Check that no event is handled twice: if this handler takes a single event, no other handler may take that event
-    alone. Raises `DeclarationError`."""
+    """Check that no event is handled twice: if this handler takes a single event, no other handler may take the same
+    event as its only one. Raises `DeclarationError`."""
     events = handler.needed_events
     if len(events) > 1:
         return

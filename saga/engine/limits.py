@@ -27,7 +27,7 @@ LOOK_S = 1.0
 
 
 class TooManyCalls(SagaError):
-    """Raised for a call that is not admitted in time, because too many other calls wait before it."""
+    """Raised for a call that is not admitted in time, because too many other calls wait ahead of it."""
 
 
 class CallNotAdmitted(Exception):

@@ -58,8 +58,8 @@ GROWTH_FIRST, GROWTH_AGAIN, GROWTH_MAX = 2.0, 1.03, 1.25
 """Factors by which the limit grows: until it first falls; directly after a fall; and at most. Each further growth
 doubles the gain, up to the last factor."""
 LEARNED = 1.15
-"""Multiple of the baseline, plus a share of the slack, up to which a latency counts as learned, because the baseline
-has caught up with it."""
+"""A latency counts as learned up to this multiple of the baseline plus a share of the slack, because the baseline has
+then caught up with it."""
 FIRST_LATENCIES = 5
 """Length of the first window, in multiples of its own mean latency. The first writes to end are the fastest, so they
 alone would give a wrong baseline."""
@@ -102,15 +102,15 @@ BUSY_PART = 0.5
 
 @dataclass(slots=True)
 class InFlight:
-    """Adaptive limit of one worker's messages that may wait for store or log, between `least` and `most`; fixed if both
-    are equal."""
+    """Adaptive limit on the number of a worker's messages that may be waiting for store or log. It stays between
+    `least` and `most`, and is fixed if both are equal."""
 
     least: int
     """Lower bound of the limit; it is lowered to `most` if it is larger."""
     most: int
     limit: int = field(init=False)
-    """Current limit. It begins at `least`, because only there the baseline can be learned, and so that many workers
-    which start together do no harm to a struggling store."""
+    """Current limit. It begins at `least`, because the baseline can be learned only there, and so that many workers
+    that start together do not harm a struggling store."""
     reached: bool = False
     """True if the limit delayed something in this window; the worker sets it. A limit that delays nothing does not
     grow.
@@ -241,7 +241,8 @@ def reserve(line: CallQueue, rate_per_s: float, now_s: float) -> tuple[CallQueue
 
     >>> line, times = CallQueue(), []
     >>> for _ in range(3):
-    ...     line, begins_s = reserve(line, 4, now_s=10) ...     times.append(begins_s)
+    ...     line, begins_s = reserve(line, 4, now_s=10)
+    ...     times.append(begins_s)
     >>> times
     [10, 10.25, 10.5]
     """

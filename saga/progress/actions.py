@@ -316,7 +316,7 @@ class AlreadyProcessed(Struct, frozen=True, gc=False):
 
 
 class AlreadyPending(Struct, frozen=True, gc=False):
-    """The message is already stored for the handler, and runs when it is ready."""
+    """The message is already stored for the handler, and its run begins when it is ready."""
 
 
 MessageDecision: TypeAlias = AlreadyProcessed | AlreadyPending | Ignore | Reject | KeepPending | Enqueue | RunHandler

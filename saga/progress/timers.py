@@ -252,7 +252,7 @@ def _has_run(p: SagaProgress, role: HandlerRole, message: Message) -> bool:
 def find_due_deadlines(
     p: SagaProgress, roles: HandlerRoles, now_ms: int, handled_ms: int
 ) -> Iterator[tuple[HandlerRole, Message]]:
-    """Return the deadlines that are due and that no event in the log can close any more, earliest first."""
+    """Return the deadlines that are due and no longer have to wait for the log, earliest first."""
     for k in sorted(p.deadlines, key=lambda k: k.due_ms):
         role = roles.handlers[k.handler]
         if k.due_ms <= now_ms and not waits_for_log(k, role, now_ms, handled_ms):

@@ -24,7 +24,7 @@ OPEN_S_MAX = 14.0
 """Default for the longest time without progress, in seconds, that a process waits for its broker, stores and resources
 to open."""
 OPEN_S_LESS = 2.0
-"""Seconds by which an adapter gives up earlier than its caller, because only the adapter knows the reason of a
+"""Seconds by which an adapter gives up earlier than its caller, because only the adapter knows the reason for a
 failure."""
 UNCLOSED: set[object] = set()
 """Driver clients that have threads of their own and are not closed yet.

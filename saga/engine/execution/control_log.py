@@ -97,8 +97,8 @@ async def write_control(service: ServiceRuntime, at: Position, control: Control)
 async def _append(service: ServiceRuntime, at: Position, control: Control) -> bool:
     """Try once to append a control. Returns False if it has to be tried again.
 
-    Raises `BadInput` if the log has no room for it. The gate is held, because a task that has read the log before would
-    apply its older copy after this one.
+    Raises `BadInput` if the log has no room for it. The gate is held meanwhile. Otherwise a task that has read the log
+    earlier could replace the new copy with its older one.
     """
     store, key = service.ports.store, controls.control_log_key(service.name)
     async with _gate(service):

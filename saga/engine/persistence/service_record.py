@@ -58,7 +58,7 @@ class ServiceRecord(Struct, frozen=True, kw_only=True):
     works_until_ms: int = 0
     """Time until which a worker may write; 0 if unknown."""
     absences: tuple[tuple[int, int], ...] = ()
-    """Periods in which no worker wrote anything, oldest first. Each is kept as long as it matters."""
+    """Periods in which no worker wrote anything, oldest first. Each is kept for one retention after its end."""
 
     def identity(self, worker: str) -> MemberIdentity:
         """Return the identity of a member of the service's consumer group."""
