@@ -1,14 +1,12 @@
-"""The public names that a service imports. The toolkit runs choreographed sagas of independent services, without a
-coordinator.
+"""Public names of the toolkit. It runs choreographed sagas across independent services, without a coordinator.
 
 Suggested reading order: `Event`, `Retry`, `Breaker`, `Service`, `Saga`, `Later`, `Change` (`Insert`, `Update`,
-`Delete`, `Expiry`), `limited`, `LastGood`, `sensitive`, `event` (`record`,
-`enum_type`, `Avro`), `upcast`; then `Client`, `Progress`, the errors. The modules
-behind them: `saga.service` and `saga.declarations` (declarations and their checks), `saga.contracts` (schemas),
-`saga.messaging` (messages and their envelopes), `saga.progress` (all decisions, as pure functions), `saga.engine`
-(carries out the decisions), the ports `saga.broker.port` and `saga.store.port` with their adapters beside them,
-`saga.telemetry` (events, logs, metrics); then `saga.configuration` (starts services from settings) and, for operators,
-`saga.ops`.
+`Delete`, `Expiry`), `limited`, `LastGood`, `sensitive`, `event` (`record`, `enum_type`, `Avro`), `upcast`; then
+`Client`, `Progress`, the errors. The modules behind them: `saga.service` and `saga.declarations` (declarations and
+their checks), `saga.contracts` (schemas), `saga.messaging` (messages and their envelopes), `saga.progress` (all
+decisions, as pure functions), `saga.engine` (carries out the decisions), the ports `saga.broker.port` and
+`saga.store.port` with their adapters in the same folders, `saga.telemetry` (events, logs, metrics); then
+`saga.configuration` (starts services from settings) and, for operators, `saga.ops`.
 
 Importing this package loads none of these modules: each name is loaded at its first use. Only `Client` loads a driver,
 and no import opens a connection.
@@ -87,8 +85,9 @@ _HOMES = {
     "sensitive": "saga.encryption.sensitive_fields",
     "upcast": "saga.declarations.migrations",
 }
-"""Module of each public name. They are loaded at first use, for two reasons: `saga.clients.client` loads the adapters,
-which a service does not need; and pytest loads `saga` for its plugin in every run, before coverage is measured."""
+"""Module of each public name. The modules are loaded at first use, for two reasons: `saga.clients.client` loads the
+adapters, which a service does not need; and pytest loads `saga` for its plugin in every run, before coverage is
+measured."""
 
 
 if not TYPE_CHECKING:  # type checkers assume that a module with `__getattr__` has every name

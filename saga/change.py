@@ -1,8 +1,8 @@
 """Document changes: the values that a handler receives when a document was written, removed or expired, and how stores
 report changes.
 
-`Change` and its subclasses are what handlers see. `DocumentChange` is the form in which the engine handles a change;
-`to_record` and `from_record` write and read it on a topic, also in the form of Couchbase's Kafka connector.
+`Change` and its subclasses are what handlers see. `DocumentChange` is the form in which the engine handles a change.
+`to_record` writes it to a record of a topic; `from_record` reads it, also from records of Couchbase's Kafka connector.
 `ChangeSource` is the port of a store that records changes.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 D_co = TypeVar("D_co", bound="DataclassInstance", covariant=True)
 
 Kind: TypeAlias = Literal["insert", "update", "delete", "expiry", "change"]
-"""What happened to a document; `change` if the source does not say more."""
+"""What happened to a document; `change` if the source does not say which of the others it was."""
 MARKERS = b"_saga"
 KEY_BYTES_MAX = 1024
 """Maximum size of the key of a changed document, in bytes. The key is limited because it may become a saga id."""
@@ -38,14 +38,15 @@ _ANY = msgspec.json.Decoder()
 
 
 class Change(Generic[D_co]):
-    """One change of a document. A handler receives it instead of an event, through a parameter `change:
-    Change[OrderDocument]`.
+    """One change of a document. A handler receives it instead of an event, through a parameter
+    `change: Change[OrderDocument]`.
 
     Its class says what happened: `Insert`, `Update`, `Delete` or `Expiry`. A plain `Change` only contains the current
     document. Use `match` or `isinstance` to distinguish them.
 
     Guarantees:
-    - Changes of one document come in order, each once, from a stored position.
+    - The changes of one document arrive in order, and each is handled once. The position of the service is stored, so
+      it continues there after a restart.
     - If a document changes several times quickly, only the last change may arrive. So the first change that a service
       sees of a document may be an `Update`.
     - A change whose document does not fit the class `D` becomes a dead letter.
@@ -166,8 +167,10 @@ _enveloped = msgspec.json.Decoder(_Envelope)
 
 
 def to_record(topic: str, changed: DocumentChange) -> Outgoing:
-    """Return the record in which a change is published. Its key is the document's key, shortened if it is too long for
-    a record key."""
+    """Return the record in which a change is published. Its key is the document's key.
+
+    If that key is too long, the record has a shortened key, and says that the change is refused.
+    """
     event = {"delete": "deletion", "expiry": "expiration", "change": "mutation"}.get(changed.kind, changed.kind)
     key, refused = changed.key, changed.refused
     if len(key.encode()) > KEY_BYTES_MAX:

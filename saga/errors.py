@@ -40,8 +40,8 @@ class SagaError(Exception):
 
 
 class DeclarationError(SagaError):
-    """Error for declarations of a service that cannot work. It is raised while the module is imported, so the service
-    never starts."""
+    """Error for a service declaration that cannot work. It is raised while the module is imported, so the service never
+    starts."""
 
 
 class Problems(SagaError):
@@ -62,7 +62,8 @@ class NotAStore(ConfigurationError):
 
 
 class NoStore(ConfigurationError):
-    """Error for a place in which tools find no store, or a store whose service is not known."""
+    """Error for an address at which a tool finds no store, or for which it has to be given a service
+    (`ServiceNeeded`)."""
 
 
 class ServiceNeeded(NoStore):
@@ -106,14 +107,15 @@ class SchemaUnasked(SagaError):
 
 
 class Permanent(SagaError):
-    """Failure of a handler that can never succeed on this input, however often it is retried."""
+    """Failure of a handler that can never succeed on this input, however often it is retried. The message becomes a
+    dead letter at once. (A compensation is retried nevertheless, and escalated.)"""
 
 
 class ReturnNotAllowed(Permanent):
-    """A handler, compensation or deadline returned something that its return annotation does not allow. Nothing of it
-    is emitted.
+    """A handler, compensation or deadline returned something that its return annotation does not allow. None of it is
+    emitted.
 
-    A test world fails on it. A type checker finds it before.
+    A test world reports this as a violation. A type checker finds the mistake earlier.
     """
 
 
@@ -185,10 +187,10 @@ class NewerHandler(SagaError):
 
 
 class KeyMissing(SagaError):
-    """Error for a string that says it is encrypted with a key which this process does not have.
+    """Error for an encrypted string whose key this process does not have.
 
-    The text may be forged, or the key may be stored where this process does not search. The message that needs the key
-    is retried later, and does not delay any other message.
+    The string may be forged, or the key may be stored where this process does not search. The message that needs the
+    key is retried later, and does not delay any other message.
     """
 
 
@@ -209,7 +211,8 @@ class Fenced(BrokerError):
 
 
 class BrokerUnavailable(BrokerError):
-    """Error for a broker that did not acknowledge. The records may have been published or not."""
+    """Error for a broker that cannot be reached or does not answer. A record that was being published may or may not
+    have been written."""
 
 
 class RegistryUnavailable(BrokerUnavailable):

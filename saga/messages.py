@@ -52,8 +52,8 @@ def unquote_header(header: bytes) -> bytes:
 def texts_of(headers: Headers) -> dict[str, str]:
     """Return headers as readable text.
 
-    Bytes that are not UTF-8 are escaped, and null becomes empty. If several headers have the same name, the last one is
-    returned.
+    Bytes that are not UTF-8 are escaped, and null becomes empty. If several headers have the same name, the last one
+    counts.
     """
     return {name: (value or b"").decode("utf-8", "backslashreplace") for name, value in headers}
 
@@ -136,7 +136,7 @@ class Writer(NamedTuple):
     registry: str
     """Address of the registry, to show to operators."""
     lacks: str = ""
-    """Reason why there is no schema; empty if the only reason is that the registry has none with that id."""
+    """Why the registry returned no schema; empty if it returned one, or if it simply has none with that id."""
 
 
 class Record(NamedTuple):

@@ -1,4 +1,4 @@
-"""`Service` and its decorators, with which a service is declared. The types in the signatures of the decorated
+"""The class `Service`, whose decorators declare what a service does. The types in the signatures of the decorated
 functions are the declaration."""
 
 import re
@@ -102,21 +102,21 @@ class Service(Generic[_S_co]):
             state: the class of `saga.state`: a frozen dataclass in which every field has a default, because a saga
                 begins with `state()`. A field with a default may be added at any time. If it is left out, the service
                 has no state, and handlers use plain `Saga`.
-            retention: how long a saga is kept after its last message when nothing of it is open, from one second to 50
-                years (Couchbase has no times after 2106). Duplicates are recognised for this long, and all waits of a
-                handler together may not be longer. Open sagas are kept without limit.
+            retention: how long a saga is kept after its last message if it has no open work, from one second to 50
+                years (Couchbase cannot store times after 2106). Duplicates are recognized for this long, and all waits
+                of one run together (see `Later`) may not be longer. Open sagas are kept without limit.
             retry: how often and when a failure is retried, if neither the handler nor the resource declares it. It also
                 applies to compensations and deadlines.
             start: where to begin in a topic that the service has never read. `"beginning"`: at the oldest record.
-                `"now"`: at the records published after the first start of the service. A `datetime` with a time zone:
-                at that time. The position is decided once and kept in the store. If it is left out, the service begins
-                at the oldest record, and `saga doctor` asks whether that is intended.
+                `"now"`: at the first record published after the first start of the service. A `datetime` with a time
+                zone: at that time. The position is decided once and kept in the store. If it is left out, the service
+                begins at the oldest record, and `saga doctor` asks whether that is intended.
             was: the first name of the service, if `name` is a new one. Progress, group, topics, ids, idempotency keys,
                 metrics and the owner in contracts keep the first name for ever. So nothing is done twice, and releases
                 with either name can run side by side.
 
-        Raises `DeclarationError`: a name with other characters; an invalid start; a state that is not a frozen
-        dataclass of plain fields, or has a field without a default; an invalid retention or retry.
+        Raises `DeclarationError` for a name with other characters, an invalid start, retention or retry, and a state
+        that is not a frozen dataclass of plain fields or has a field without a default.
         """
         for each in (name, was) if was else (name,):
             _check_name(each, f"Service({name!r}" + (f", was={was!r})" if was else ")"))
@@ -175,13 +175,13 @@ class Service(Generic[_S_co]):
         `Change`.
 
         Guarantees:
-        - For each saga the handler runs to its end once, despite crashes and duplicates.
+        - In a saga the handler runs to its end once (with `repeats`, once per event), despite crashes and duplicates.
         - Its state and its events are saved in one write; then the events are published in order.
         - After a crash or a failure the handler runs again with the same input. Steps and updates that are already
           recorded return their results at once.
 
-        A handler does not wait for an event parameter `E | None`: the parameter receives the event or `None`. It is
-        used together with `Later[E]` in the return annotation.
+        A handler does not wait for an event parameter `E | None`: the parameter receives the event or `None`. Such a
+        parameter is used together with `Later[E]` in the return annotation.
 
         Args:
             repeats: the event that may come several times in a saga, written as its parameter is annotated
@@ -198,17 +198,17 @@ class Service(Generic[_S_co]):
                 never waits behind a later message of its own saga.
             irreversible: true if what the handler does cannot be undone, such as a letter that is sent. `saga check`
                 then proves that it does not run before the success of the saga is certain.
-            version: version of the handler's behaviour. Raise it by one in a release whose handler makes other steps. A
-                run keeps the version under which it began, and `saga.version` returns it. So keep the old code beside
-                the new code until no run of the old version is open. A process of the previous release does not
+            version: version of the handler's behaviour. Raise it by one in a release whose handler makes different
+                steps. A run keeps the version under which it began, and `saga.version` returns it. So keep the old code
+                beside the new code until no run of the old version is open. A process of the previous release does not
                 continue a run that began under a newer version; it leaves the run to a process that can.
 
-        Raises `DeclarationError`: a function that is not `async`; a parameter without annotation, or of a type that
-        nothing provides; no event among the parameters, or one event in two of them; an event that two handlers take
-        alone; `Saga[X]` where X is not the service's state; a returned event that another service owns; events of two
-        kinds of saga; `repeats` that names no parameter, is used with `E | None`, or names the event that starts the
-        saga in a handler of several events; `E | None` without `Later[E]`, or the other way round; a version that is
-        not a whole number from 1 on.
+        Raises `DeclarationError` for a function that is not `async`; a parameter without annotation, or of a type that
+        nothing provides; no event among the parameters, or one event in two of them; an event that is the only event of
+        two handlers; `Saga[X]` where X is not the service's state; a returned event that another service owns; events
+        of two kinds of saga; `repeats` that names no parameter, is used with `E | None`, or names the event that starts
+        the saga in a handler of several events; `E | None` without `Later[E]`, or the other way round; a version that
+        is not a whole number from 1 on.
         """
         options = HandlerOptions(
             repeats=repeats,
@@ -239,22 +239,23 @@ class Service(Generic[_S_co]):
         - the failure outcome to which it reacts, or a union of outcomes;
         - the result of `original` that it undoes: an event that `original` may return, or a union of such events. Other
           results of `original` need no undoing;
-        - events that `original` took, with the same types. They are stored with the result by releases that declare
-          them here. For older results the parameter is `None` if it is `E | None`; otherwise the compensation fails;
+        - events that `original` took, with the same types. A release that declares them here stores them with each
+          result. For a result that an older release stored without them, a parameter `E | None` is `None`; with any
+          other annotation the compensation fails;
         - resources and `Saga`.
 
         Guarantees:
-        - The compensation runs once for each recorded result, newest first. Its parameter is one event, even if
+        - The compensation runs once for each recorded result, newest first. Each run gets one result event, even if
           `original` has `repeats`.
         - If `original` has begun, it is finished first; if it has not begun, it will never run in this saga.
         - A failing compensation is retried with growing delays and escalated, never dropped.
 
         `version` is the compensation's own version, with the same meaning as for a handler.
 
-        Raises `DeclarationError`: `original` is not a handler of this service, or already has a compensation; the
-        result parameter is an event that `original` does not return, or a success outcome; the other event is not a
-        failure outcome, or is one to which `original` itself reacts; a further event that `original` does not take; the
-        compensation returns an outcome; `original` is declared `irreversible`.
+        Raises `DeclarationError` if `original` is not a handler of this service, already has a compensation, or is
+        declared `irreversible`; if the result parameter is an event that `original` does not return, or a success
+        outcome; if the other event is not a failure outcome, or is one to which `original` itself reacts; if there is a
+        further event that `original` does not take; or if the compensation returns an outcome.
         """
 
         undone = find_original(
@@ -278,19 +279,19 @@ class Service(Generic[_S_co]):
         grace: timedelta | None = None,
         version: int = 1,
     ) -> Callable[[_Deadline], _Deadline]:
-        """Declare what happens if the saga has not ended in this service within a time after an event. This event is
-        the only event parameter.
+        """Declare what to do if the saga has not ended in this service within a given time after an event. The
+        function's only event parameter takes this event.
 
         Guarantees:
         - The deadline is durable and runs once, at most a second after two conditions are met. First, `within` has
           passed since the event's recorded time. Second, this service has handled everything that the log contained at
           that time, in the saga's partitions of all topics that the service consumes. So an answer that came in time
           counts, however long the service was down or behind.
-        - It never runs if an outcome, or an event of `unless`, was emitted or received here, before its event or after
-          it.
+        - It never runs if an outcome, or an event of `unless`, was emitted or received here, whether before or after
+          its own event.
         - It waits while another handler of the saga has begun and has not finished, and while a dead letter blocks the
           saga. It also waits while a message that may end the saga is delayed by a pause, a limit or an open breaker.
-        - If it fails, it is retried as any handler. It blocks nothing until it has begun.
+        - If it fails, it is retried like any handler. Until it has begun, it delays no message.
 
         A saga whose event was handled before the deadline was declared gets no deadline. For an event that neither a
         service nor a `Client` published, the time counts from when the event is first seen here, unless its contract
@@ -299,12 +300,12 @@ class Service(Generic[_S_co]):
         Args:
             within: time after the event at which the deadline is due.
             unless: events that cancel the deadline, in addition to outcomes.
-            grace: time after the due time at which the deadline runs although the log has not been handled that far. If
-                it is left out, the deadline waits until the log has been handled, however long that takes.
+            grace: time after the due time at which the deadline runs even if the log has not been handled up to the due
+                time. If it is left out, the deadline waits until the log has been handled, however long that takes.
             version: the deadline's own version, with the same meaning as for a handler.
 
-        Raises `DeclarationError`: several event parameters, or an outcome as parameter; `within` that is zero, negative
-        or longer than the retention; something in `unless` that is not an event; an invalid `grace`.
+        Raises `DeclarationError` for several event parameters, or an outcome as parameter; `within` that is zero,
+        negative or longer than the retention; something in `unless` that is not an event; an invalid `grace`.
         """
 
         def declare(function: _Deadline) -> _Deadline:
@@ -360,18 +361,19 @@ class Service(Generic[_S_co]):
                 failures.
             retry: how often and when an attempt is retried that failed because of a step on this resource. It applies
                 to handlers that declare no `retry` themselves, and to compensations and deadlines.
-            breaker: when calls stop for a time because many failed. An attempt that meets an open breaker is not
-                counted, and is repeated after at most a minute. If `BreakerOpen` is in `expected_errors`, the handler
-                gets this exception instead.
+            breaker: rules for a circuit breaker, which refuses calls for a time after many have failed. An attempt that
+                meets an open breaker is not counted, and is repeated after at most a minute. If `BreakerOpen` is in
+                `expected_errors`, the handler gets this exception instead.
             at_once_max: largest number of calls that run at once.
             rate_per_s: largest number of calls that begin per second.
 
-        Calls beyond `at_once_max` or `rate_per_s` wait, as long as that leaves time for the call itself. An attempt
-        whose call could not begin in time is not counted, and is repeated. All limits are those of one process, and
-        apply to calls through `saga.step`. A single call may have limits of its own, see `saga.limited`.
+        Calls beyond `at_once_max` or `rate_per_s` wait, provided that this leaves enough time for the call itself. An
+        attempt whose call could not begin in time is not counted, and is repeated. All limits are those of one process,
+        and apply to calls through `saga.step`. A single method or function may have limits of its own: see
+        `saga.limited`.
 
-        Raises `DeclarationError`: two resources of one type; a missing yielded type; an expected error that cannot be
-        created again from its `args`; a retry that names an expected error; an invalid limit.
+        Raises `DeclarationError` for a second resource of the same type; a missing yielded type; an expected error that
+        cannot be created again from its `args`; a retry that names an expected error; an invalid limit.
         """
 
         options = ResourceOptions(
@@ -405,12 +407,12 @@ class Service(Generic[_S_co]):
         - Open sagas continue. A handler sees the migrated state, and the transition that ends its run stores the new
           version. This happens once, despite crashes and duplicates.
         - From then on processes of the previous release do not handle that saga.
-        - A run that began before continues with the state that it saw.
+        - A run that began before the migration continues with the state that it saw.
 
-        Raises `DeclarationError`: a service without state; a version that has a migration already; anything other than
-        a plain function of one state; an older or newer class that is not a frozen dataclass with defaults. A chain of
-        migrations that has a gap, or does not end with the state of the service, is refused when the service is
-        started, tried or tested.
+        Raises `DeclarationError` for a service without state; a version that has a migration already; anything other
+        than a plain function of one state; an older or newer class that is not a frozen dataclass with defaults. A
+        chain of migrations that has a gap, or does not end with the state of the service, is refused when the service
+        is started, tried or tested.
         """
 
         def declare(function: _Migration) -> _Migration:
@@ -428,7 +430,8 @@ class Service(Generic[_S_co]):
         expected_errors: tuple[type[Exception], ...] = (),
         saga: str | None = None,
     ) -> None:
-        """Declare a business document: instances of the frozen dataclass `kind` are the JSON documents of `collection`.
+        """Declare a kind of business document: the JSON documents in `collection` are instances of the frozen dataclass
+        `kind`.
 
         The key of a document is the string given to `saga.update` and `saga.read`, unchanged. Fields of the JSON that
         `kind` does not have are kept; fields that the JSON lacks need a default.
@@ -441,8 +444,9 @@ class Service(Generic[_S_co]):
             saga: for handlers of `Change[kind]`, the field that holds the saga id. If it is left out, the saga id is
                 the document's key.
 
-        Raises `DeclarationError`: a class that is not a frozen dataclass of plain fields; two kinds for one collection;
-        an expected error that cannot be created again from its `args`; a `saga` that is not a field of `kind`.
+        Raises `DeclarationError` for a class that is not a frozen dataclass of plain fields; a second kind for the same
+        collection, or a second collection for the same kind; an expected error that cannot be created again from its
+        `args`; a `saga` that is not a field of `kind`.
         """
         self._declared.documents.append(make_document_kind(self._declared, kind, collection, expected_errors, saga))
 

@@ -73,9 +73,10 @@ class Saga(ABC, Generic[_S]):
     def version(self) -> int:
         """Return the version of the handler under which this run began.
 
-        The release of that time declared it with `@payment.handler(version=2)`; it is 1 if the release declared none.
-        From its first step or update on, a rerun sees the same version under any release, and so do all turns of a run
-        that returned `Later`. Write `if saga.version >= 2: ...` and keep the old code in the other branch.
+        It is the version that the handler had when the run began, as in `@payment.handler(version=2)`, or 1 if it
+        declared none. From its first step or update on, a rerun sees the same version under any release, and so do all
+        turns of a run that returned `Later`. Write `if saga.version >= 2: ...` and keep the old code in the other
+        branch.
         """
 
     @abstractmethod
@@ -103,9 +104,9 @@ class Saga(ABC, Generic[_S]):
 
         Raises what `call` raises. An exception in the `expected_errors` of this handler's resources is recorded like
         any other result. After any other exception, and after the `timeout_s` of the call itself (`saga.limited`) or of
-        its resource, the attempt has failed even if the handler catches the exception; the handler is retried by its
-        `retry`. A rerun that makes other steps, or passes other arguments, than recorded becomes a dead letter "not
-        deterministic".
+        its resource, the attempt has failed even if the handler catches the exception, and the handler is retried
+        according to its `retry`. A rerun whose steps or arguments differ from the recorded ones becomes a dead letter
+        "not deterministic".
         """
 
     @abstractmethod
@@ -114,8 +115,9 @@ class Saga(ABC, Generic[_S]):
         is called now.
 
         Guarantees:
-        - If the saga fails after this handler had begun and became a dead letter, the registered calls are made instead
-          of its compensation. They are made newest first, each as a step.
+        - The registered calls are made, newest first and each as a step, if the run can never finish: if the saga fails
+          while the run is a dead letter or suspended, or if an operator discards its dead letter. They take the place
+          of the compensation, which undoes only recorded results.
         - If the handler finishes, the registered calls are dropped.
         - A step that began and has no recorded answer is reported to an operator in any case.
 
@@ -123,8 +125,8 @@ class Saga(ABC, Generic[_S]):
         handler's module, because another process, perhaps of a later version, has to find it by its name. A call that
         changes documents takes the saga: `saga.on_abort(give, saga, sku)`.
 
-        Raises, as a step does, if the call cannot be recorded: it is another kind of function, an argument is not a
-        plain value, or the handler has no compensation.
+        If the call cannot be recorded, this raises an error and the attempt fails, as with a step: if `call` is another
+        kind of function, if an argument is not a plain value, or if the handler has no compensation.
         """
 
     @abstractmethod
@@ -137,7 +139,8 @@ class Saga(ABC, Generic[_S]):
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> _R:
-        """Change one business document by a pure function: `await saga.update(Stock, sku, Stock.set_aside, quantity)`.
+        """Change one business document with a pure function:
+        `await saga.update(Stock, sku, Stock.set_aside, quantity)`.
 
         `change` receives the document and the arguments. It returns the new document, or the new document and a result,
         which `update` then returns. It may be called several times if others change the document at the same time.
@@ -169,7 +172,7 @@ class Saga(ABC, Generic[_S]):
 
     @abstractmethod
     async def read(self, kind: type[_D], key: str, /) -> _D | None:
-        """Read one business document as it is now; `None` if it does not exist.
+        """Return one business document as it is now; `None` if it does not exist.
 
         Guarantees:
         - Reading causes no write of its own, but the document is recorded with the next write. So a rerun sees the same
@@ -193,8 +196,8 @@ class Later(Generic[E_co]):
     `Later[AddressCorrected]`, in a handler that also has a parameter `corrected: AddressCorrected | None`. State,
     events and the wait are saved in one transition.
 
-    Meanwhile the message waits in the progress and blocks no other message. Then the same handler runs again, with the
-    same event and the current state.
+    Meanwhile the message waits in the progress and blocks no other message. When the wait is over, the same handler
+    runs again, with the same event and the current state.
 
     Use `Later` for long jobs (with the state as cursor), reminders, polling and missing data. A compensation of the
     handler ends the wait. Compensations and deadlines cannot return `Later`.
@@ -219,8 +222,10 @@ class Later(Generic[E_co]):
         parameter is then `None`, and `saga.elapsed` has grown by at least `within`.
 
         Raises:
-            ValueError: A negative time, or `until` without `within`. If all waits of a run together are longer than the
-                service's retention, the run fails permanently.
+            ValueError: The time is negative or no `timedelta`; `until` is no event class; or `until` is given without
+                `within`, `within` without `until`, or `until` with `after`.
+
+        If all waits of a run together are longer than the service's retention, the run fails permanently.
         """
         if (until is None) != (within is None) or (until is not None and after is not None):
             raise ValueError("Later(after=...) waits for a time, Later(until=..., within=...) for an event: give these")

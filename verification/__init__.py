@@ -11,4 +11,8 @@ Suggested reading order:
 - `promises` and `books`: what must hold;
 - `explore`: the search; `random_walks` visits a part of a large state space, `parallel` uses all cores;
 - `generated_scenarios` makes random scenarios, `shrinking` reduces a scenario with a violation to a small one.
+
+In `operations`, `services`, `state` and `state_space`, a *turn* is the processing of one message by a worker. In
+`handlers` and in the scenarios, it is a turn of a suspended run, as in the glossary. Time passes in *ticks*, after
+which waiting work is due, and in *ages*, which are longer than half of the retention.
 """

@@ -22,11 +22,11 @@ looks_between = Reacts(
     takes_back=True,
 )
 _EFFECT = re.compile(r'"((?:un)?do:[^"]*)"')
-"""The effect that a step or its undoing has, in the arguments that are recorded of it."""
+"""Pattern that finds the effect of a step, or of undoing it, in the arguments that are recorded of the step."""
 
 
 def answers() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Runs for which an operator records the result of a call: they continue, and do not repeat the call."""
+    """Yield scenarios in which an operator records the result of a call, which the run then does not repeat."""
     resolution = command("resolve", "reserve", ORD, answers=1)
     for name, crash, move, lost in (("crash", 1, 0, 0), ("rebalance", 0, 1, 0), ("lost answers", 0, 0, 1)):
         yield Scenario(
@@ -118,7 +118,8 @@ def answers() -> Iterator[Scenario]:  # a list: one scenario after another
 
 
 def answers_before_aborts() -> Iterator[Scenario]:
-    """Runs that never finish, and are aborted after an operator recorded the result of a call."""
+    """Yield scenarios of runs that never finish, and are aborted after an operator has recorded the result of a
+    call."""
     yield Scenario(
         name="resolve: a step that an abort undoes",
         service=of(taken_back, attempts_max=1),
@@ -154,7 +155,7 @@ def only_the_open_call_is_answered(p: SagaProgress, entries: tuple[Transition, .
 
 
 def nothing_undone_is_reported(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
-    """Check that an abort reports no step that it has undone as one that remains."""
+    """Check that an abort does not report a step that it has undone as one whose effect remains."""
     for t in entries:
         undone = {name for call in t.calls for name in _EFFECT.findall(call.arguments) if t.outcome == "compensated"}
         remains = {name for letter in t.letters for call in letter.calls for name in _EFFECT.findall(call)}

@@ -25,7 +25,7 @@ def wrong(space: StateSpace, scenario: Scenario, s: State, too_old: Sequence[Mes
 
 
 class Books:
-    """All that is known of the final state of a scenario."""
+    """Checks of the final state of a scenario, with everything that is known about it."""
 
     def __init__(self, space: StateSpace, scenario: Scenario, s: State, too_old: Sequence[Message]) -> None:
         self._space, self._scenario, self._s, self._too_old = space, scenario, s, too_old
@@ -84,8 +84,8 @@ class Books:
         return None
 
     def _nothing_of(self, m: Message) -> Iterator[str]:
-        """Yield the handlers, and the originals to be undone, for which a message was lost: no transition names it, and
-        it is not pending or queued."""
+        """Yield the names of the handlers, and of the handlers to be undone, for which this message was lost: no
+        transition names it, and it is neither pending nor queued."""
         if m in self._too_old:
             return
         kept = {

@@ -14,13 +14,13 @@ APART = OverflowBounds(value_bytes_max=0)
 
 
 def apart(service: Explored) -> Explored:
-    """Return the same service, with a progress that stores every value outside of itself."""
+    """Return the same service with limits so small that it stores every value outside of the progress."""
     return replace(service, bounds=APART)
 
 
 def claims() -> Iterator[Scenario]:
-    """Reruns that read stored values: after a crash before and after each claim check, after lost answers, and with
-    other owners."""
+    """Yield scenarios of reruns that read stored values: after a crash before or after a claim check is written, after
+    lost answers, and with other owners."""
     two, noted = apart(of(two_steps, note)), has_run("two", "note")
     yield Scenario(name="claims: two steps, crash", service=two, a=(ORD,), b=(N,), crash=1, move=1, at_the_end=noted)
     yield Scenario(name="claims: two steps, a step fails", service=two, a=(ORD,), crash=1, fail=1)

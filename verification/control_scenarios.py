@@ -84,7 +84,7 @@ def whole(*names: str) -> AtTheEnd:
 
 
 def paused() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Runs that an operator pauses, until the pause ends by itself or by an operator."""
+    """Yield scenarios of runs that are paused, until the pause ends by itself or an operator ends it."""
     for name, crash, lost, early in (("a crash", 1, 0, 0), ("lost answers", 0, 1, 0), ("an early wake", 0, 0, 1)):
         yield Scenario(
             name=f"paused: {name}",
@@ -172,7 +172,8 @@ def paused() -> Iterator[Scenario]:  # a list: one scenario after another
 
 
 def paused_later() -> Iterator[Scenario]:  # a list, as above
-    """Runs that an operator pauses between two turns or two attempts, and a part of a run that nobody can decode."""
+    """Yield scenarios of runs that are paused between two turns or two attempts, and of a message for a fan-in that
+    nobody can decode."""
     yield Scenario(
         name="paused: a run that failed behind the answer of an operator",
         service=of(step_step_look, attempts_max=2),
@@ -212,7 +213,8 @@ def paused_later() -> Iterator[Scenario]:  # a list, as above
 
 
 def routed() -> Iterator[Scenario]:  # a list, as above
-    """Messages that an operator routes to the dead letters, and replays after the route has ended."""
+    """Yield scenarios of messages that an operator routes to the dead letters, and replays after the route has
+    ended."""
     again = command("replay", "reserve", ORD)
     for name, crash, move, lost in (("a crash", 1, 0, 0), ("a rebalance", 0, 1, 0), ("lost answers", 0, 0, 1)):
         yield Scenario(

@@ -51,8 +51,8 @@ def all_deadlines() -> Iterator[Scenario]:
 
 
 def waits_for_log() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Logs that grow while time passes: an answer that came in time counts, even if it is read late or by another
-    worker."""
+    """Yield scenarios in which logs grow while time passes: an answer that came in time counts, even if it is read late
+    or by another worker."""
     in_time: dict[str, Any] = {"grows": True, "ticks_max": 2}
     yield Scenario(
         name="deadline: an answer that the log had in time",
@@ -101,7 +101,8 @@ def waits_for_log() -> Iterator[Scenario]:  # a list: one scenario after another
 
 
 def wrong_clocks() -> Iterator[Scenario]:  # a list: one scenario after another
-    """The date of a clock was ahead for a moment: nothing waits until the real time has reached that date."""
+    """Yield scenarios in which the date of a clock was ahead for a moment: no work waits until that date is really
+    reached."""
     for name, service in (
         ("what is parked", of(place_by_step, parks=True)),
         ("a deadline", of(place_by_step, remind, parks=True)),
@@ -119,7 +120,7 @@ def wrong_clocks() -> Iterator[Scenario]:  # a list: one scenario after another
 
 
 def deadlines() -> Iterator[Scenario]:  # a list: one scenario after another
-    """A deadline alone, and in a race with other events."""
+    """Yield scenarios of a deadline alone, and of a deadline in a race with other events."""
     expired = has_run("expire")
     yield Scenario(name="deadline: alone", service=of(expire), a=(ORD,), crash=2, move=1, at_the_end=expired)
     yield Scenario(name="deadline: lost answers", service=of(expire), a=(ORD,), lost=1, move=1, at_the_end=expired)
@@ -248,7 +249,8 @@ def deadlines() -> Iterator[Scenario]:  # a list: one scenario after another
 
 
 def deadlines_and_runs() -> Iterator[Scenario]:
-    """Deadlines that count from events of the service itself, or from events whose runs another worker ends."""
+    """Yield scenarios of deadlines that count from events of the service itself, or from events whose runs another
+    worker ends."""
     yield Scenario(
         name="deadline: it counts from an own event that another handler takes",
         service=of(place, remind_own, on_own),

@@ -43,7 +43,7 @@ def all_discards() -> Iterator[Scenario]:
 
 
 def discards() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Dead letters that are discarded. The effects of their runs are reported."""
+    """Yield scenarios of dead letters that are discarded. The effects of their runs are reported."""
     gone = command("discard", "needs", M)
     noted = both(has_become("discarded", "needs"), has_run("note"))
     for name, crash, move, lost in (("crash", 1, 0, 0), ("rebalance", 0, 1, 0), ("lost answers", 0, 0, 1)):
@@ -144,7 +144,8 @@ def has_undone_results(name: str) -> AtTheEnd:
 
 
 def discards_beside_results() -> Iterator[Scenario]:
-    """A run is discarded whose handler has earlier results, and the failure outcome comes before the discard ends."""
+    """Yield scenarios in which a discarded run belongs to a handler with earlier results, and the failure outcome comes
+    before the discard ends."""
     wish = command("discard", "reserve", OTHER)
     once = of(many, attempts_max=1)
     yield Scenario(
@@ -170,7 +171,8 @@ def discards_beside_results() -> Iterator[Scenario]:
 
 
 def ended_by_deadlines() -> Iterator[Scenario]:
-    """Dead letters of the deciding service. They may be discarded as long as an open deadline will end the saga."""
+    """Yield scenarios of dead letters at the deciding service. They may be discarded while an open deadline is certain
+    to end the saga."""
     discard, replay = command("discard", "cancel", BAD_F), command("replay", "cancel", BAD_F)
     for name, crash, lost in (("crash", 1, 0), ("lost answers", 0, 1)):
         yield Scenario(
@@ -194,7 +196,7 @@ def ended_by_deadlines() -> Iterator[Scenario]:
 
 
 def refusals() -> Iterator[Scenario]:
-    """Dead letters that may not be discarded: they stay, and can be replayed."""
+    """Yield scenarios of dead letters that may not be discarded: they stay, and can be replayed."""
     yield Scenario(
         name="discard: refused by who decides, then replayed",
         service=of(place, cancel_by_step, attempts_max=1),

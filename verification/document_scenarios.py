@@ -26,8 +26,8 @@ from verification.scenario import Scenario, has_run
 
 
 def documents() -> Iterator[Scenario]:
-    """Updates of the business document: refused ones, updates of an absent document, by zombies, and beside other
-    sagas."""
+    """Yield scenarios of updates of the business document: refused updates, updates of an absent document, updates by
+    zombies, and updates alongside other sagas."""
     yield Scenario(name="an update", service=of(take), a=(ORD,), b=(X,), stock=1, crash=1, move=1)
     yield Scenario(name="an update refused", service=of(take, back), a=(ORD,), b=(N,), stock=0, crash=1, move=1)
     yield Scenario(name="an update refused: undone", service=of(take, back), a=(ORD,), b=(N, X), stock=0, crash=1)
@@ -96,7 +96,7 @@ def documents() -> Iterator[Scenario]:
 
 
 def dead_letters() -> Iterator[Scenario]:
-    """Messages that become dead letters, and what happens to the messages behind them."""
+    """Yield scenarios of messages that become dead letters, and of the messages behind them."""
     dying = of(reserve, note, attempts_max=1)
     yield Scenario(
         name="a dead letter, then the failure outcome",

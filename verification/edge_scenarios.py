@@ -55,7 +55,7 @@ def edges() -> Iterator[Scenario]:
 
 
 def logs() -> Iterator[Scenario]:
-    """A topic that is deleted and created again, with other messages at the same offsets."""
+    """Yield scenarios of a topic that is deleted and created again, with other messages at the same offsets."""
     yield Scenario(
         name="a topic is created again: what nobody names takes the offset of what was written",
         service=of(place, note),
@@ -68,7 +68,7 @@ def logs() -> Iterator[Scenario]:
 
 
 def reads() -> Iterator[Scenario]:
-    """Handlers that read before they act, and act according to what they read."""
+    """Yield scenarios of handlers that read before they act, and act according to what they read."""
     for name, handler in (("a step", looks_first), ("a step if left", looks), ("an update if left", looks_then_takes)):
         yield Scenario(
             name=f"a read, then {name}, and another state: two owners",
@@ -93,7 +93,7 @@ def reads() -> Iterator[Scenario]:
 
 
 def several_results() -> Iterator[Scenario]:
-    """Runs with two results, each of which is undone separately."""
+    """Yield scenarios of runs with two results, each of which is undone separately."""
     yield Scenario(name="two results, undone: crash", service=of(two_results), a=(ORD,), b=(X,), crash=1, move=1)
     yield Scenario(name="two results, undone: a step fails", service=of(two_results), a=(ORD,), b=(X,), fail=1, move=1)
     yield Scenario(name="two results, one of an update", service=of(takes_two), a=(ORD,), b=(X,), stock=1, crash=1)
@@ -106,8 +106,8 @@ def several_results() -> Iterator[Scenario]:
 
 
 def senders() -> Iterator[Scenario]:
-    """More than two messages of one type; two senders; two versions of a schema; a message that one handler cannot
-    decode."""
+    """Yield scenarios of more than two messages of one type, of two senders, of two versions of a schema, and of a
+    message that one handler cannot decode."""
     notes = tuple(message(f"n{i}", "N") for i in range(1, 5))
     yield Scenario(name="four messages of many", service=of(many_notes), a=notes[:3], b=notes[3:], move=1)
     yield Scenario(
@@ -173,7 +173,7 @@ def senders() -> Iterator[Scenario]:
 
 
 def age() -> Iterator[Scenario]:
-    """Time passes until some data have expired, and others have not."""
+    """Yield scenarios in which time passes until some data have expired, and others have not."""
     yield Scenario(name="a failure outcome after the memory", service=of(reserve), a=(ORD, X), crash=1, age=2)
     yield Scenario(
         name="a failure outcome without a start, after the memory",
@@ -229,7 +229,8 @@ def age() -> Iterator[Scenario]:
 
 
 def releases() -> Iterator[Scenario]:
-    """A later release adds a handler for a self-consumed event that an earlier release has emitted."""
+    """Yield scenarios in which a later release adds a handler for a self-consumed event that an earlier release has
+    emitted."""
     for tight in (False, True):
         where = "archived" if tight else "a transition"
         later = of(place, note, added=(join,), tight=tight)
@@ -254,7 +255,7 @@ note_of_o = Reacts(name="log", to=(("O",),), emits=("g",))
 
 
 def batches() -> Iterator[Scenario]:
-    """Updates of two sagas in one replace, where either may come from a zombie."""
+    """Yield scenarios of updates of two sagas in one replace, where either update may come from a zombie."""
     yield Scenario(name="two lanes' updates at once", service=of(take), a=(ORD,), b=(X,), stock=2, batch=1, prune=1)
     yield Scenario(
         name="two lanes' updates at once, one refused", service=of(take), a=(ORD,), stock=1, batch=1, fail=1, prune=1

@@ -17,7 +17,7 @@ from verification.services import message, now_ms
 from verification.state import WAKES, Move, State, Worker
 
 OTHER, BY, CAUSE = "s-2", "other", "z1"
-"""Another saga, and the handler and the cause of its run, which has begun and will take one item from the business
+"""Another saga, with the handler and the cause of its run. The run has begun, and will take one item from the business
 document."""
 BOOK = (ARCHIVES, controls.control_log_key(SERVICE))
 OTHERS = (PROGRESS, progress_key(SERVICE, OTHER))

@@ -36,7 +36,7 @@ from verification.services import message
 
 
 def fan_ins() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Fan-ins of several events, self-consumed events, events that arrive after later ones, and queued messages."""
+    """Yield scenarios of fan-ins, self-consumed events, events that arrive after later ones, and queued messages."""
     ran = has_run("place", "join")
     yield Scenario(
         name="a fan-in with an own part", service=of(place, join), a=(ORD,), b=(Q,), crash=1, move=1, at_the_end=ran
@@ -152,7 +152,7 @@ def fan_ins() -> Iterator[Scenario]:  # a list: one scenario after another
 
 
 def several_events() -> Iterator[Scenario]:
-    """A transition with two events, of which only one was published."""
+    """Yield scenarios of a transition with two events, of which only one was published."""
     both = of(two_events, on_own, note)
     ran = has_run("two", "on_own", "note")
     yield Scenario(name="two events at once: crash", service=both, a=(ORD,), b=(N,), crash=2, move=1, at_the_end=ran)
@@ -165,13 +165,14 @@ reserve_document = replace(reserve, changes=True)
 
 
 def ran_on_the_document(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
-    """Check that the handler has run, and that it took the last state of the document."""
+    """Check that the handler has run, and that it was given the last state of the document."""
     ran = [entry.message for entry in entries if entry.handler == "reserve" and entry.outcome == "handled"]
     return None if ran == [MADE_AGAIN.id] else f"RAN ON {ran}"
 
 
 def repetitions() -> Iterator[Scenario]:
-    """Duplicates with equal and with different contents, and changes of a document, of which the first one counts."""
+    """Yield scenarios of duplicates with equal and with different contents, and of changes of a document, of which the
+    first one counts."""
     yield Scenario(
         name="a document removed, and made again",
         service=of(reserve_document, note),

@@ -340,8 +340,8 @@ class Made:
 
 
 def _work(service: Explored, messages: Sequence[Message]) -> Iterator[tuple[str, Message]]:
-    """Yield the handlers and compensations, each with a message that it takes; also with self-consumed events of
-    handlers of one message."""
+    """Yield each handler and compensation with each message that it takes. The messages include self-consumed events
+    that handlers of a single message emit."""
     emitted = [
         msgspec.structs.replace(m, id=ids.event_id(h.emits[0], SERVICE, SAGA, h.name, m.id, 0), type=h.emits[0])
         for h in service.handlers

@@ -21,10 +21,11 @@ from verification.operations import LOOK, TICK_MS, Broken, call_outside
 
 SAGA, SERVICE, ITEM = "s-1", "explored", "tea"
 BEGINS, NEW, MOVED = "begins", "v2_", "moved"
-"""Attribute of a state class with the prefix of its field names; the prefix in version 2; and the field that counts
-migrations."""
+"""For state classes: the attribute that holds the prefix of the field names, the prefix in version 2, and the field
+that counts migrations."""
 TURNS, SHOWN = "_turns", "late"
-"""Suffix of the field that counts a handler's turns, and the parameter for the event that a turn waits for."""
+"""For handlers with several turns: the suffix of the state's field that counts them, and the name of the parameter for
+the event that a turn waits for."""
 TICK = timedelta(milliseconds=TICK_MS)
 MISPLACED = "WRONG PART"
 """Beginning of the error text of a handler that got a message of the wrong parameter."""
@@ -72,8 +73,8 @@ class Reacts:
     """Description of a handler: its event parameters, each with the event types that it takes; its acts in order; the
     events that it emits.
 
-    If it has several results, undoing a result undoes a share of the acts: the first result the first act, and so on;
-    the last result all other acts.
+    If it has several results, undoing one of them undoes its share of the acts: the first result stands for the first
+    act, and so on; the last result stands for all remaining acts.
     """
 
     name: str
@@ -243,7 +244,7 @@ class _Run:
         return self._left > 0 if condition == "left" else bool(_field(self._saga.state, condition))
 
     async def act(self, number: int, act: str) -> str:
-        """Make an act. Return a word for its result."""
+        """Perform an act, if its condition is fulfilled. Return a word for its result."""
         if not self.holds(act):
             return "left out"
         what = act.partition(" if ")[0].partition(" unless ")[0]

@@ -36,7 +36,7 @@ def runs_twice(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
 
 
 def later() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Runs of several turns, with other messages between the turns."""
+    """Yield scenarios of runs with several turns, with other messages between the turns."""
     done = has_run("job")
     yield Scenario(
         name="later: undone beside the result of another handler",

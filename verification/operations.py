@@ -1,5 +1,5 @@
-"""Operations that a turn requests, as values. Each await of a port is one operation, at which the exploration chooses
-how to continue."""
+"""Operations that a worker requests while it processes a message, as values. Each await of a port is one operation, at
+which the exploration chooses how to continue."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -75,20 +75,20 @@ class Found(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Answer: the operation was made. `cas`: version after a write."""
+    """Answer that an operation succeeded. `cas`: version after a write."""
 
     cas: int = 0
 
 
 class Failed(NamedTuple):
-    """Answer: the operation fails with `conflict`, `ambiguous` or `unavailable`; a step fails with `broken`."""
+    """Answer that an operation failed: `how` is `conflict`, `ambiguous` or `unavailable`, or `broken` for a step."""
 
     how: str
 
 
 class Batched(NamedTuple):
-    """Answer: the updates that go into one replace, in order. `mine` is the requested update, `theirs` the update of
-    another saga."""
+    """Answer to `Together`: the updates that go into one replace, in order. `mine` is the requested update, `theirs`
+    the update of another saga."""
 
     whose: tuple[str, ...]
 
@@ -107,7 +107,8 @@ def ask(operation: Operation) -> Generator[Operation, Answer, Answer]:
 
 
 class ExploredStore:
-    """The store, reduced to the methods that a turn uses."""
+    """The store of an exploration, with only the methods that are used while a message is processed. Each call is an
+    operation."""
 
     def __init__(self) -> None:
         self.committed: frozenset[Position] = frozenset()
@@ -205,7 +206,7 @@ class OtherLane:
 
 
 async def call_outside(key: str, given: str, what: str) -> str:
-    """The function that explored handlers pass to `saga.step`."""
+    """Call the external system. This is the function that explored handlers pass to `saga.step`."""
     answer = await ask(Outside(key, given, what))
     if isinstance(answer, Failed):
         raise Broken(answer.how)

@@ -76,7 +76,7 @@ def command(  # everything that a command contains
 
 
 def as_new(about: Message, handler: str = "-", who: str = "ada") -> OperatorCommand:
-    """Make the command, given after two ages, that a message is handled as if it were new. `handler`: handler of the
+    """Make the command that a message is handled as if it were new, given after two ages. `handler`: handler of the
     dead letter; `-` if the whole saga is forgotten."""
     wish = command("replay", handler, about, who=who)
     return msgspec.structs.replace(wish, time=time_after(2), original=about if handler == "-" else None)
@@ -94,7 +94,7 @@ def once_as_new(handler: str) -> AtTheEnd:
 
 
 def has_become(outcome: str, handler: str) -> AtTheEnd:
-    """Check that a command about the handler's dead letter, if there was one, had this outcome."""
+    """Check that a command about the handler's dead letter had this outcome, if there was such a dead letter."""
 
     def check(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
         died = any(t.outcome == "dead" and t.handler == handler for t in entries)
@@ -123,8 +123,8 @@ def stays_dead(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
 
 
 def at_last(*names: str) -> AtTheEnd:
-    """Check that these handlers have run, unless a dead letter is left, because one died more often than it was
-    replayed."""
+    """Check that these handlers have run, unless a dead letter is left because one of them failed more often than it
+    was replayed."""
     ran = has_run(*names)
 
     def check(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
@@ -150,7 +150,7 @@ def operators() -> Iterator[Scenario]:
 
 
 def replays() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Dead letters that are replayed, with the messages that they have blocked."""
+    """Yield scenarios of dead letters that are replayed, with the messages that they have blocked."""
     noted = of(reserve, note, attempts_max=1)
     again = command("replay", "reserve", ORD)
     ran = at_last("reserve", "note")
@@ -282,8 +282,8 @@ def replays() -> Iterator[Scenario]:  # a list: one scenario after another
 
 
 def held_up() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Work that becomes due while a dead letter blocks the saga. Work that only an operator can continue has no timer;
-    all other work has one."""
+    """Yield scenarios of work that becomes due while a dead letter blocks the saga. Work that only an operator can
+    continue has no timer; all other work has one."""
     again, behind = command("replay", "pay", N), at_last("pay", "remind_early")
     for name, crash, early, lost in (("crash", 1, 0, 0), ("its wake comes early", 0, 1, 0), ("lost answers", 0, 0, 1)):
         yield Scenario(
@@ -327,7 +327,7 @@ def held_up() -> Iterator[Scenario]:  # a list: one scenario after another
 
 
 def forgotten() -> Iterator[Scenario]:
-    """Messages that came too late, and that an operator replays as new ones."""
+    """Yield scenarios of messages that came too late, and that an operator replays as new ones."""
     for name, crash, move, lost in (("crash", 1, 0, 0), ("rebalance", 0, 1, 0), ("lost answers", 0, 0, 1)):
         yield Scenario(
             name=f"handled as new: {name}",

@@ -35,7 +35,7 @@ from verification.services import Explored
 
 
 def deciding() -> Iterator[Scenario]:
-    """The service that decides, and its own failure outcome."""
+    """Yield scenarios of the service that decides, and of a service with a failure outcome of its own."""
     decider = of(place, confirm, cancel)
     for name, crash, move, lost in (("crash", 1, 0, 0), ("rebalance", 0, 1, 0), ("lost answers", 0, 1, 1)):
         yield Scenario(
@@ -85,7 +85,7 @@ def deciding() -> Iterator[Scenario]:
 
 
 def outcomes() -> Iterator[Scenario]:
-    """A failure outcome that comes before, during and after the runs that it undoes."""
+    """Yield scenarios in which a failure outcome comes before, during or after the runs that it undoes."""
     for name, crash, move, fail, lost in (
         ("crash, rebalance", 1, 1, 0, 0),
         ("a step fails, zombie", 0, 1, 2, 0),

@@ -52,8 +52,8 @@ def all_taken(*names: str) -> AtTheEnd:
 
 
 def own_pages() -> Iterator[Scenario]:
-    """Self-consumed events in overflow segments. Each is taken once and in order, or withdrawn, wherever a fault
-    happens."""
+    """Yield scenarios of self-consumed events in overflow segments. Each is taken once and in order, or withdrawn,
+    wherever a fault happens."""
     joined, three = piled(of(place_each, join_own)), (ORD, OTHER, SAME)
     yield Scenario(
         name="own pages: the other part comes, crash",
@@ -123,7 +123,7 @@ def own_pages() -> Iterator[Scenario]:
 
 
 def shelves() -> Iterator[Scenario]:
-    """Overflow segments that are listed by other segments, up to two levels deep."""
+    """Yield scenarios of overflow segments that are listed by other segments, up to two levels deep."""
     yield Scenario(
         name="shelves: of a queue",
         service=replace(of(reserve, each_note, attempts_max=1), bounds=SHELVED),

@@ -54,8 +54,8 @@ def tiny(service: Explored) -> Explored:
 
 
 def results_pages() -> Iterator[Scenario]:
-    """Results in overflow segments. Each is undone once, newest first, wherever a fault happens between segment and
-    progress."""
+    """Yield scenarios of results in overflow segments. Each is undone once, newest first, wherever a fault happens
+    between segment and progress."""
     undone = piled(of(many))
     three, paired = (ORD, OTHER, SAME, X), replace(undone, bounds=PAIRED)
     yield Scenario(name="results pages: undone, crash", service=undone, a=three, crash=1)
@@ -80,9 +80,8 @@ def results_pages() -> Iterator[Scenario]:
 
 
 def inbox_pages() -> Iterator[Scenario]:
-    """Inbox entries that were moved to overflow segments. Their messages arrive again, with crashes, rebalances, two
-    owners and lost answers.
-    """
+    """Yield scenarios of inbox entries that were moved to overflow segments. Their messages arrive again, with crashes,
+    rebalances, two owners and lost answers."""
     ran = has_run("each")
     yield Scenario(
         name="inbox pages: duplicates, crash, rebalance",
@@ -148,7 +147,7 @@ def inbox_pages() -> Iterator[Scenario]:
 
 
 def piles() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Messages in overflow segments: queued behind an intent or a dead letter, or pending for a fan-in."""
+    """Yield scenarios of messages in segments: queued behind an intent or a dead letter, or pending for a fan-in."""
     yield Scenario(
         name="queue pages: behind the intent of another owner",
         service=piled(of(reserve, each_note)),

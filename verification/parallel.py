@@ -1,4 +1,4 @@
-"""Explore several scenarios side by side, with one process for each core."""
+"""Explore several scenarios in parallel, with one process for each core."""
 
 import os
 from collections.abc import Iterator
@@ -37,8 +37,11 @@ def explore_all(part: str = "", *, deep: bool = False) -> Iterator[Report]:
 
 
 def searched(seed: int, *, states_max: int = SEED_STATES_MAX, walks: int = SEED_WALKS) -> tuple[Report, str]:
-    """Explore the scenario of a seed. If it has a violation, return the smallest scenario found that has it, too, with
-    its code."""
+    """Explore the scenario of a seed. Return its report, and an empty string.
+
+    If there is a violation, return the report and the code of the smallest scenario found with a violation of the same
+    kind.
+    """
 
     def look(scenario: Scenario) -> Report:
         return search(scenario, seed=seed, states_max=states_max, walks=walks)

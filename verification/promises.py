@@ -22,7 +22,8 @@ from verification.state import WAKES, State
 from verification.state_space import StateSpace
 
 TRANSITIONS_MAX = 40
-"""Largest number of transitions that a scenario needs. More of them mean that something is decided again and again."""
+"""Largest number of transitions that a scenario needs. More of them indicate that something is decided again and
+again."""
 _NOT_DETERMINISTIC = describe_exception(NotDeterministic(""))
 
 
@@ -113,7 +114,7 @@ class Promises:
         return BAD in reason and any(m.id == dead.message and _is_bad(m, dead.handler) for m in self._messages)
 
     def _ran_too_early(self, entries: tuple[Transition, ...]) -> str | None:
-        """Find a deadline that ran before its time, by clocks that are right."""
+        """Find a deadline that ran before its time although no clock was wrong."""
         if self._scenario.fast or self._scenario.ahead or not self._roles.deadlines:
             return None
         times = {m.id: m.time for m in self._messages} | {e.id: t.time for t in entries for e in t.events}
@@ -152,7 +153,8 @@ class Promises:
         """Find work that waits for a time, although no timer in the log is due by then and all messages are committed.
         No worker would continue it in time.
 
-        A worker of another project delays the timers that it gets, so with one the work may be late: any timer counts.
+        A worker of another project (see `Scenario.stranger`) delays the timers that it gets. If there is one, work may
+        be late, so any timer in the log counts.
         """
         if any(worker.turn >= 0 for worker in s.workers) or self._space.is_to_come(s):
             return None
@@ -173,7 +175,7 @@ class Promises:
 
     def _passed_in_time(self, s: State) -> str | None:
         """Find a deadline that ran although at its due time the log contained an event that cancels it, by itself or
-        through its handler. Outcomes that nothing in the service names are not read."""
+        through its handler. Outcomes that no handler of the service takes do not count, because they are not read."""
         if not s.held or (s.progress, s.held) in self._in_time:
             return None
         entries = self._space.entries(s, s.progress)
@@ -274,8 +276,8 @@ class Promises:
         """Return which guarantee is violated in a state in which nothing more can happen; `None` if all hold."""
         p, entries = self._space.whole(s), self._space.entries(s, s.progress)
         too_old = [m for m, id_ in self._too_old.items() if self._aged(s) and id_ in s.out]
-        # What a zombie wrote of a message, late, when a clock that was ahead had reported it as too old: it
-        # goes on when one of them replays it.
+        # A worker whose clock was ahead may have reported a message as too old before a zombie recorded work on it.
+        # That work continues only when an operator replays the message.
         late = {m.id for m in too_old} if self._scenario.ahead else set()
         lives = [self._space.entries(s, version) for version in (*s.past, s.progress)]
         unread = {letter.id for life in lives for t in life for letter in t.letters if letter.message.id in late}
@@ -313,8 +315,8 @@ class Promises:
 
 
 def _called_twice(s: State) -> str | None:
-    """Find a step that a worker repeats after its answer, although it did not crash. A handler that takes an hour would
-    never finish."""
+    """Find a step that a worker repeats after its answer, although it did not crash. Because of that, a handler that
+    takes an hour might never finish."""
     for w, worker in enumerate(s.workers):
         if len(set(worker.called)) < len(worker.called):
             return f"CALLED TWICE by w{w}: {worker.called}"

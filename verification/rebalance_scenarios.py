@@ -1,4 +1,5 @@
-"""Scenarios of runs that outlive the assignment of their partition: no worker waits for them, and they end."""
+"""Scenarios of runs that outlive the assignment of their partition. No worker waits for such a run to end, and yet it
+ends."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,7 +9,8 @@ from verification.scenario import Scenario, has_run
 
 
 def rebalances() -> Iterator[Scenario]:  # a list: one scenario after another
-    """The partition of a slow handler goes to another worker and comes back, once or several times."""
+    """Yield scenarios in which the partition of a slow handler goes to another worker and comes back, once or several
+    times."""
     ran = has_run("two", "note")
     slow = Scenario(
         name="a slow handler: its partition goes and comes back",

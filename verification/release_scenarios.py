@@ -30,7 +30,7 @@ def released_at_most(count: int) -> AtTheEnd:
 
 
 def releases() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Parked runs that are released, together with other things that may happen meanwhile."""
+    """Yield scenarios of parked runs that are released, together with other things that may happen meanwhile."""
     wish = release("reserve", ORD)
     reserved = both(has_run("reserve"), released_at_most(1))
     noted = both(has_run("reserve", "note"), released_at_most(1))

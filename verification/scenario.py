@@ -53,7 +53,8 @@ def check_other_content_reported(p: SagaProgress, entries: tuple[Transition, ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A scenario to explore. Most numbers are the largest number of times that a fault may happen."""
+    """A scenario to explore. A number is the maximum number of times that a fault may happen, unless its description
+    says otherwise."""
 
     name: str
     service: Explored
@@ -90,10 +91,10 @@ class Scenario:
     """True if messages are published one by one at any time, instead of all before the beginning. Then the log at the
     due time of a deadline may be short or long."""
     steady: bool = False
-    """True if a worker waits for timers with a clock that is never ahead, although the date may be ahead."""
+    """True if workers wait for timers by a clock that is never ahead, even if the date on their machine is ahead."""
     books: tuple[ControlLog, ...] = ()
-    """The initial control log, and the ones that operators write later, at any time. If there is none, no run reads
-    it."""
+    """The initial control log, followed by the ones that operators write later, at any time. If there are no logs, no
+    run reads the control log."""
     owner: tuple[int, int] = (0, 0)
     ticks_max: int = 5
     """Largest number of ticks that pass."""
@@ -121,7 +122,7 @@ class Scenario:
         return replace(self, **more, wakes_max=3 * self.wakes_max)
 
     def space(self) -> StateSpace:
-        """Return its state space, of which nothing has been visited yet."""
+        """Return a new state space for the scenario."""
         return StateSpace(
             self.service,
             self.logs,

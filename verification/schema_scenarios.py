@@ -28,7 +28,8 @@ def deployed(*handlers: Reacts) -> Explored:
 
 
 def schemas() -> Iterator[Scenario]:  # a list: one scenario after another
-    """A schema is deployed after its first message has come, on one worker before the other."""
+    """Yield scenarios in which a schema is deployed after its first message has come, on one worker before the
+    other."""
     yield _scenario("deployed later", deployed(reserve, note), (NEW_ORD, N), has_run("reserve", "note"))
     yield replace(_scenario("deployed later, a rebalance", deployed(reserve), (NEW_ORD,), has_run("reserve")), move=1)
     yield replace(_scenario("deployed later, lost answers", deployed(note), (NEW_N,), has_run("note")), lost=1)

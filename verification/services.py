@@ -91,7 +91,8 @@ def declared_by(explored: Explored, release: int) -> Declared:
 
 
 class LooksEachTime(KnownControls):
-    """Controls that each run reads again, so that its behaviour depends on the store alone."""
+    """Controls without a cache: each run reads the control log again, so a run depends on the content of the store
+    alone."""
 
     __slots__ = ()
 
@@ -101,7 +102,7 @@ class LooksEachTime(KnownControls):
 
     @until_s.setter
     def until_s(self, until_s: float) -> None:
-        """Ignore the time, so that the next run reads the controls again."""
+        """Ignore the time, so that the next run reads the control log again."""
 
 
 class ExploredService(ServiceRuntime):
@@ -191,7 +192,11 @@ def ages_at(time: str) -> int:
 
 
 def explored_ports(store: ExploredStore, clock: FixedClock, other: OtherLane) -> Ports:
-    """Return the ports of a turn. Each await of a port is an operation of the exploration."""
+    """Return the ports with which a worker processes one message in an exploration.
+
+    Whenever the processing awaits one of these ports, it yields an operation (see `verification.operations`), and the
+    exploration chooses how to continue: the operation succeeds, fails, loses its answer, or the worker dies.
+    """
     return Ports(
         store=cast(Store, store),
         publisher=ExploredLog(),
@@ -229,7 +234,8 @@ def _role_of(h: Reacts, explored: Explored, undo: CompensationRole | None, known
 
 
 def participant(explored: Explored, ports: Ports, release: int = 0, *, controlled: bool = False) -> ServiceRuntime:
-    """Prepare the service to handle messages. `controlled`: each run reads the control log; otherwise none does."""
+    """Make the service runtime that handles messages in one release. `controlled`: each run reads the control log;
+    otherwise none does."""
     reacts, declared = explored.releases[release], declared_by(explored, release)
     name = declared.name
     delay_s = TICK_MS / 1000

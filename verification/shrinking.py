@@ -163,8 +163,8 @@ def _unconditional(act: str) -> str:
 
 
 def as_code(scenario: Scenario) -> str:
-    """Return the code that makes the scenario, with the values that differ from the defaults; of controls only how many
-    logs there are."""
+    """Return code that creates the scenario, with the values that differ from the defaults. Of the control logs, it
+    gives only the number."""
     service = scenario.service
     given = [*map(_handler, service.handlers)]
     for name in ("attempts_max", "parks", "added", "tight", "starts", "sent_by_others", "bounds", *VERSIONS):

@@ -28,7 +28,7 @@ class Worker(NamedTuple):
     """The state of one worker."""
 
     turn: int = -1
-    """Number of the current turn; -1 if the worker is idle."""
+    """Number of the current turn, which is the processing of a message; -1 if the worker is idle."""
     history: History = ()
     """Answers that the worker got since the turn's last write."""
     at: Three = (0, 0, 0)

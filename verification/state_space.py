@@ -62,7 +62,7 @@ FAST = 2
 
 
 class Under(NamedTuple):
-    """A turn, and the release and the time in which it continues."""
+    """The processing of one message, at some point, with the release and the time in which it continues."""
 
     turn: ProcessingState
     release: int
@@ -93,12 +93,14 @@ class StateSpace(Contents):
         grows: bool = False,
         steady: bool = False,
     ) -> None:
-        """`batched`: the worker handles another saga, too, and updates of both may go into one replace. `books`: the
-        control logs, one after the other. `counts_calls`: each worker remembers the steps that were answered.
-        `stranger`: the second worker has a store of its own, which is empty. `grows`: messages are published one by
-        one. `steady`:
-        a timer comes one tick after it was published, whatever its date, because workers hold timers by a clock that is
-        never ahead."""
+        """Create the state space.
+
+        `batched`: the worker handles another saga, too, and updates of both may go into one replace. `books`: the
+        control logs that operators write, one after the other. `counts_calls`: each worker remembers the steps that
+        were answered. `stranger`: the second worker has a store of its own, which is empty. `grows`: messages are
+        published one by one. `steady`: a timer comes one tick after it was published, whatever its date, because
+        workers hold timers by a clock that is never ahead.
+        """
         self.counts_calls, self.stranger = counts_calls, stranger
         self.explored, self.steady = explored, steady
         self.store, self.clock, other = ExploredStore(), FixedClock(ms_after(0)), OtherLane()
@@ -169,10 +171,11 @@ class StateSpace(Contents):
         return asked
 
     def _handled(self, s: State, w: int, worker: Worker) -> int:
-        """Return the last tick whose messages were all taken, as far as a worker knows, by itself or elsewhere; -1 if
-        logs do not grow.
+        """Return the last tick up to which all messages were taken, as far as this worker knows, by itself or by the
+        other worker; -1 if the logs do not grow.
 
-        The ends of the logs at the tick itself count, because with later ends the worker would wait longer.
+        What counts are the ends of the logs at that tick. With later ends, the worker would wait for longer than
+        necessary.
         """
         if not self.grows:
             return -1
@@ -219,8 +222,11 @@ class StateSpace(Contents):
         yield from environment.moves(self, s)
 
     def is_to_come(self, s: State) -> bool:
-        """Return whether a message is not committed, or a lost operation may still take effect. A worker will then look
-        at the saga. A command that no operator can give yet may never come."""
+        """Return whether a worker will look at the saga again, because a message is not committed, or because a lost
+        operation may still take effect.
+
+        Messages that no worker can take yet do not count, because the command in front of them may never come.
+        """
         return any(s.committed[t] < len(messages) for t, messages in enumerate(self.takeable(s))) or bool(s.late)
 
     def takeable(self, s: State) -> tuple[Sequence[Message], Sequence[Message]]:
@@ -436,9 +442,8 @@ class StateSpace(Contents):
     def _created_again(self, s: State) -> Iterator[Move]:
         """Yield the move in which topic B is deleted and created again.
 
-        The messages that a transition records are gone; the others are published again, from offset 0 on. No message
-        that is gone is redelivered. So this may only happen while another message is left that makes a worker look at
-        the saga.
+        The messages that a transition records are lost; the others are published again, from offset 0 on. Lost messages
+        are not redelivered. So this may only happen while another message is left that makes a worker look at the saga.
         """
         if (
             not s.again

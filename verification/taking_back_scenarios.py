@@ -21,7 +21,7 @@ emitting_job = Reacts(name="job", to=(("O",),), does=STEP, turns=1, emits=("d",)
 
 
 def taking_back() -> Iterator[Scenario]:  # a list: one scenario after another
-    """Runs that never finish, and are aborted."""
+    """Yield scenarios of runs that never finish, and are aborted."""
     dying = of(emitter, note, attempts_max=1, parks=True)
     yield Scenario(name="taken back: crash", service=dying, a=(ORD,), b=(X, N), fail=1, crash=1, may_die=True)
     yield Scenario(name="taken back: rebalance", service=dying, a=(ORD,), b=(X,), fail=1, move=1, may_die=True)

@@ -1,4 +1,4 @@
-"""Scenarios of a release with another version of the state or of handlers, which one worker gets before the other."""
+"""Scenarios of a release with another version of the state or of handlers, which one worker runs before the other."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,7 +29,7 @@ def improving(*handlers: Reacts, starts: str = "") -> Explored:
 
 
 def improvements() -> Iterator[Scenario]:
-    """A handler acts differently from a version on, with workers of either release."""
+    """Yield scenarios in which a handler acts differently from a version on, with workers of either release."""
     yield Scenario(
         name="improved: begun under either, gone on with by either",
         service=improving(two_ways),
@@ -66,7 +66,7 @@ def improvements() -> Iterator[Scenario]:
 
 
 def versions() -> Iterator[Scenario]:  # a list: one scenario after another
-    """A state is migrated while its saga continues, with workers of either release."""
+    """Yield scenarios in which a state is migrated while its saga continues, with workers of either release."""
     needed = has_run("note", "needs")
     yield Scenario(
         name="version: one run before, one after",
@@ -142,7 +142,7 @@ def versions() -> Iterator[Scenario]:  # a list: one scenario after another
 
 
 def renamings() -> Iterator[Scenario]:
-    """A service gets another name, with workers of either release."""
+    """Yield scenarios in which a service gets another name, with workers of either release."""
     both, alone = (replace(of(*each, parks=True), renamed=True) for each in ((reserve, note), (reserve,)))
     ran = has_run("reserve", "note")
     yield Scenario(

@@ -36,7 +36,8 @@ from verification.services import message
 
 
 def strangers() -> Iterator[Scenario]:
-    """Another project has a service with the same name on the same broker, and gets the timers."""
+    """Yield scenarios in which another project has a service with the same name on the same broker, and gets the
+    timers."""
     yield Scenario(
         name="parked: the wake comes to another project's service of that name",
         service=of(reserve, parks=True),
@@ -51,7 +52,7 @@ def strangers() -> Iterator[Scenario]:
 
 
 def parked() -> Iterator[Scenario]:  # a list: one scenario after another
-    """A parked run, together with other things that may happen meanwhile."""
+    """Yield scenarios of a parked run, together with other things that may happen meanwhile."""
     reserved = has_run("reserve")
     yield Scenario(
         name="parked: a crash, a rebalance",
@@ -200,7 +201,7 @@ def parked() -> Iterator[Scenario]:  # a list: one scenario after another
 
 
 def parked_and_undone() -> Iterator[Scenario]:  # a list, as above
-    """A failure outcome comes while a run or a compensation is parked."""
+    """Yield scenarios in which a failure outcome comes while a run or a compensation is parked."""
     yield Scenario(
         name="parked: an outcome, before and behind it",
         service=of(reserve, parks=True),

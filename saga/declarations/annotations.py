@@ -1,4 +1,4 @@
-"""Read the annotations of user functions, and write them out in messages. The annotations of handlers and resources are
+"""Read the annotations of user functions, and format them for messages. The annotations of handlers and resources are
 read at import. Those of functions called through `saga.step` and `saga.update` are read at their first call."""
 
 from abc import ABC, abstractmethod
@@ -99,8 +99,8 @@ def _read_return_type(function: Callable[..., object]) -> Any:
 
 
 def parameter_type_at(call: Callable[..., object], place: str) -> Any:
-    """Return the type of one argument of a call, by the parameter's name or position ("0", "1", ...). Return `None` if
-    there is no such parameter or annotation. Raises `Permanent` if the annotations cannot be read."""
+    """Return the type of the argument at `place`, which is a parameter name or a position ("0", "1", ...). Return
+    `None` if there is no such parameter or annotation. Raises `Permanent` if the annotations cannot be read."""
     function = getattr(call, "__func__", call)
     types = _read_parameter_types(function, function is not call)
     return types.get(place, types.get("*" if place.isdigit() else "**"))

@@ -241,7 +241,7 @@ def _library_beside(event: type[Event], where: str) -> library.Library:
 
 
 def _contract_name(collection: str) -> str:
-    """Return the name of a collection's generated contract. Other characters than letters and digits are escaped,
+    """Return the name of a collection's generated contract. Characters other than letters and digits are escaped,
     because Avro does not allow them in names.
 
     >>> _contract_name("web-orders"), _contract_name("orders")

@@ -41,7 +41,8 @@ class HandlerOptions:
     unless: tuple[type[Event], ...] = ()
     """Events that cancel a deadline."""
     grace: timedelta | None = None
-    """Longest time that a deadline waits for the log to be handled up to its due time; `None` if unlimited."""
+    """Longest time after its due time that a deadline waits for the log to be handled up to that time; `None` if
+    unlimited."""
 
     @property
     def kind(self) -> Literal["handler", "compensation", "deadline"]:
@@ -129,8 +130,8 @@ def check_grace(grace: object, where: str) -> None:
 
 
 def check_opener(deadline: Reaction) -> None:
-    """Check that exactly one event parameter opens a deadline, and that its events do not also cancel it. Raises
-    `DeclarationError`."""
+    """Check that a deadline has exactly one event parameter, and that the events of this parameter are not outcomes and
+    do not also cancel the deadline. Raises `DeclarationError`."""
     where, events = f"{deadline.service}.{deadline.name}", deadline.needed_events
     if len(events) != 1:
         raise DeclarationError(
@@ -148,8 +149,8 @@ def check_opener(deadline: Reaction) -> None:
 
 
 def check_alone(declared: Declared, handler: Reaction) -> None:
-    """Check that no event is handled twice: if this handler takes a single event, no other handler may take that event
-    alone. Raises `DeclarationError`."""
+    """Check that no event is handled twice: if this handler takes a single event, no other handler may take the same
+    event as its only one. Raises `DeclarationError`."""
     events = handler.needed_events
     if len(events) > 1:
         return
@@ -378,7 +379,7 @@ def _either(events: Iterable[type[Event]]) -> str:
 
 def _advise_renamed(declared: Declared, contract: Contract) -> str:
     """Return advice for a contract whose owner is the new name of a renamed service: contracts must keep the first
-    name, under which everything of the service is stored."""
+    name, under which everything of the service is stored. Return an empty string for any other contract."""
     if contract.owner != declared.renamed:
         return ""
     return f"; {declared.renamed!r} was {declared.name!r}, and stays the owner {declared.name!r} in its contracts"
@@ -413,7 +414,8 @@ def check_can_be_compensated(declared: Declared, original: Reaction) -> None:
 
 
 def make_compensation(declared: Declared, original: Reaction, compensation: Reaction) -> Reaction:
-    """Check a compensation, and return it with those parameters marked that take events of its original handler.
+    """Check a compensation. Return it with `of_original` set for each parameter that takes an event of its original
+    handler.
 
     Raises `DeclarationError` unless it takes a failure outcome and a result of `original`, takes no other events than
     those that `original` took, and emits no outcome.

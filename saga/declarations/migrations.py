@@ -118,18 +118,18 @@ def upcast(event: type[Event], version: int, /) -> Callable[[_Upcaster], _Upcast
     it.
 
     Guarantees:
-    - It returns the function itself, so a test can call it directly.
+    - The decorator returns the function itself, so a test can call it directly.
     - The function runs wherever a message of the older version is decoded: when it arrives, when a pending, queued or
       replayed message is read, when the service reads its own events or results, and in the test kit's `trial` and
       worlds. The message itself is not changed and is upcast again each time it is read. So the function must be fast
-      and deterministic, and must not access anything outside.
+      and deterministic, and must use nothing but its argument: no I/O, no clock, no random numbers.
     - If the function raises, the message becomes a dead letter, which can be replayed after the function has been
       fixed.
 
-    Raises `DeclarationError`: the schema does not list the version in `"upcasts"`; the version has an upcaster already;
-    the function is not a plain `def`; it takes anything other than that version; or it returns anything other than a
-    newer version up to this class. A service that takes the event refuses to start unless each version listed in the
-    schema has an upcaster.
+    Raises `DeclarationError` if the schema does not list the version in `"upcasts"`; if the version has an upcaster
+    already; or if the function is not a plain `def`, takes anything other than that version, or returns anything other
+    than a newer version up to this class. A service that takes the event refuses to start unless each version listed in
+    the schema has an upcaster.
     """
     if not (isinstance(event, type) and issubclass(event, Event)):
         raise DeclarationError(f"upcast({event!r}, {version!r}): it is no event: give the class that is to be made")

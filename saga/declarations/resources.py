@@ -1,5 +1,8 @@
-"""Declare a service's resources, state and business documents, and the limits of single calls (`limited`). Expected
-errors of resources and documents are recorded, and created again from their `args`, so they are checked here."""
+"""Declare a service's resources, state and business documents, and the limits of single calls (`limited`).
+
+Expected errors are recorded as their class and `args`, and a rerun creates them again from these. So this module also
+checks, where an expected error is declared, that it can be created from its `args`.
+"""
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine, Iterator, Sequence
@@ -350,7 +353,8 @@ def _show_types(args: Sequence[object]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of calls of one function."""
+    """What `@limited` declares for one function: the timeout of a call, limits on concurrent calls and calls per
+    second, and the fallback for refused calls."""
 
     call: str
     """Module and qualified name of the function. They identify the function even if it is defined again in each run."""
@@ -392,13 +396,13 @@ def limited(
     have taken effect: the attempt waits. It also waits if the fallback has no answer.
 
     Guarantees:
-    - It returns the function itself, so type checkers see its own type, and a direct call is not limited.
+    - The decorator returns the function itself, so type checkers see its own type, and a direct call is not limited.
     - The limits apply in each process, and separately to each resource that has the method.
-    - A method that overrides it has no limits unless it declares them itself. The same holds for a method of a fake.
+    - A method that overrides a limited one, in a test fake for example, has no limits unless it declares them itself.
 
-    Raises `DeclarationError`: no limit, or an invalid one; anything other than an `async def`; a function that is
-    limited already; a fallback that is neither `LastGood` nor an `async def`, has other parameters, or could never be
-    used.
+    Raises `DeclarationError` if there is no limit, or an invalid one; for anything other than an `async def`; for a
+    function that is limited already; and for a fallback that is neither `LastGood` nor an `async def`, has other
+    parameters, or could never be used.
     """
 
     def declare(call: _Call) -> _Call:

@@ -75,7 +75,7 @@ def describe_exception(why: Exception, secrets: Sequence[str] = ()) -> str:
 
 def find_origin(why: Exception) -> str | None:
     """Return file, line and function in which an exception was raised: the innermost place outside the toolkit's own
-    code."""
+    code. `None` if there is no such place."""
     last = None
     for frame, line in traceback.walk_tb(why.__traceback__):
         if not (code := frame.f_code).co_filename.startswith(PACKAGE):

@@ -1,4 +1,5 @@
-"""Ports for running decisions outside a service: documents in memory, a log that discards, a clock that is set."""
+"""Ports for running decisions outside a service: documents in memory, a publisher that discards everything or keeps it
+in memory, and clocks that are set."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field

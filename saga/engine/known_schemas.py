@@ -37,7 +37,7 @@ async def reload_in_thread(library: Library) -> Library:
 
 @dataclass(slots=True)
 class KnownSchemas:
-    """The contracts of a running service, which may grow while it runs."""
+    """The schemas that a running service knows. More may become known while it runs."""
 
     library: Library
     writers: dict[int, Writer] = field(default_factory=dict)

@@ -68,7 +68,7 @@ class ServiceOptions:
     """Function that makes the calls of steps to external systems."""
     compares_logs: bool = True
     """True if the topics' log ids are compared with those in the store, to notice topics that were deleted and created
-    again. False if the broker never forgets a committed offset, because then the offsets show it."""
+    again. False if the broker never forgets a committed offset, because then the offsets reveal such a topic."""
     worker: str = ""
     """Name of the worker, which is shown with failed attempts."""
     reload_contracts: ReloadContracts = reload_in_thread
@@ -79,7 +79,7 @@ class ServiceOptions:
     gates: CallGates = field(default_factory=CallGates)
     """Counters of limited calls, shared by all services that run with these options in one process."""
     keys: Keys | None = None
-    """Keys of encrypted values."""
+    """Keys of encrypted values; `None` if nothing is encrypted."""
     tracing: Tracing | None = None
     """Decides what is traced; `None` if nothing is."""
     watch: Watch | None = None
@@ -95,8 +95,8 @@ async def serve(
 ) -> None:
     """Run one worker of a service until `options.stop` is set, then drain it. `use`: fakes that replace resources.
 
-    Raises `ConfigurationError` if a resource does not open, or if the store expires documents too early. Nothing has
-    been consumed from the log at that point.
+    Raises `ConfigurationError` if a resource does not open, if the store expires documents too early, or if the log of
+    a file broker was replaced (see `check_log`). Nothing has been consumed from the log at that point.
     """
     clock, report, declared = options.clock, options.report, prepared.declared
     async with AsyncExitStack() as stack:
@@ -161,8 +161,8 @@ async def check_log(declared: Declared, store: Store, broker: Broker) -> None:
 
 
 async def _relay(service: ServiceRuntime, store: Store, broker: Broker, options: ServiceOptions) -> ChangeRelay | None:
-    """Return the relay of document changes if the service's store records them. If it does not, a connector publishes
-    them.
+    """Return the relay that publishes document changes, if the service's store records them. Return `None` if the
+    service consumes no changes, or if the store does not record them: then a connector publishes them.
 
     Changes that were recorded for another release of the service continue to be recorded. Raises `ConfigurationError`
     if the relay may not write to their topics.
@@ -178,11 +178,12 @@ async def _relay(service: ServiceRuntime, store: Store, broker: Broker, options:
 
 
 async def run_worker(worker: Worker, stop: asyncio.Event) -> float:
-    """Let a worker consume from its sources until `stop` is set, and drain it. Returns the seconds that draining took.
+    """Let a worker consume from its sources until `stop` is set, then drain it. Return the seconds that draining took.
 
-    Draining starts nothing new. It ends, in this order: polls, runs that end soon, dead letters, commits, groups,
-    longer runs. So a slow handler does not hold back a partition: the next owner starts the partition's messages again.
-    If two runs of one message overlap, the one that ends first counts.
+    While the worker drains, nothing new begins. The following are ended, in this order: polls, runs that end soon, dead
+    letters, commits, membership in the groups, longer runs. So a slow handler does not hold back a partition: the next
+    owner runs the partition's unfinished messages again. If two runs of one message overlap, the one that ends first
+    counts.
     """
     clock, tasks, drain_s = worker.service.ports.clock, worker.tasks, worker.limits.drain_s
     async with worker.executor, AsyncExitStack() as groups:
@@ -236,8 +237,12 @@ def collections_of(declared: Declared) -> Sequence[str]:
 async def open_resources(
     declared: Declared, stack: AsyncExitStack, clock: Clock, open_s: float, use: Sequence[object] = ()
 ) -> Mapping[type, object]:
-    """Open the resources, by type: a fake from `use`, or the value that the opener yields. All problems are reported
-    together."""
+    """Open the resources of a service. Return them by declared type: the fake from `use` that replaces a resource, or
+    the value that the resource's opener yields.
+
+    Raises `ConfigurationError` with all resources that do not open, and `DeclarationError` if a fake in `use` fits no
+    resource.
+    """
     fakes = {resource.gives: _fake(resource, use) for resource in declared.resources}
     unused = [fake for fake in use if not any(fake is given for given in fakes.values())]
     if unused:

@@ -27,12 +27,12 @@ LOOK_S = 1.0
 
 
 class TooManyCalls(SagaError):
-    """Raised for a call that is not admitted in time, because too many other calls wait before it."""
+    """Raised for a call that is not admitted in time, because too many other calls wait ahead of it."""
 
 
 class CallNotAdmitted(Exception):
-    """Raised before a call begins, if its limits do not admit it. It is not caused by handler or message, and does not
-    count as an attempt."""
+    """Raised before a call begins, if its limits do not admit it. The cause is neither the handler nor the message, so
+    it does not count as an attempt."""
 
     def __init__(self, why: SagaError, left_s: float) -> None:
         """`left_s`: seconds after which to try again."""
@@ -44,12 +44,12 @@ class AdmittedCall(NamedTuple):
     """A call that was admitted."""
 
     turns: int
-    """Number of state changes of the breaker before the call was admitted."""
+    """The breaker's number of state changes when the call was admitted: see `Circuit.turns`."""
     began_s: float
 
 
 class _Waiting:
-    """A call that waits for a place."""
+    """A call that waits until it may run as one of the concurrent calls."""
 
     __slots__ = ("is_next", "limiter", "woken")
 
@@ -98,7 +98,8 @@ class Limiter:
         """False if there is no limit, so that no call has to wait for admission."""
         self._at_once_max, self._rate_per_s = resource.at_once_max, resource.rate_per_s
         self._own = CallQueue()
-        """State of its own calls. An operator's limit is for these; the declared limit is for all calls of the gate."""
+        """State of the calls that this limiter admits. A limit that an operator has set applies to these; the declared
+        limit applies to all calls of the gate."""
         self._circuit = Circuit()
 
     @property
@@ -122,7 +123,7 @@ class Limiter:
         self._at_once_max = declared.at_once_max if at_once_max is None else at_once_max
         self._rate_per_s = declared.rate_per_s if rate_per_s is None else rate_per_s
         self.is_needed = declared.is_limited or switch is not None
-        self._own = CallQueue(running=self._own.running)  # what was reserved at another rate keeps no call waiting
+        self._own = CallQueue(running=self._own.running)  # reservations at another rate keep no call waiting
         self._fill()
 
     async def through(
@@ -206,7 +207,7 @@ class Limiter:
 
     async def _place(self, at: Position, latest_s: float) -> bool:
         """Wait for a place among the concurrent calls. Returns whether it had to wait."""
-        if self._has_place():  # then no call waits that could have it: `_fill` has given it all free places
+        if self._has_place():  # `_fill` has already given free places to all waiting calls that may have one
             self._take_place()
             return False
         if self._line.waiting >= WAITING_MAX:

@@ -16,10 +16,10 @@ WHAT: tuple[What, ...] = get_args(What)
 
 NEWS_MAX = 1000
 MOMENT_EVERY_S = 60.0
-"""Minimum seconds between two reports that the same is unavailable."""
+"""Minimum seconds between two reports that the same dependency is unavailable."""
 QUIET_S = 60.0
-"""Seconds without a new failure after which what was unavailable counts as available again. A message that still waited
-for it would have retried, and failed, more often than that."""
+"""Seconds without a new failure after which an unavailable dependency counts as available again. A message that still
+waited for it would have retried, and failed, more often than that."""
 
 
 class LoadListener(Protocol):
@@ -56,11 +56,11 @@ class OutageWatch:
     _news: dict[str, None] = field(default_factory=dict)
     """Ids that were reported, dead letters for example, oldest first. Only the most recent are kept."""
     _away: dict[str, float] = field(default_factory=dict)
-    """Maps what is unavailable to the time since which it is."""
+    """For each unavailable dependency, the time at which its outage began."""
     _reported: dict[str, float] = field(default_factory=dict)
-    """Maps it to the time at which its outage was last reported."""
+    """For each dependency, the time at which an outage was last reported."""
     _failed: dict[str, float] = field(default_factory=dict)
-    """Maps it to the time of its last failure."""
+    """For each dependency, the time of its last failure."""
 
     def answer_lost(self) -> None:
         """Record that the answer to a write was lost."""
@@ -68,7 +68,7 @@ class OutageWatch:
             self.load.on_failure()
 
     def unavailable(self, operation: str, why: SagaError) -> None:
-        """Record that what raised `why` is unavailable. This is reported at most once a minute."""
+        """Record that the dependency whose call raised `why` is unavailable. This is reported at most once a minute."""
         self.outages += 1
         now, what = self.clock.monotonic_s(), _what(why)
         since = self._away.setdefault(what, now)
@@ -83,7 +83,7 @@ class OutageWatch:
             )
 
     def recovered(self, why: SagaError) -> None:
-        """Record that what raised `why` has answered again."""
+        """Record that the dependency whose call had raised `why` has answered again."""
         self.answered(_what(why))
 
     def answered(self, what: What) -> None:
@@ -93,7 +93,7 @@ class OutageWatch:
             self.report(Recovered(service=self.service, what=what, away_s=self.clock.monotonic_s() - since))
 
     def away(self) -> dict[str, float]:
-        """Return the duration in seconds of each current outage, by what is unavailable."""
+        """Return the current outages: for each unavailable dependency, the seconds since its outage began."""
         now = self.clock.monotonic_s()
         return {what: now - since for what, since in self._away.items()}
 

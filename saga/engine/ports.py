@@ -27,7 +27,7 @@ class EventPublisher(Protocol):
 
     @property
     def record_bytes_max(self) -> int:
-        """Largest record in bytes: see `Broker.record_bytes_max`."""
+        """Return the size of the largest record that the broker accepts, in bytes: see `Broker.record_bytes_max`."""
 
     def publish(self, messages: Sequence[Outgoing]) -> Coroutine[object, object, None]:
         """Publish records, and return when all are durable. Raises `BrokerUnavailable`."""
@@ -37,7 +37,7 @@ class TransitionListener(Protocol):
     """Receives the transitions of progress documents. None of its methods waits."""
 
     def published_below(self, p: SagaProgress, /) -> int:
-        """Return the number of the first transition that is not known as published on `saga.transitions`."""
+        """Return the number of the first transition that is not known to be published on `saga.transitions`."""
 
     def on_written(self, p: SagaProgress, entry: Transition, stages: Measurements, /) -> None:
         """Record that a transition was written; `p`: the progress that contains it."""
@@ -51,7 +51,7 @@ class Heartbeat(Protocol):
 
     @property
     def absences(self) -> tuple[tuple[int, int], ...]:
-        """Periods in which no worker wrote anything: see `saga.progress.actions.Now`."""
+        """Return the periods in which no worker wrote anything: see `saga.progress.actions.Now`."""
 
     def is_recent(self) -> bool:
         """Return True if a progress may be written now, because the last record is recent enough."""
@@ -154,7 +154,7 @@ class ShieldedRunScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Everything around the engine: whatever the engine awaits is a call of one of these ports."""
+    """Everything outside the engine: each external operation that the engine awaits is a call of one of these ports."""
 
     store: Store
     publisher: EventPublisher

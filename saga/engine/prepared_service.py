@@ -1,4 +1,5 @@
-"""Prepare the declarations of one service once, for workers and for tools. Also derive its topics from them."""
+"""Prepare the declarations of one service once, for workers and for tools. Also derive the service's topics from its
+declarations."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +44,7 @@ class PreparedService:
     """Topics of the service's timers, each with its timer tier."""
     roles: HandlerRoles
     handlers: Mapping[str, Reaction]
-    """Handlers and compensations, by the name of the function."""
+    """Handlers, compensations and deadlines, by the name of the function."""
     classes: Mapping[str, Mapping[str, type[Event]]]
     """For each handler, the event class for each type that it consumes."""
     contracts: Mapping[str, Contract]
@@ -257,7 +258,7 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> HandlerRo
             expected_errors=_answer_names(declared, compensation),
         )
     emitted = {n for h in declared.reactions for n in _names(h.emits)}
-    # Events that it consumes and that only it may emit: an earlier version of it emitted them.
+    # Events that the service consumes and only it may emit: an earlier version of the service may have emitted them.
     reacting = (*declared.handlers, *declared.deadlines)
     own = {n for h in reacting for n in _names(h.taken_events) if contracts[n].owner == declared.name}
     ends = frozenset(n for n, contract in contracts.items() if contract.outcome)
@@ -405,7 +406,8 @@ def retry_span_s(retry: Retry) -> float:
 
 
 def _long_waits(declared: Declared) -> Iterator[str]:
-    """Yield handlers whose attempts last longer than the retention. Such a deadline is refused when it is declared."""
+    """Yield a description of each handler whose attempts may last longer than the retention. (A deadline that would be
+    due after the retention is refused when it is declared.)"""
     retention = declared.retention
     for handler in declared.reactions:
         wait = timedelta(seconds=sum(retry_span_s(retry) for retry in _rules_of(declared, handler)))

@@ -132,7 +132,7 @@ def identify_call(call: StepRecord) -> tuple[str, str, int]:
 
 
 def list_answerable_calls(calls: Iterable[StepRecord]) -> tuple[tuple[str, int], ...]:
-    """List those of the calls, by name and number, that an operator may answer.
+    """Return name and number of each call that an operator may answer.
 
     Updates are left out, because the result of an update is in its document.
     """
@@ -145,7 +145,7 @@ _FLAG = "flag "
 
 
 def flag_named(name: str) -> str:
-    """Return the name of the call that reads a flag. No collection has such a name."""
+    """Return the name under which a read of this flag is recorded. No collection has such a name."""
     return _FLAG + name
 
 
@@ -291,7 +291,7 @@ def _show(value: object, type_: object) -> str:
 
 
 def _to_plain(value: object) -> object:
-    """Return a value without the content of objects.
+    """Return a value in which each object is replaced with the name of its class.
 
     An instance of a subclass of list counts as an object, because it may have fields.
     """

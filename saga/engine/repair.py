@@ -1,7 +1,7 @@
 """Repair a saga: continue work that no message triggers, republish lost timers, and rebuild lost progress from the log.
 
-A repair is safe beside running workers, and may be stopped at any point. It writes by compare-and-swap as they do, and
-a saga counts as repaired only after the last write, when everything before it is published. A repeated repair continues
+A repair is safe while workers are running, and may be stopped at any point. It writes by compare-and-swap, as they do.
+A saga counts as repaired only after its last write, when all earlier events are published. A repeated repair continues
 where the first one stopped.
 """
 
@@ -67,8 +67,8 @@ def may_act(
 ) -> None:
     """Allow a process outside the consumer group to process sagas that no message triggers.
 
-    `positions`: committed offsets of the group. Events of messages below them are published. `log_ids`: ids of the logs
-    to which the offsets belong, by topic.
+    `positions`: committed offsets of the group. Messages below these offsets are not redelivered, so this process
+    publishes their events. `log_ids`: ids of the logs to which the offsets belong, by topic.
     """
     for partition, offset in positions.items():
         assignment.trackers[partition] = OffsetTracker(offset, log_ids.get(partition.topic, ""))
@@ -126,7 +126,7 @@ def _without_message(service: ServiceRuntime, saga: str, stages: Measurements) -
 
 # -------------------------------------------------------------------- rebuilding lost progress
 #
-# No external system is called. The messages are decided again, in the order in which they were handled. The log has
+# No external system is called. The messages are processed again, in the order in which they were handled. The log has
 # every event that a handler emitted, with an id made from its cause. So a run with an event in the log has ended, and
 # is recorded with exactly its events. A run without one is repeated here if it makes no call; otherwise it is left to
 # the service, which repeats it with the same idempotency keys, as after a crash. If neither is safe, the rebuild is
@@ -137,7 +137,7 @@ REASON = "rebuilt from the log"
 WITHOUT_CALLS = "rebuilt from the log, without its steps"
 LEFT = "rebuilt from the log, which does not show that this run has ended: it is repeated, under the same keys"
 STEPS_MAX = 1_000_000
-"""Maximum number of decisions for one message. More of them mean that there is an error."""
+"""Maximum number of decisions for one message. More than that indicates an error."""
 
 
 Order = Literal["emitted", "appended", "silent last"]
@@ -245,7 +245,11 @@ class _Rebuilding:
         return min([self.clock.now_ms(), *(due_ms - 1 for due_ms in open_)])
 
     async def _run(self, state: ProcessingState, action: RunHandler | Compensate) -> ProcessingState:
-        """Record a run as the log shows it. If the log has no event of it, run it here, or leave it to the service."""
+        """Record the end of a run. Run the handler here if it makes no call. Otherwise record the run with the events
+        that the log has of it or, if there are none, leave the run to the service.
+
+        Raises `Unknowable` if the log does not show what the run did, or whether it ran.
+        """
         request = _make_request(self.service, action)
         published = self.published_by(request.handler.name, request.run[2])
         result = await self._try_run(state, request)
@@ -287,8 +291,8 @@ class _Rebuilding:
     async def _try_run(
         self, state: ProcessingState, request: RunRequest
     ) -> tuple[list[EncodedEvent], dict[str, Any]] | None:
-        """Run the handler here. Returns the events that it emits and the fields that it changes; `None` if it makes a
-        call."""
+        """Run the handler here. Return the events that it emits and the fields of the state that it changes; `None` if
+        it makes a call. Raises `Unknowable` if the handler fails or may wait."""
         if request.handler.may_wait:
             raise Unknowable(f"{request.handler.name} may wait, and the log does not show when it continued")
         if any(parameter.role == "resource" for parameter in request.handler.parameters):
@@ -364,9 +368,9 @@ async def rebuild_progress(
 ) -> RebuiltProgress | None:
     """Rebuild the progress of a saga from the messages that the service consumed, and the events that it emitted.
 
-    Returns `None` if the saga had no progress. Raises `Unknowable`. The log has no order across topics, so three orders
-    are tried. The result comes from the first order that leads to exactly the emitted events. If no order does, it
-    comes from the first one that leads to all of them and to further events.
+    Return `None` if the saga had no progress. The log has no order across topics, so three orders are tried. The result
+    comes from the first order that leads to exactly the emitted events. If no order does, it comes from the first one
+    that leads to all of them and to further events. Raises `Unknowable` if no order leads to all of them.
     """
     found, why = list[RebuiltProgress | None](), list[Unknowable]()
     for order in ORDERS:

@@ -55,7 +55,7 @@ class KnownControls:
     stops: bool = False
     """True if anything is paused, limited or routed. Otherwise runs need no check."""
     gate: AbstractAsyncContextManager[object] | None = None
-    """Lock that lets one task at a time read the log, or write it, and replace the copy. Readers wait for its result,
+    """Lock that lets one task at a time read or write the log and replace the copy. Other tasks wait for the result,
     because the copy may be very old."""
     cas: int | None = None
     """Version of the control log that was read; 0 if the store has none, `None` if it was not read yet."""
@@ -109,11 +109,11 @@ class ServiceRuntime(PreparedService):
         return message.started is not None and message.started < self.decision_time().forgotten
 
     def is_of_forgotten_saga(self, p: SagaProgress, message: Message) -> bool:
-        """Return True if the message belongs to a forgotten saga: the saga began before the retention, and the progress
-        is newer.
+        """Return True if the message belongs to a forgotten saga: the saga began longer ago than the retention, and the
+        progress is newer than that saga. Then it is unknown what the service did before.
 
-        The progress is newer if it has no start, or if an operator had another message of the forgotten saga handled as
-        a new one: then its start is the time of that command. In both cases it is unknown what the service did before.
+        The progress is newer in two cases: it has no start; or an operator had another message of the forgotten saga
+        handled as new, so that the start of the progress is the time of that command.
         """
         if p.started is not None:
             is_later = p.replays and message.started is not None and message.started < p.started
@@ -156,7 +156,8 @@ class ServiceRuntime(PreparedService):
         return memory
 
     def encode(self, event: Event, saga: str) -> EncodedEvent:
-        """Encode an event to emit. Raises `Permanent` for an event of another saga."""
+        """Encode an event to emit. Raises `Permanent` if the event belongs to another saga, cannot be encoded, or is
+        too large for the log."""
         contract = self.contracts[name_of(type(event))]
         key = str(getattr(event, contract.key))
         if key != saga:

@@ -14,7 +14,7 @@ Kind: TypeAlias = Literal["handler", "step", "store"]
 SPANS_MAX = 500
 """Maximum number of spans of one message. If a handler has thousands of steps, only the first are recorded."""
 UNTRACED = nullcontext("")
-"""Stands for `TurnSpans.of` when nothing is traced."""
+"""Replacement for the result of `TurnSpans.of` when nothing is traced."""
 
 
 class TurnSpans:

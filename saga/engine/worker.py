@@ -28,13 +28,13 @@ from saga.telemetry.health import PartitionReach
 
 @dataclass(slots=True)
 class Worker:
-    """Processes the messages of its sources. It is a `saga.telemetry.health.WorkerView`."""
+    """Processes the messages of its sources. It implements `saga.telemetry.health.WorkerView`."""
 
     service: ServiceRuntime
     assignment: WorkerAssignment
     limits: FlowLimits
     tasks: asyncio.TaskGroup
-    """Task group for everything that runs beside polling: runs, commits, dead letters."""
+    """Task group for everything that runs besides polling: runs, commits, dead letters."""
     sources: WorkerSources
     transition_publisher: TransitionPublisher | None = None
     """Publishes the transition events; `None` if they are not published."""
@@ -136,8 +136,8 @@ class Worker:
     async def look(self) -> None:
         """Read the store once, to check whether it answers.
 
-        While messages are in flight, this does not end an outage, because their writes show better whether the store
-        accepts writes.
+        A successful read ends an outage only while no message is in flight. Otherwise the writes of the messages in
+        flight decide, because they show better whether the store accepts writes.
         """
         ports = self.service.ports
         try:

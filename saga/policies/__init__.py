@@ -1,1 +1,2 @@
-"""Policies as pure functions over frozen values, one file each: retries, circuit breaker, limits and turns."""
+"""Policies without I/O, clock or randomness, one file each: retries, circuit breakers, and limits on concurrency and
+call rates."""

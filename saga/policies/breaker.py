@@ -105,8 +105,11 @@ def admit(circuit: Circuit, now_s: float) -> Circuit | None:
 
 
 def end_call(breaker: Breaker, circuit: Circuit, call: int, failed: bool | None, now_s: float) -> Circuit:
-    """Return the state after the end of a call. `failed`: `None` if the call was abandoned, so its result is
-    unknown."""
+    """Return the state after the end of a call.
+
+    `call`: the `turns` of the state that `admit` returned for this call. `failed`: `None` if the call was abandoned, so
+    its result is unknown.
+    """
     if call != circuit.turns:
         return circuit
     if circuit.state == "half-open":
@@ -127,7 +130,7 @@ def _open(breaker: Breaker, circuit: Circuit, now_s: float) -> Circuit:
 
 
 def _count_call(breaker: Breaker, slices: tuple[CallWindow, ...], failed: bool, now_s: float) -> tuple[CallWindow, ...]:
-    """Return the slices with one more call counted, without those that are too old."""
+    """Return the slices with one more call counted, and without slices that are too old."""
     number = int(now_s * SLICES / breaker.within_s)
     recent = tuple(s for s in slices if s.number > number - SLICES)
     if recent and recent[-1].number == number:

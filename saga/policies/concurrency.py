@@ -1,4 +1,4 @@
-"""Limits of concurrency: an adaptive limit of messages in flight, turns for calls to a resource, and yielding of
+"""Limits of concurrency: an adaptive limit of messages in flight, a queue for calls to a resource, and yielding of
 low-priority messages.
 
 *The adaptive limit* is the number of messages that a worker's store and log can take without a queue. It is derived
@@ -18,8 +18,8 @@ the average latency under it. For the alternatives see docs/decisions/05-why-the
    `least` nothing more is learned about a store that has become slower.
 4. *A write that failed*, because the store cannot be reached or its answer was lost, halves the limit, once per window.
 
-*Turns* (`CallQueue`) keep the calls to one resource within its limits. *Yielding* delays low-priority messages while a
-worker is saturated.
+*The call queue* (`CallQueue`) keeps the calls to one resource within its limits. *Yielding* delays low-priority
+messages while a worker is saturated.
 
 There is no clock and no randomness here: the same observations give the same limits.
 """
@@ -46,7 +46,7 @@ SLACK_S = 0.05
 """Further seconds that a write may take. If a write of 1 ms takes 5 ms, there is no significant queue. And under full
 load the worker's own event loop, which is always busy with this many messages in flight, adds some time."""
 SLOW_PART = 0.25
-"""Share of a window's writes that must be beyond the bound, besides their mean, for the window to count as slow. A few
+"""A window counts as slow if its mean latency is beyond the bound, and at least this share of its writes is, too. A few
 writes that hang do not make a store slow."""
 AIM = 0.85
 """Latency at which a fall of the limit aims, as a share of the bound."""
@@ -58,8 +58,8 @@ GROWTH_FIRST, GROWTH_AGAIN, GROWTH_MAX = 2.0, 1.03, 1.25
 """Factors by which the limit grows: until it first falls; directly after a fall; and at most. Each further growth
 doubles the gain, up to the last factor."""
 LEARNED = 1.15
-"""Multiple of the baseline, plus a share of the slack, up to which a latency counts as learned, because the baseline
-has caught up with it."""
+"""A latency counts as learned up to this multiple of the baseline plus a share of the slack, because the baseline has
+then caught up with it."""
 FIRST_LATENCIES = 5
 """Length of the first window, in multiples of its own mean latency. The first writes to end are the fastest, so they
 alone would give a wrong baseline."""
@@ -84,11 +84,12 @@ STAYS_S_MIN = 0.2
 AWAY_S_MAX = 60.0
 """Maximum seconds for which a message is parked because its call was not admitted."""
 AWAY_LEAST = 0.75
-"""Share of `AWAY_S_MAX` up to which pauses grow; the rest is for spreading them."""
+"""Share of `AWAY_S_MAX` up to which pauses grow. The rest is kept free, so that pauses can still be spread at
+random."""
 LASTS_S = 0.1
 """Assumed duration of a call, in seconds, while none has ended yet."""
 NEWEST = 0.2
-"""Weight of the last call in the average duration of calls."""
+"""Weight of the newest call in the moving average of call durations."""
 YIELDS_S_MAX = 30.0
 """Maximum seconds for which a low-priority message is held back. After that it is processed, even if the worker is
 busy."""
@@ -101,15 +102,15 @@ BUSY_PART = 0.5
 
 @dataclass(slots=True)
 class InFlight:
-    """Adaptive limit of one worker's messages that may wait for store or log, between `least` and `most`; fixed if both
-    are equal."""
+    """Adaptive limit on the number of a worker's messages that may be waiting for store or log. It stays between
+    `least` and `most`, and is fixed if both are equal."""
 
     least: int
     """Lower bound of the limit; it is lowered to `most` if it is larger."""
     most: int
     limit: int = field(init=False)
-    """Current limit. It begins at `least`, because only there the baseline can be learned, and so that many workers
-    which start together do no harm to a struggling store."""
+    """Current limit. It begins at `least`, because the baseline can be learned only there, and so that many workers
+    that start together do not harm a struggling store."""
     reached: bool = False
     """True if the limit delayed something in this window; the worker sets it. A limit that delays nothing does not
     grow.
@@ -231,12 +232,12 @@ class CallQueue:
         return replace(self, running=self.running + 1)
 
     def waits(self, more: int) -> "CallQueue":
-        """Return the state with this many more calls waiting, or fewer if negative."""
+        """Return the state with `more` additional calls waiting; a negative number means fewer."""
         return replace(self, waiting=self.waiting + more)
 
 
 def reserve(line: CallQueue, rate_per_s: float, now_s: float) -> tuple[CallQueue, float]:
-    """Reserve the next turn. Return the new state, and the time at which the call may begin.
+    """Reserve the next time at which a call may begin under the rate limit. Return the new state and this time.
 
     >>> line, times = CallQueue(), []
     >>> for _ in range(3):
@@ -251,8 +252,8 @@ def reserve(line: CallQueue, rate_per_s: float, now_s: float) -> tuple[CallQueue
 
 
 def end_turn(line: CallQueue, lasted_s: float | None) -> CallQueue:
-    """Return the state after the end of a call. `lasted_s`: `None` if the call was abandoned, so its duration is
-    unknown."""
+    """Return the state after the end of a call. `lasted_s`: how long it took; `None` if it was abandoned, so its
+    duration is unknown."""
     lasts_s = line.lasts_s if lasted_s is None else line.lasts_s + NEWEST * (lasted_s - line.lasts_s)
     return replace(line, running=line.running - 1, lasts_s=lasts_s)
 
@@ -260,9 +261,9 @@ def end_turn(line: CallQueue, lasted_s: float | None) -> CallQueue:
 def postpone(
     line: CallQueue, at_once_max: int | None, rate_per_s: float | None, now_s: float
 ) -> tuple[CallQueue, float]:
-    """Postpone one more call. Return the new state, and the seconds after which to try the call again.
+    """Postpone one more call. Return the new state, and the number of seconds after which to try the call again.
 
-    The call comes after the calls that wait, and after those that were postponed before.
+    That is after all calls that wait in memory, and after all calls that were postponed earlier.
 
     >>> line = CallQueue(waiting=8, lasts_s=0.5)
     >>> line, first_s = postpone(line, 2, None, now_s=10)
@@ -326,7 +327,7 @@ def is_saturated(busy: int, limit: int, inflight: int, most: int, *, is_behind: 
 
 
 def postponed_max(most: int) -> int:
-    """Return the largest number of low-priority messages that may be held back.
+    """Return how many low-priority messages may be held back, given that `most` messages may be in flight.
 
     >>> postponed_max(1000), postponed_max(3)
     (100, 1)

@@ -48,7 +48,7 @@ class Retry:
     Compensations are retried without limit. After `attempts_max` attempts they are escalated, and their delays then
     begin at one second or more, so that they grow.
 
-    Raises `DeclarationError`: less than one attempt; a negative delay, or one of more than a year; a `never` that is
+    Raises `DeclarationError` for less than one attempt; a negative delay, or one of more than a year; a `never` that is
     not a tuple of exception classes; a `by` that is not a mapping from exception classes to rules, has a class that is
     also in `never`, has two classes with the same name, or has rules with a `never` or `by` of their own.
     """
@@ -133,7 +133,7 @@ def count_attempts(before: Mapping[str, int], rules: Iterable[str]) -> dict[str,
 
 
 def attempts_under(name: str, attempts: int, named: Mapping[str, int]) -> int:
-    """Return how many of all failed attempts failed under the rule with this name. `named`: counts from
+    """Return how many of the `attempts` failed attempts failed under the rule with this name. `named`: counts from
     `count_attempts`.
 
     >>> attempts_under("", 5, {}), attempts_under("", 5, {"bank": 3}), attempts_under("bank", 5, {"bank": 3})
@@ -158,7 +158,8 @@ def delay_s(retry: Retry, attempt: int, chance: float) -> float:
 
 
 def without_end(retry: Retry) -> Retry:
-    """Return the rule for a run that is retried without limit, once its attempts are used up: its delays always grow.
+    """Return the rule for a run that is retried without limit and has used up its attempts. Its delays are never zero,
+    so they grow.
 
     >>> once = without_end(Retry(delay_s_first=0))
     >>> [delay_s(once, attempt, chance=0) for attempt in (1, 5, 17)]

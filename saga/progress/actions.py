@@ -56,13 +56,15 @@ class Trigger(Struct, frozen=True, kw_only=True, gc=False):
     """The message that is processed, with what the service knows about it."""
 
     message: Message
-    """The message. If its type is empty, there is none: a repair continues work that is ready."""
+    """The message. An empty type means that there is none, because a repair continues work that is ready."""
     undecodable: Mapping[str, str] = NO_HANDLERS
     """Handlers that can never decode the message, with the reason for each."""
     paged: tuple[str, ...] | None = None
-    """Handlers for which the message is stored in an overflow segment; `None` if the segments were not searched. For a
-    command, the handlers and compensations that have handled the message in it, or for which it is stored, according to
-    segments."""
+    """Handlers for which the message is pending in an overflow segment; `None` if the segments were not searched.
+
+    For a command, these are the handlers and compensations that, according to the segments, have processed the message
+    in the command, or for which it is pending.
+    """
 
 
 class HeldBack(NamedTuple):
@@ -212,8 +214,8 @@ class Reject(RecordDecision, frozen=True, gc=False):
 
 
 class KeepPending(RecordDecision, frozen=True, gc=False):
-    """Keep the message pending until the other events of its handler have arrived, or until the start of the saga is
-    known."""
+    """Keep the message pending until the other events of its handler have arrived, the start of the saga is known, or
+    earlier pending messages have been handled. A message for an optional parameter is kept until the handler runs."""
 
     reason: str
 
@@ -314,7 +316,7 @@ class AlreadyProcessed(Struct, frozen=True, gc=False):
 
 
 class AlreadyPending(Struct, frozen=True, gc=False):
-    """The message is already stored for the handler, and runs when it is ready."""
+    """The message is already stored for the handler, and its run begins when it is ready."""
 
 
 MessageDecision: TypeAlias = AlreadyProcessed | AlreadyPending | Ignore | Reject | KeepPending | Enqueue | RunHandler

@@ -10,7 +10,7 @@ from saga.support.clock import from_iso
 
 
 class Wait(NamedTuple):
-    """A run that may not begin or continue now, because of a pause, a limit or an open breaker."""
+    """Decision that a run may not begin or continue now, because of a pause, a limit or an open breaker."""
 
     reason: str
     left_s: float
@@ -23,7 +23,8 @@ class Wait(NamedTuple):
 
 
 class Divert(NamedTuple):
-    """A message that a route of an operator sends to the dead letters instead of its handler."""
+    """Decision that a message becomes a dead letter instead of reaching its handler, because an operator has set a
+    route."""
 
     reason: str
 
@@ -34,8 +35,8 @@ def admit(
     """Decide whether a run may begin or continue; `None` if it may.
 
     `has_begun`: True if the run has an open intent. A run that has begun is never diverted, because it may have had
-    effects. Neither is a compensation, a deadline or a suspended run, because it must not be lost. All of these can
-    only be paused.
+    effects. Compensations, deadlines and suspended runs are never diverted either, because they must not be lost. All
+    of these can only be paused.
     """
     pause = control_log.find_pause(controls, service, action.name, now_ms)
     if pause is not None:

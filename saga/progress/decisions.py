@@ -145,8 +145,8 @@ def find_closing_reason(p: SagaProgress, role: HandlerRole) -> str | None:
 
 
 def _awaits_abort(p: SagaProgress, role: HandlerRole) -> bool:
-    """Return True if the handler's compensation still has to undo calls of its suspended runs. Until then none of them
-    is ignored, though the saga has failed: the compensation finds the calls in the suspended run."""
+    """Return True if the handler's compensation still has to undo calls of its suspended runs. Until then none of these
+    runs is ignored, even though the saga has failed, because the compensation finds the calls in the suspended run."""
     return role.undo is not None and role.name not in p.closed and suspended_runs.has_uncovered_calls(p, role.name)
 
 
@@ -168,7 +168,7 @@ def is_pending(p: SagaProgress, handler: str, message: Message) -> bool:
 
 
 def find_intent(p: SagaProgress, handler: str, message: Message, kind: IntentKind = "do") -> Intent | None:
-    """Return the open intent of `handler` that `message` belongs to."""
+    """Return the open intent of `handler` to which `message` belongs; `None` if there is none of this kind."""
     for intent in p.intents:
         if intent.kind == kind and intent.handler == handler and any(m.id == message.id for m in intent.parts):
             return intent
@@ -255,9 +255,9 @@ def find_next_ready(
 ) -> Ignore | Reject | KeepPending | RunHandler | CompensationDecision | None:
     """Return the next action that is ready without a new message; `None` if there is none.
 
-    In this order: open runs whose message is stored, compensations whose handler has no open run, the head of the
-    queue, complete fan-ins while the queue is empty, suspended runs, deadlines. A parked run is not ready before its
-    due time.
+    Work is considered in this order: open runs whose message is stored, compensations whose handler has no open run,
+    the head of the queue, complete fan-ins while the queue is empty, suspended runs, deadlines. A parked run is not
+    ready before its due time.
 
     Args:
         current: id of the message that is being processed; `None` for any.

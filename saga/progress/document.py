@@ -1,8 +1,8 @@
 """The progress: the one document that a service stores for a saga, with its current values and its transitions.
 
 It is JSON, so that people and tools can read it, and it is the same in every store. All values are immutable: a
-decision creates new ones. Decisions read only the current values. The transitions are the journal; those that are not
-yet known as published are the outbox.
+decision creates new ones. Decisions read only the current values. The transitions are the journal. The events of
+transitions that are not known to be published are the outbox.
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ class AbortAction(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     named: dict[str, Raw] = {}
     """Arguments that were passed by name."""
     saga: tuple[str, ...] = ()
-    """Positions and names of the arguments that stand for the saga object itself."""
+    """Positions and names of the arguments at which the saga object itself is passed."""
     after: int = 0
     """Number of the turn's calls (steps, updates, reads) that were answered before the run declared this abort action.
     It undoes these calls and no later ones. 0 if an earlier turn declared it.
@@ -105,7 +105,7 @@ class OverflowSegment(
     def closed(self, now_s: int, until: int) -> "OverflowSegment":
         """Return the segment as an inbox segment, because the messages in it will never be handled.
 
-        A segment that never expires stays so until the next write replaces it by a copy that expires.
+        A segment that never expires keeps that until the next write replaces it with a copy that expires.
         """
         until = min(self.expires, until)
         none = ()
@@ -127,11 +127,12 @@ class OverflowSegment(
 
 
 class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A step, document update or document read of a handler: recorded when it begins, and again with its answer."""
+    """A step, document update, or read (of a document or a flag) of a handler. A step or update is recorded when it
+    begins, and again with its answer; a read only with its answer."""
 
     kind: Literal["step", "update", "read"]
     name: str
-    """The function's own name; for a read, the document's collection."""
+    """The function's own name; for a read, the document's collection, or `flag` with the flag's name."""
     number: int
     """Number of the call among the calls of this name in the run."""
     input: str
@@ -139,7 +140,7 @@ class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     arguments: str = ""
     """The arguments as readable text; empty if they are long, or if the run was given sensitive values."""
     document: str | None = None
-    """`collection/key`, for updates and reads."""
+    """`collection/key` for updates and reads of documents; `flag/name` for a flag; `None` for a step."""
     value: Raw = Raw(b"null")
     """Value that the call returned."""
     claim: str = ""
@@ -434,17 +435,17 @@ class SagaProgress(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
 
     @property
     def is_open(self) -> bool:
-        """Whether the saga has open work in this service. Then the document never expires."""
+        """Return whether the saga has open work in this service. Then the document never expires."""
         return bool(self.intents or self.deadlines or self.suspended_runs) or self.may_stand
 
     @property
     def may_stand(self) -> bool:
-        """Whether the saga may stay open until an operator acts."""
+        """Return whether the saga may stay open until an operator acts."""
         return bool(self.queue or self.compensating or (self.waiting and self.started is None))
 
     @property
     def is_quarantined(self) -> bool:
-        """Whether a dead letter of a handler or a compensation blocks the saga until an operator decides."""
+        """Return whether a dead letter of a handler or a compensation blocks the saga until an operator decides."""
         return any(k.dead for k in (*self.queue, *self.compensating))
 
 
@@ -494,7 +495,7 @@ class Transition(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     source: str
     cause: str = ""
     position: tuple[str, int, int] | None = None
-    """Position of the message in the log. Once its offset is committed, the events are known as published. `None` if
+    """Position of the message in the log. Once its offset is committed, the events are known to be published. `None` if
     the progress knew the message before: its offset may have been committed already, and then the events of a
     transition that a zombie wrote would never be published."""
     log_id: str = ""

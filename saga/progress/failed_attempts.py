@@ -39,7 +39,7 @@ LOOK_S_MAX = 50.0
 """Maximum seconds between two checks whether a schema or a release is deployed. The contracts may have been read up to
 `READ_S_MIN` before the check, so a deployment is noticed in less than a minute."""
 SPREAD = 0.2
-"""Fraction of that time by which checks are spread, so that runs parked at the same moment are not all checked at
+"""Fraction of `LOOK_S_MAX` by which checks are spread, so that runs parked at the same moment are not all checked at
 once."""
 HISTORY_MAX = 20
 """Maximum number of failed attempts that one transition records. Only the most recent are kept."""

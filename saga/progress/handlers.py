@@ -38,6 +38,7 @@ class HandlerRole:
     optional: tuple[frozenset[str], ...] = ()
     """For each optional event parameter, the types that it accepts; none of them is in `takes`."""
     many: bool = False
+    """True for a handler with `repeats`: it runs for each event of its first parameter."""
     changes: frozenset[str] = frozenset()
     """Types in `takes` that are document changes: a second change of a document is not an error."""
     decides: bool = False
@@ -60,7 +61,7 @@ class HandlerRole:
     expected_errors: frozenset[str] = frozenset()
     """Class names of the declared exceptions of its resources."""
     takes_one: bool = field(init=False)
-    """True if it consumes exactly one event."""
+    """True if it has a single event parameter."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "takes_one", len(self.takes) == 1 and not self.optional)
@@ -75,7 +76,7 @@ class HandlerRole:
         return self.within_ms > 0
 
     def is_joined(self) -> bool:
-        """Return whether the handler is a fan-in: it consumes several events together."""
+        """Return whether the handler is a fan-in: it takes several events together, optional ones included."""
         return not self.takes_one
 
     def may_do_without(self, type_: str) -> bool:

@@ -22,7 +22,7 @@ HISTORY_BYTES_MAX = 256 * 1024
 
 
 def find_unpublished(p: SagaProgress, is_committed: Callable[[Position], bool], current: str) -> Iterator[Transition]:
-    """Yield the transitions whose events are not known as published, oldest first.
+    """Yield the transitions whose events are not known to be published, oldest first.
 
     Transitions whose message is committed are left out, because a worker publishes before it commits. A timer counts as
     an event, unless it is the one being processed (`current`): otherwise each timer would cause another one.

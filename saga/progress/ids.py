@@ -1,4 +1,4 @@
-"""Ids are derived from causes, never from attempts, workers or transition numbers: a replay makes the same ids."""
+"""Derive ids from causes, never from attempts, workers or transition numbers. So a replay makes the same ids."""
 
 import re
 from functools import lru_cache
@@ -10,7 +10,8 @@ _unreadable = re.compile(r"[^A-Za-z0-9_]").sub
 def digest(what: str, saga: str, cause: str) -> str:
     """Return a digest of the arguments: 128 bits as hexadecimal digits.
 
-    No two inputs collide, because `what` never contains a `|`, and the saga's length precedes the saga.
+    No two different ids are made from the same text: the form of `what` shows where it ends, and the saga's length
+    precedes the saga.
 
     >>> digest("payment|reserve|0", "order-17", "m-1")
     '8c69b241c603b6c09313b5993635b204'

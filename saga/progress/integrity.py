@@ -73,7 +73,8 @@ hashed."""
 
 
 def get_initial_hash(service: str, saga: str) -> str:
-    """Return the text that the first transition has in place of the hash of a previous one.
+    """Return the start of a history's hash chain: the text that the first transition contains where later ones contain
+    the hash of the previous transition.
 
     >>> get_initial_hash("payment", "order-17")
     'payment|order-17'
@@ -365,8 +366,9 @@ def _restore_original(own: Iterable[SelfConsumedEvent]) -> set[SelfConsumedEvent
 def _iterate_own_events(p: SagaProgress, entries: Sequence[Transition]) -> Iterable[SelfConsumedEvent]:
     """Yield the events of transitions as self-consumed events.
 
-    A deadline may emit events before it is known when the saga began, and by whom. These events do not contain it, and
-    no transition says so if an intent was the first write that knew it. So each event is yielded in all these forms.
+    A deadline may emit events while the start and the principal of the saga are still unknown, so these events lack
+    them. If an intent was the first write that contained them, no transition shows when they became known. So each
+    event is yielded with and without each of the two.
     """
     for started, principal in product({p.started, None}, {p.principal, None}):
         known = structs.replace(p, started=started, principal=principal)

@@ -290,7 +290,7 @@ def reject_message(
 
 
 def keep_pending(p: SagaProgress, context: WriteContext, role: HandlerRole, message: Message, reason: str) -> Commit:
-    """Record that the message is pending until the other events have arrived."""
+    """Record that the message is pending, with the reason."""
     before = find_order_number(p, role.name, message)
     pending = PendingMessage(
         handler=role.name, message=message, n=p.n if before is None else before, decides=role.decides
@@ -505,8 +505,8 @@ def suspend_run(
 
 
 def _keep_shared_parts(p: SagaProgress, role: HandlerRole, parts: Sequence[Message]) -> tuple[PendingMessage, ...]:
-    """Return the other events of a handler with `repeats` that are not pending yet, because one has just arrived, or is
-    at the head of the queue. Later runs need them, too, so they must not end with this run."""
+    """Return the other events of a handler with `repeats` that are not pending yet, because they have just arrived or
+    are at the head of the queue. Later runs need them, too, so they must not end with this run."""
     if not role.many:
         return ()
     pending = {k.message.id for k in p.waiting if k.handler == role.name}

@@ -186,8 +186,8 @@ def hold_back(p: SagaProgress, held_back: Sequence[HeldBack], now_ms: int) -> Sa
     """Return the progress with the held-back runs due later, whatever their stored time.
 
     So other runs continue, and the current timer is forwarded. The delay is not recorded, because a pause of days would
-    fill the journal. A run that is overdue by now gets the time at which the timer checks it again: another one would
-    have the timer set again after each write, without end.
+    fill the journal. A run that is overdue by now gets the time at which the timer checks it again. With any other
+    time, a new timer would be set after each write, without end.
     """
     for handler, undoes, due_ms, message in held_back:
         at = timers.compute_check(due_ms, now_ms)

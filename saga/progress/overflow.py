@@ -463,9 +463,10 @@ class MessageList(NamedTuple):
 
 
 class Messages(ListKind[PendingMessage]):
-    """Messages in the queue, or in `waiting`: pending for a handler with `repeats`, or for an optional parameter.
+    """The lists of messages in the queue or in `waiting`: those pending for a handler with `repeats`, or for an
+    optional parameter.
 
-    Other pending messages need no segments: for every other required parameter at most one message is pending.
+    Other pending messages need no segments, because at most one message is pending for every other required parameter.
     """
 
     stored = "messages"
@@ -556,7 +557,8 @@ def _find_message_tail(messages: MessageList, bounds: OverflowBounds, staying: s
 
 
 class Results(ListKind[CompensableResult]):
-    """Results of each handler, in a linked list of segments. The results of one run stay together in one place.
+    """The lists of results, one for each handler. Their segments form a linked list. The results of one run stay
+    together in one place.
 
     Like archives, these segments never expire.
     """
@@ -621,7 +623,7 @@ _Parameter = tuple[str, frozenset[str]]
 
 
 class SelfConsumedEvents(ListKind[SelfConsumedEvent]):
-    """Events that the service itself consumes. Events of one transition stay together.
+    """The lists of events that the service itself consumes. Events of one transition stay together.
 
     In a segment, an event names the handlers that may still consume it.
     """

@@ -82,7 +82,11 @@ def _is_undone(p: SagaProgress, entry: Transition, undone: set[str]) -> bool:
 
 
 def _mark_processed(event: Message, roles: HandlerRoles, inbox: dict[str, int]) -> dict[str, int]:
-    """Return inbox entries for the handlers with `repeats` that may have processed the event."""
+    """Return inbox entries that mark an old event as processed by all handlers with `repeats` that take it.
+
+    The event is older than the retention, so these handlers may have processed it, and their entries may have expired.
+    Entries that are still in `inbox` are left out.
+    """
     return {
         key: 0 for r in roles.by_type[event.type] if r.many and (key := ids.inbox_entry(event.id, r.name)) not in inbox
     }

@@ -27,8 +27,8 @@ by a clock that was ahead."""
 
 AGAIN_MS_MIN, AGAIN_MS_MAX = 1000, 86_400_000
 """Shortest and longest pause before overdue work that cannot run yet is checked again. The pause is as long as the work
-has been overdue. When a write unblocks the work, it runs at once, unless this worker's clock is behind and the work is
-not due by it."""
+has been overdue. When a write unblocks the work, it runs at once, unless this worker's clock is behind, so that the
+work is not due according to this clock."""
 
 
 def find_timed_work(p: SagaProgress) -> frozenset[tuple[str, str, int]]:
@@ -252,7 +252,7 @@ def _has_run(p: SagaProgress, role: HandlerRole, message: Message) -> bool:
 def find_due_deadlines(
     p: SagaProgress, roles: HandlerRoles, now_ms: int, handled_ms: int
 ) -> Iterator[tuple[HandlerRole, Message]]:
-    """Return the deadlines that are due and that no event in the log can close any more, earliest first."""
+    """Return the deadlines that are due and no longer have to wait for the log, earliest first."""
     for k in sorted(p.deadlines, key=lambda k: k.due_ms):
         role = roles.handlers[k.handler]
         if k.due_ms <= now_ms and not waits_for_log(k, role, now_ms, handled_ms):

@@ -67,7 +67,7 @@ class SystemClock:
 
 
 async def patiently(seconds: float, what: Coroutine[Any, Any, T]) -> T:
-    """Wait for a coroutine in a task of its own, and return its result.
+    """Run a coroutine in a task of its own, and return its result.
 
     Time in which this process could not run does not count, for example because it loads a driver or gets little CPU
     time. After `seconds` of counted time the coroutine is cancelled, and `TimeoutError` is raised.

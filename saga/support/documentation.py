@@ -1,7 +1,7 @@
-"""Pages of the documentation, as findings, errors and the monitor's page refer to them. Pure.
+"""Links to pages of the documentation, for findings, errors and the monitor's page. Pure functions.
 
-The package does not contain the documentation, so a team names the address under which it publishes the pages, in the
-setting `SAGA_DOCS`. Without it a page is named by its file in the source of saga.
+The package does not contain the documentation. A team that publishes the pages gives their address in the setting
+`SAGA_DOCS`. Without this setting, a page is named by its file in the source of saga.
 """
 
 from typing import Final
@@ -9,7 +9,7 @@ from typing import Final
 WHERE_TO_FIND: Final = (
     "files below docs/ are in the source of saga; with SAGA_DOCS=https://HOST/{page}.html their addresses are shown"
 )
-"""What a person needs who has installed the package only, and is shown the name of a file."""
+"""Hint for a person who is shown the name of a file below `docs/`, but has installed only the package."""
 
 
 def link_page(page: str, anchor: str = "", template: str = "") -> str:

@@ -21,10 +21,10 @@ from saga.support.printable import printable, shorten
 T = TypeVar("T")
 
 OPEN_S_MAX = 14.0
-"""Default of the longest time without progress that a process waits for its broker, stores and resources to open, in
-seconds."""
+"""Default for the longest time without progress, in seconds, that a process waits for its broker, stores and resources
+to open."""
 OPEN_S_LESS = 2.0
-"""Seconds by which an adapter gives up earlier than its caller, because only the adapter knows the reason of a
+"""Seconds by which an adapter gives up earlier than its caller, because only the adapter knows the reason for a
 failure."""
 UNCLOSED: set[object] = set()
 """Driver clients that have threads of their own and are not closed yet.
@@ -33,11 +33,11 @@ While there are any, the interpreter must not be finalized normally, because the
 change its exit code.
 """
 SAID_MAX = 200
-"""Largest number of bytes that are shown of the text of an exception from other code."""
+"""Maximum size, in bytes, of the text that is shown for an exception raised by other code."""
 
 Problem: TypeAlias = tuple[frozenset[str], str]
-"""Names of settings that do not fit together, and the reason. It is reported only if each of them is valid by
-itself."""
+"""Names of settings that contradict each other, and an explanation. A problem is reported only if each of its settings
+is valid by itself."""
 
 Severity: TypeAlias = Literal["error", "warning", "ok"]
 
@@ -66,7 +66,8 @@ class Options(NamedTuple):
 
 
 class ChosenSettings(Protocol):
-    """All settings, as an adapter reads them. The address of the broker or store in them selected the adapter."""
+    """All settings, as an adapter reads them. They contain the address of the broker or store for which the adapter was
+    chosen."""
 
     @property
     def broker(self) -> str: ...
@@ -93,11 +94,12 @@ class Adapter(Protocol):
 
     @property
     def takes(self) -> str:
-        """Return the pattern of the adapter's addresses for the description of the settings, as `embedded:///FILE`."""
+        """Return the pattern of the adapter's addresses, such as `embedded:///FILE`, for the description of the
+        settings."""
 
     @property
     def example(self) -> str:
-        """Return an example of an address, for errors about an address that no adapter accepts."""
+        """Return an example of an address, for the error about an address that no adapter accepts."""
 
     @property
     def options(self) -> Options | None:
@@ -172,7 +174,8 @@ def secret_problems(options: object, of: str) -> Iterator[Problem]:
 def load_driver(extra: str, package: str, module: str) -> ModuleType:
     """Load the module of an adapter, with its driver.
 
-    Raises `ConfigurationError` with the `pip install` that installs it.
+    Raises `ConfigurationError` if the driver is missing or does not fit, with the `pip install` command that remedies
+    this.
     """
     try:
         import_module(package)

@@ -53,7 +53,7 @@ class ChangeRelay:
             except (
                 BrokerUnavailable,
                 StoreError,
-            ) as why:  # also if the deletion may have worked: publishing again is harmless
+            ) as why:  # even if the deletion may have worked: publishing again is harmless
                 operation = "publish" if isinstance(why, BrokerError) else "get"
                 away[operation] = why
                 self.watching.unavailable(operation, why)

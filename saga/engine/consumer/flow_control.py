@@ -3,8 +3,8 @@ wait.
 
 Messages that only low-priority handlers consume are held back while a worker is busy with others. Held messages stay in
 memory and in the log: their offsets are committed only after they were handled. The order within a saga is kept: if a
-message of the saga is in flight, further ones are not held back, and any other message of a saga first releases the
-held ones.
+message of the saga is in flight, further ones are not held back; and a message that is not of low priority first
+releases the held messages of its saga.
 """
 
 import asyncio

@@ -28,9 +28,9 @@ class OffsetTracker:
         self.may_have_moved = False
         """False if nothing can have moved the offset to commit since `offset_to_commit` last returned `None`."""
         self.guarded = 0
-        """Number of messages to come that may have crashed a process."""
+        """How many of the next messages may have crashed a process."""
         self.repeats_max = 0
-        """Number of messages to come that do not count as such if they turn out to be handled already."""
+        """How many of the next messages do not count towards `guarded` if they turn out to be handled already."""
         self.unfinished = 0
         """Number of messages received and not finished."""
         self.taken: dict[int, bool] = {}

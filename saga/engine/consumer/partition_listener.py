@@ -38,7 +38,8 @@ class PartitionListener:
     _beginning: dict[Partition, asyncio.Task[None]] = field(default_factory=dict)
     """Partitions that are assigned and not polled yet, each with the task that opens it."""
     _missed: dict[Partition, tuple[int, int]] = field(default_factory=dict)
-    """Gaps of such partitions, each as the parameters of `on_expired`: they have no tracker yet."""
+    """Gaps that were reported for such partitions, as the arguments `first` and `after` of `on_expired`. They are
+    skipped when the partition gets its tracker."""
 
     async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
         """Start polling partitions once it is durably recorded that their messages may be in progress.
@@ -95,7 +96,7 @@ class PartitionListener:
             await self.committer.close_partitions(
                 [p for p in partitions if p in trackers and trackers[p].guarded < self._guarded_messages_max(p)]
             )
-        finally:  # also if the commit takes longer than the group waits
+        finally:  # even if the commit takes longer than the group waits
             for partition in partitions:
                 trackers.pop(partition, None)
             self.cache.clear()

@@ -2,13 +2,13 @@
 at a crash.
 
 Only the first messages of a partition whose previous owner crashed are counted, before they are handled. So the guard
-costs nothing unless a process died. Messages that were handled before do not use it up: if an unfinished message kept
-their offsets from being committed, thousands of them may be delivered again before the one that crashes the process.
-They are counted all the same, because reading a progress may crash the process.
+costs nothing unless a process died. Messages that turn out to be handled already do not use up this number: if an
+unfinished message kept their offsets from being committed, thousands of them may be delivered again before the one that
+crashes the process. They get a count in the store like the others, because reading a progress may crash the process.
 
-If a message has a count already, it was being handled at a crash, perhaps beside the message that caused it. Such a
-message is handled alone: if the process crashes again, this message is certainly the cause. It is alone for at most
-`ALONE_S_MAX`, because a slow handler must not block the others.
+If a message has a count already, it was being handled at a crash, perhaps alongside the message that caused the crash.
+Such a message is handled alone: if the process crashes again, this message is certainly the cause. It is alone for at
+most `ALONE_S_MAX`, because a slow handler must not block the others.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -139,8 +139,8 @@ class PollLoop:
                 self.unreadable.give_up(record, tracker, taken.reason)
 
     def _check_partitioner(self, record: Record) -> None:
-        """Report an event topic, once, whose producer uses another partitioner, because the order within its sagas is
-        lost. Only the first record of each partition in a batch is checked."""
+        """Report once if the producer of an event topic uses another partitioner, because the order within sagas is
+        lost then. Only the first record of each partition in a batch is checked."""
         topic = self.service.schemas.library.topics.get(record.topic)
         if topic is None or not record.key or record.partition >= topic.partitions:
             return

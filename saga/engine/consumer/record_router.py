@@ -48,7 +48,7 @@ class SkippedRecord(Struct, frozen=True, gc=False):
 
 
 class BadRecord(Struct, frozen=True, gc=False):
-    """Bad input, perhaps without a saga: it becomes a dead letter."""
+    """A record that cannot be handled, and whose saga may be unknown: it becomes a dead letter."""
 
     reason: str
 

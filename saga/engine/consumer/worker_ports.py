@@ -39,7 +39,7 @@ class WorkerAssignment:
     trackers: dict[Partition, OffsetTracker] = field(default_factory=dict)
     """Assigned partitions, each with the tracker of its offsets."""
     leaving: set[Partition] = field(default_factory=set)
-    """Revoked partitions that may come back: no further message of them starts, but running handlers continue."""
+    """Revoked partitions that may come back: none of their further messages start, but running handlers continue."""
     fence: LogProgress | None = None
     """Knows how far the log is processed; `None` if the service has no deadlines."""
     scattered: set[str] = field(default_factory=set)

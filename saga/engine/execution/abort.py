@@ -93,7 +93,7 @@ async def _call_abort_actions(service: ServiceRuntime, context: SagaContext, int
 
 def _find_begun_calls(intent: Intent) -> list[tuple[StepRecord, bool]]:
     """Return the calls that the run began, newest first, each with True if its answer is known."""
-    if intent.undo_with:  # `calls` are those of the abort
+    if intent.undo_with:  # then `calls` are the calls of the abort
         return [] if intent.unanswered_call is None else [(intent.unanswered_call, False)]
     calls = [(call, True) for call in intent.calls if call.answer is None]
     if (begun := intent.open_call) is not None:
@@ -109,7 +109,7 @@ def _is_declared(service: ServiceRuntime, call: StepRecord) -> bool:
 
 
 async def _was_applied(service: ServiceRuntime, state: ProcessingState, intent: Intent, call: StepRecord) -> bool:
-    """Return True if an update took effect. If it did not, it is marked so that it never will."""
+    """Return True if an update took effect. Otherwise mark it in the document, so that it never will."""
     assert call.document is not None
     saga = state.message.saga
     collection, _, key = call.document.partition("/")

@@ -16,7 +16,7 @@ from saga.telemetry.events import ControlTurned, ControlUnknown
 
 
 async def is_on(service: ServiceRuntime, at: Position, flag: str, saga: str) -> bool:
-    """Return whether a flag is on for a saga, by a recent copy of the control log."""
+    """Return whether a flag is on for a saga, according to a recent copy of the control log."""
     if service.ports.clock.monotonic_s() >= service.controls.until_s:
         await refresh(service, at)
     return controls.is_on(service.controls.in_force.flags, flag, saga, service.ports.clock.now_ms())
@@ -97,8 +97,8 @@ async def write_control(service: ServiceRuntime, at: Position, control: Control)
 async def _append(service: ServiceRuntime, at: Position, control: Control) -> bool:
     """Try once to append a control. Returns False if it has to be tried again.
 
-    Raises `BadInput` if the log has no room for it. The gate is held, because a task that has read the log before would
-    apply its older copy after this one.
+    Raises `BadInput` if the log has no room for it. The gate is held meanwhile. Otherwise a task that has read the log
+    earlier could replace the new copy with its older one.
     """
     store, key = service.ports.store, controls.control_log_key(service.name)
     async with _gate(service):

@@ -125,10 +125,11 @@ async def read(service: ServiceRuntime, position: Position, declared: DocumentKi
 
 
 async def apply(service: ServiceRuntime, position: Position, update: DocumentUpdate) -> Marker:
-    """Apply an update, unless it was applied before. Returns the update's marker in both cases.
+    """Apply an update, unless it was applied before. Return the update's marker in both cases.
 
-    Concurrent updates of one document in this process are combined into one write. Raises `Permanent`, and `Superseded`
-    if the run is no longer open.
+    Concurrent updates of one document in this process are combined into one write. Raises the update's own error:
+    `Superseded` if the run is no longer open, or `Permanent`, for example if the document does not exist or would
+    become too large.
     """
     made = await service.ports.batch(
         f"{update.declared.collection}/{update.key}",
@@ -157,7 +158,7 @@ async def apply_together(
             # A function may change a mapping in place and then refuse: the other updates must not see that change.
             before = msgspec.json.encode(body) if len(updates) > 1 and body is not None else None
             known = head.markers.get(update.marker)
-            # After the document: a worker that has lost its intent meanwhile must not replace what it read before.
+            # Checked after the document was read: a worker that has lost its intent since must not replace it.
             if refused and known is None and service.ports.clock.monotonic_s() >= update.until_s:
                 made.append(_too_hot(update))
             elif known is None and (refusal := await _refusal(service, position, update)) is not None:
@@ -205,8 +206,8 @@ def _too_hot(update: DocumentUpdate) -> TimeoutError:
 async def withdraw(
     service: ServiceRuntime, position: Position, collection: str, key: str, marker: str, mark: Marker
 ) -> Marker:
-    """Mark in the document that an update will never be made, because its intent is about to be closed. If the update
-    was made already, return its marker.
+    """Add the marker `mark` to the document: it says that an update will never be made, because the update's intent is
+    about to be closed. Return `mark` or, if the update was made already, the marker of the update.
 
     Raises `Permanent` if the document cannot be read, or has no room for the marker.
     """
@@ -378,8 +379,11 @@ async def _load_intents(service: ServiceRuntime, position: Position, saga: str) 
 async def _drop_old_markers(
     service: ServiceRuntime, position: Position, markers: Mapping[str, Marker]
 ) -> dict[str, Marker]:
-    """Return the markers without those of closed runs, if there are many. The open runs are read after the markers
-    were."""
+    """Return the markers without those of closed runs, if there are many. Raises `SagaError` if too many belong to open
+    runs.
+
+    The open runs are read after the markers. So a marker of a run that has just begun is not dropped.
+    """
     if len(markers) <= PRUNE_FROM:
         return dict(markers)
     open_ = {saga: await _load_intents(service, position, saga) for saga in sorted({m.saga for m in markers.values()})}

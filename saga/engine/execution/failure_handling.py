@@ -107,7 +107,8 @@ class FailureHandler:
         is_postponed, looks = failed.postponed_s is not None, verdict.is_recheck and state.unsent_escalation is None
         writes_first = verdict.parks and not verdict.gives_up and not request.action.undoes
         if not state.is_current and (is_postponed or looks or not writes_first):
-            # On an outdated progress anything may fail, so a failure counts only on the current one. A write finds out.
+            # With an outdated progress anything may fail, so only a failure with the current one counts.
+            # A write would notice that the progress is outdated.
             known = await self.repository.load(state)
             if known.is_complete or known.cas != state.cas:
                 return known
@@ -191,7 +192,7 @@ class FailureHandler:
         )
 
     def divert(self, state: ProcessingState, request: RunRequest, divert: Divert) -> Write:
-        """Make a dead letter of a message that an operator diverts."""
+        """Make a dead letter of a message that an operator's route diverts."""
         before, _ = count_failures_before(state.loaded_progress, request.action)
         failure = RunFailure(
             reason=divert.reason,
@@ -208,9 +209,9 @@ class FailureHandler:
     ) -> ProcessingState | Write:
         """Postpone a run because of a pause, a limit or a breaker. This does not count as an attempt.
 
-        A short wait is made in memory. For a longer one, the run is parked for up to a minute, with its number of
-        attempts unchanged. If the journal already records this wait, the timer is forwarded without a write. `intent`:
-        the run's intent with the last answers, if the run has begun.
+        The run waits in memory if the wait is short. For a longer one, the run is parked for up to a minute, with its
+        number of attempts unchanged. If the journal already records this wait, the timer is forwarded without a write.
+        `intent`: the run's intent with the last answers, if the run has begun.
         """
         ports, p, action = self.service.ports, state.loaded_progress, request.action
         history, begun = state.attempts_of(request.run), request.find_intent(p)

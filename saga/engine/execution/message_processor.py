@@ -1,6 +1,6 @@
 """Process one message: decide the next action, carry it out, repeat.
 
-docs/concepts/protocol.md gives the reason for each line.
+docs/concepts/protocol.md gives the reason for each line of this table:
 
 | what happens | then |
 |---|---|

@@ -83,7 +83,8 @@ class AttemptFailed(Struct, frozen=True, kw_only=True):  # tracked: the frames o
 
     @property
     def blame(self) -> Blame | None:
-        """Who can correct the cause; `None` if the error ends with the rollout in progress."""
+        """Who can correct the cause; `None` if the error will end by itself once the rollout in progress is
+        finished."""
         if isinstance(self.error, UnknownSchema | NewerHandler):
             return None
         return self.blame_of_error

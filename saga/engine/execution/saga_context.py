@@ -613,8 +613,7 @@ class SagaContext(Saga[Any]):
         return answered
 
     def withdraw_refused_answer(self, why: Exception) -> None:
-        """Withdraw the recorded answer that a breaker is open, if the handler fails because of it. Then the attempt is
-        postponed.
+        """Withdraw the recorded answer `BreakerOpen` if the handler fails because of it. Then the attempt is postponed.
 
         An answer that is in a written intent stays.
         """

@@ -23,7 +23,8 @@ CallKey: TypeAlias = tuple[str, str, int]
 
 
 def combine_answers(recorded: tuple[StepRecord, ...], carried: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:
-    """Return the answers of a run: those of its intent or, if they continue these, the ones carried over in memory.
+    """Return the answers of a run: the `recorded` ones of its intent or, if these continue the recorded ones, the
+    answers `carried` over in memory.
 
     The intent takes precedence: another worker may have continued with other answers meanwhile. An operator's answer
     overrides the carried one, and all carried answers after it.
@@ -51,8 +52,8 @@ class StepReplay:
     """Answers that an operator supplied in place of the external system. They are not in `calls`, because a rerun may
     ask for them anywhere, or not at all."""
     _places: dict[CallKey, tuple[int, bool]]
-    """For each of these answers: the number of calls before it, and False once this attempt has asked for it. Until
-    then its place is the recorded one."""
+    """For each key of `_resolved`: the number of calls before the answer, and whether that is the recorded place. Once
+    this attempt has asked for the answer, the place is where it asked, and the second value is False."""
 
     def __init__(self, handler: Reaction, began_version: int, may_be_same: Callable[[str, str], bool]) -> None:
         """`began_version`: version of the handler that began the run. `may_be_same`: compares a digest of arguments
@@ -62,8 +63,8 @@ class StepReplay:
 
     @property
     def answers(self) -> tuple[StepRecord, ...]:
-        """All calls with their answers, in the order in which this attempt asked for them, then as recorded. Answers of
-        operators that it has passed over come last."""
+        """All calls with their answers: first those for which this attempt has asked, in that order, then the others in
+        the recorded order. Operators' answers that the attempt has passed over come last."""
         if not self._resolved:
             return tuple(self.calls)
         end = max(self._next, len(self.calls))

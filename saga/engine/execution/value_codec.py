@@ -179,17 +179,21 @@ class ValueCodec:
         return _KEYED + blake2b(plain.encode(), key=self.own.digest, digest_size=12).hexdigest()
 
     def may_be_same(self, plain: str, expected: str) -> bool:
-        """Return True if a digest that was recorded with another key, or without a key, may belong to these arguments.
+        """Return whether a recorded digest may belong to the same arguments although it differs from the run's own
+        digest of them.
 
-        If the key of the digest is lost, it may belong to any arguments.
+        `plain`: digest of the arguments, made without a key. `expected`: the recorded digest. A recorded digest without
+        a key is compared with `plain`. One with a key matches any arguments if this run has no key (no keys are
+        configured, or the key was erased), because it can no longer be checked. If the run has a key, it does not
+        match.
         """
         return self.own is None if expected.startswith(_KEYED) else plain == expected
 
     # ------------------------------------------------------------ what is recorded
 
     def encrypt(self, recorded: Any, what: str) -> Any:
-        """Encrypt the sensitive parts of a recorded value, bound to their place. `what`: the place, which is the state
-        or a call."""
+        """Encrypt the sensitive parts of a recorded value, bound to their place. `what`: where the value is recorded,
+        which is the state or a call."""
         if self._service.ports.keys is None:
             return recorded
         return replace_marked_at(recorded, lambda path, value: self._encrypt_text(value, self._place(what, path)))

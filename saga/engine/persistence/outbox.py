@@ -34,8 +34,8 @@ async def retry_while_unavailable(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> T:
-    """Return the result of `act`, and call it again while store, broker or key folder is unavailable. This does not
-    count as an attempt of the run."""
+    """Return the result of `act`. While store, broker or key folder is unavailable, call it again after a pause. This
+    does not count as an attempt of the run."""
     pause_s, away, ports = WAIT_S_FIRST, None, service.ports
     while True:
         began = ports.clock.monotonic_s()

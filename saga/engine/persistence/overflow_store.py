@@ -35,10 +35,12 @@ class OverflowStore:
         self.service = service
 
     async def recall(self, state: ProcessingState) -> ProcessingState:
-        """Look the message up in the overflow segments, and the message that an operator's command contains.
+        """Look up the message in the overflow segments and, for an operator's command, the message that the command
+        contains.
 
         Afterwards `ProcessingState.loaded_progress` and `paged` show everything about the message, as if the progress
-        had no segments. What they have of the message in a command is in `paged`.
+        had no segments. For the message in a command, `paged` names the handlers that have processed it or for which it
+        is pending, according to the segments.
         """
         p = state.loaded_progress
         entries, pending_for = await self._find_entries(state, p, [state.message])
@@ -86,8 +88,8 @@ class OverflowStore:
     ) -> tuple[SagaProgress, list[tuple[str, int]]]:
         """Move items that do not fit in the progress to segments, and restore items that are needed.
 
-        Returns the progress to write, after its segments are durable. Also returns the segments, each with its version,
-        that are no longer needed after that write. Raises `Superseded`.
+        Return the progress to write, whose segments are durable now, and the keys and versions of the segments that are
+        no longer needed after that write. Raises `Superseded`.
         """
         emptied: list[tuple[str, int]] = []
         context = OverflowContext(

@@ -59,9 +59,11 @@ class ProgressRepository:
     async def load(self, state: ProcessingState) -> ProcessingState:
         """Read the progress from the store.
 
-        Events that are not known as published are published first. If another message will be redelivered and will
-        publish them, that is left to it, unless the processing of this message writes. Raises `Draining`, because a
-        worker that has lost the partition must not decide.
+        Events that are not known to be published are published first. This is not necessary if the messages that caused
+        them will be redelivered, because they are published then, or before this message's first write.
+
+        If the saga is forgotten, the message becomes a dead letter and is complete. Raises `Draining` if the worker has
+        lost the partition, because it must not decide then.
         """
         service, message = self.service, state.message
         ports = service.ports
@@ -85,7 +87,7 @@ class ProgressRepository:
                 unpublished = ()
             if ports.transition_listener is not None:
                 ports.transition_listener.on_loaded(p)
-        # Everything in the message may be new to this version.
+        # What the service did for a forgotten saga is unknown, so its messages are not handled.
         if service.is_of_forgotten_saga(p, message):
             if (heartbeat := ports.heartbeat) is not None and not heartbeat.is_recent():
                 await self._note_work(heartbeat, state.position)
@@ -114,7 +116,8 @@ class ProgressRepository:
             await self.publish(state, p, entry)
 
     async def _take_over(self, state: ProcessingState, p: SagaProgress) -> SagaProgress:
-        """Return the progress with the self-consumed events that only this version of the service consumes."""
+        """Return the progress with the additional self-consumed events that this version of the service consumes, and
+        earlier versions did not."""
         entries = [*await self._load_archives(state.position, p), *map(decode_transition, p.transitions)]
         if p.segments:
             p = await self.overflow.restore_results(state, p)
@@ -189,7 +192,7 @@ class ProgressRepository:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> ProcessingState:
-        """Write the progress that `record_it` returns by one compare-and-swap, then publish its events.
+        """Write the progress that `record_it` returns with one compare-and-swap, then publish its events.
 
         `record_it` is called with the progress, the context of this write, and the arguments. Raises `TooLarge`, and
         `Superseded` if the progress has to be reloaded and the next action decided again.

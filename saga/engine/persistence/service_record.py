@@ -3,14 +3,14 @@ the log id of each topic that it publishes to, and when it was down.
 
 The store id and the beginnings never change. The id is random, so no two stores have the same. A beginning is the value
 of `Service(start=...)` when a release first read the topic. A group without a committed offset begins there: on every
-broker, also after offsets were lost, and in partitions that are added to a topic later.
+broker, even after offsets were lost, and in partitions that are added to a topic later.
 
 A topic can be lost while the store remains. A progress records what was published, including timers. If the topic was
 deleted and created again, its log id differs from the one in the record.
 
-A progress expires one retention after its last write. If the service was down, nothing of a saga that began in that
-time has expired until the service has been up again for one retention. So a worker makes sure, before it writes a
-progress, that the record says that the service is running.
+A progress expires one retention after its last write, and nothing is written while the service is down. So nothing of a
+saga that began in that time has expired until the service has been up again for one retention. Therefore a worker makes
+sure, before it writes a progress, that the record says that the service is running.
 
 A second document, shared by all services of the store, lists the handlers of each. A service without a record that has
 all handlers of another service is most likely that service under a new name.
@@ -58,7 +58,7 @@ class ServiceRecord(Struct, frozen=True, kw_only=True):
     works_until_ms: int = 0
     """Time until which a worker may write; 0 if unknown."""
     absences: tuple[tuple[int, int], ...] = ()
-    """Periods in which no worker wrote anything, oldest first. Each is kept as long as it matters."""
+    """Periods in which no worker wrote anything, oldest first. Each is kept for one retention after its end."""
 
     def identity(self, worker: str) -> MemberIdentity:
         """Return the identity of a member of the service's consumer group."""
@@ -112,8 +112,8 @@ def _event(event: type[Event]) -> str:
 def check_name(declared: Declared, known: Reactions) -> None:
     """Check the name of a service that has never run on this store.
 
-    Raises `ConfigurationError` if another service there had the same handlers, because then this service was probably
-    renamed. A service that declares `start=` counts as new.
+    Raises `ConfigurationError` if this service has all handlers of another service there, because then it is probably
+    that service under a new name. A service that declares `start=` counts as new.
     """
     mine, title = set(reactions_of(declared)), declared.title
     twin = next((name for name, theirs in known.services.items() if name != declared.name and mine >= {*theirs}), None)

@@ -2,7 +2,7 @@
 
 A transition event is published soon after the transition is written, and before the offset of its message is committed.
 If a worker dies before that, the message is redelivered, and the next worker loads the progress and publishes the
-events that are not known as published.
+events that are not known to be published.
 
 If the log accepts no events for a long time, commits continue. The backlog is limited: further events are dropped. The
 progress records up to which transition the events are published, and the next worker that loads it publishes the rest.
@@ -101,12 +101,13 @@ class TransitionPublisher:
         return self.watching.clock
 
     def published_below(self, p: SagaProgress) -> int:
-        """Return the number of the first transition that is not known as published."""
+        """Return the number of the first transition that is not known to be published."""
         known = self._sagas.get(p.saga)
         return p.transitions_published if known is None else min(max(p.transitions_published, known.published), p.n)
 
     def on_written(self, p: SagaProgress, entry: Transition, stages: Measurements) -> None:
-        """Queue the event of a transition that was written. One that is too large for the log is dropped."""
+        """Queue the event of a transition that was written. The event is dropped if too many bytes of events wait
+        already."""
         number, known = entry.n, self._sagas.get(p.saga)
         if known is None or number < known.queued:  # unknown, or another saga of the same id
             known = self._remember(p.saga, min(p.transitions_published, number))
@@ -118,7 +119,7 @@ class TransitionPublisher:
         self._queue(p, known, event)
 
     def on_loaded(self, p: SagaProgress) -> None:
-        """Queue the events of all transitions of a loaded progress that are not known as published."""
+        """Queue the events of all transitions of a loaded progress that are not known to be published."""
         known = self._sagas.get(p.saga)
         if known is not None and known.queued == p.n:
             return
