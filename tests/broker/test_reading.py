@@ -1,5 +1,6 @@
 """Reading outside any group, on each adapter: from where it begins on, in order, and what comes later."""
 
+import asyncio
 import itertools
 import os
 from collections.abc import AsyncIterator
@@ -122,6 +123,33 @@ async def test_kafka_continues_at_the_oldest_record_where_nothing_is_left(
         await broker.publish([a_record(topic, n) for n in range(5)])
         async with broker.open_reader({Partition(topic, 0): 77}) as reading:
             assert [record.offset for record in await taken(reading, 5)] == [0, 1, 2, 3, 4]
+
+
+async def test_kafka_continues_at_the_oldest_record_while_other_partitions_always_have_records(
+    kafka_settings: KafkaSettings, topic: str
+) -> None:
+    keys = {partition_of(key, 2): key for key in (b"key-%d" % n for n in range(20))}
+    async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
+        await broker.ensure_topics([Topic(topic, 2)])
+        await broker.publish([Outgoing(topic, keys[0], b"quiet", ())])
+
+        async def keep_busy() -> None:
+            while True:
+                await broker.publish([Outgoing(topic, keys[1], b"busy", ())])
+                await CLOCK.sleep(0.02)
+
+        async with broker.open_reader({Partition(topic, 0): 77, Partition(topic, 1): 0}) as reading:
+
+            async def find_quiet() -> None:
+                while b"quiet" not in [each.value for each in await reading.poll(records_max=100, timeout_s=1.0)]:
+                    pass
+
+            busy = asyncio.get_running_loop().create_task(keep_busy())
+            try:
+                await CLOCK.within(10, find_quiet())
+            finally:
+                busy.cancel()
+                await asyncio.wait([busy])
 
 
 async def test_a_record_that_cannot_be_read_holds_up_its_partition_alone(tmp_path: Path, topic: str) -> None:
