@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from saga import Client, Event, SagaError, upcast
 from saga.broker.embedded.broker import EmbeddedAdministration, EmbeddedReader
+from saga.broker.port import partition_of
 from saga.clients.subscription import EventSubscription
 from saga.configuration.settings import Settings
 from saga.contracts.library import binding_of
@@ -124,6 +125,24 @@ async def test_from_now_on_only_what_comes_is_heard(shop: Shop) -> None:
     async with Client() as client, client.listen(shop.sent) as events:
         await shop.publish(shop.sent(order_id="o-2"))
         assert await heard(events, 1) == Counter([shop.sent(order_id="o-2")])
+
+
+@pytest.mark.parametrize("shop", ["kafka"], indirect=True)  # the embedded broker adds no partitions
+async def test_without_a_group_partitions_that_are_added_are_heard_from_their_first_event(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await shop.publish(shop.sent(order_id="o-1"))
+    async with Client() as client, client.listen(shop.sent) as events:
+        async with open_administration(Settings.from_environment(), CLOCK) as broker:
+            await broker.add_partitions(shop.topic, 6)
+            sent = [shop.sent(order_id=f"o-{n}") for n in range(20)]
+            assert {partition_of(event.order_id.encode(), 6) for event in sent} == set(range(6))
+            await broker.publish([outgoing(event) for event in sent])
+        monkeypatch.setattr("saga.clients.subscription.LOOK_S", 0.2)
+        cast("Any", events)._source._look_s = 0.0
+        assert await heard(events, 20) == Counter(sent)
+        assert await quiet(events)
+    assert [each.getMessage() for each in caplog.records if "6 partitions instead of 3" in each.getMessage()]
 
 
 async def test_a_group_continues_where_it_was_and_repeats_what_was_given_last(shop: Shop) -> None:
