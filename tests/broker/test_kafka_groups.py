@@ -205,6 +205,31 @@ async def test_leaving_while_everything_is_being_given_up_gives_it_up_once(setti
         assert [what for what, _ in first.calls] == ["assigned", "revoked"]
 
 
+async def test_a_member_that_leaves_while_its_broken_consumer_ends_leaves_nothing_behind(
+    settings: KafkaSettings, topic: str
+) -> None:
+    """Its heartbeats would keep its partitions for as long as the process lives."""
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure_topics([Topic(topic, 2)])
+        before, stops = asyncio.all_tasks(), asyncio.Event()
+        async with broker.join(Subscription(topic, [topic]), listener := RecordingListener()) as member:
+            assert isinstance(member, KafkaMember)
+            await until(lambda: len(listener.has) == 2)
+            consumer = member._consumer
+
+            async def stop() -> None:  # waits for brokers that do not answer
+                consumer._closed = True
+                stops.set()
+                await asyncio.get_running_loop().create_future()
+
+            consumer.stop = stop
+            consumer._client._sync_task.cancel()
+            await CLOCK.within(WITHIN_S, stops.wait())
+        await until(lambda: asyncio.all_tasks() <= before)  # connections end in the next turns of the loop
+        async with broker.join(Subscription(topic, [topic]), listener := RecordingListener()):
+            await until(lambda: len(listener.has) == 2)
+
+
 async def test_a_member_that_leaves_during_a_rebalance_is_not_waited_for(settings: KafkaSettings, topic: str) -> None:
     patient = replace(settings, rebalance_s=30, session_s=20)
     leave, first, slow, third = asyncio.Event(), RecordingListener(), RecordingListener(), RecordingListener()
