@@ -3,18 +3,21 @@
 import asyncio
 import itertools
 import os
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from saga.broker.administration import Administration, PartitionReader
+from saga.broker.embedded import log
 from saga.broker.embedded.broker import EmbeddedAdministration, EmbeddedBroker
 from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.port import partition_of
 from saga.errors import BrokerBroken, BrokerError
 from saga.messages import Outgoing, Partition, Record, Topic
+from tests.broker.removal import remove_records
 from tests.broker.waiting import CLOCK
 
 NUMBERS = itertools.count()
@@ -112,6 +115,25 @@ async def test_a_reader_behind_the_oldest_record_continues_there(tmp_path: Path,
         async with broker.open_reader({Partition(topic, 0): 1}) as reading:
             assert [record.offset for record in await taken(reading, 2)] == [5, 6]
             assert reading.positions() == {Partition(topic, 0): 7}
+
+
+async def test_records_that_another_process_removes_while_they_are_read_are_no_damage(
+    tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, partition = tmp_path / "broker.db", Partition(topic, 0)
+    read_bounds = log.read_log_bounds
+
+    def read_later(connection: sqlite3.Connection, number: int) -> tuple[int, int]:
+        remove_records(path, {partition: 7})
+        return read_bounds(connection, number)
+
+    async with EmbeddedAdministration(path, clock=CLOCK) as broker:
+        await broker.ensure_topics([Topic(topic, 1)])
+        await broker.publish([a_record(topic, n) for n in range(10)])
+        remove_records(path, {partition: 3})
+        async with broker.open_reader({partition: 0}) as reading:
+            monkeypatch.setattr(log, "read_log_bounds", read_later)
+            assert [record.offset for record in await taken(reading, 7)] == list(range(3, 10))
 
 
 async def test_kafka_continues_at_the_oldest_record_where_nothing_is_left(
