@@ -278,7 +278,10 @@ class EventSubscription(Generic[E]):
 
     async def __aenter__(self) -> Self:
         """Begin to listen now, instead of when the first event is requested. Raises `SagaError`."""
-        await self._begin()
+        try:
+            await self._begin()
+        finally:
+            await self._close_if_ended()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -326,6 +329,12 @@ class EventSubscription(Generic[E]):
         await self._source.open()
         self._begun = True
 
+    async def _close_if_ended(self) -> None:
+        """Close the source again if `aclose` was called while it was being opened. Otherwise nobody would close it, and
+        a group would keep partitions for it."""
+        if not self._is_open:
+            await close_source(self._source)
+
     async def _event_in(self, record: Record) -> E | None:
         """Return the event in a record; `None` if it is not one of the subscribed events. A record that claims to be
         one and can never be read is logged.
@@ -356,6 +365,8 @@ class EventSubscription(Generic[E]):
                 log.warning("no events can be received, will retry: %s", printable(str(why)))
             self._trouble = str(why)
             await self._clock.sleep(AGAIN_S)
+        finally:
+            await self._close_if_ended()
         still = set(self._source.stalled_partitions())
         for standstill in still - self._logged:
             log.warning("%s", printable(standstill.reason))

@@ -231,6 +231,36 @@ async def test_a_loop_that_was_left_leaves_no_reader_behind(embedded: Shop, leav
         await CLOCK.within(WITHIN_S, closed())
 
 
+@pytest.mark.parametrize("begins_by", ["async with", "anext"])
+@pytest.mark.parametrize("group", [None, "mailer"])
+async def test_a_subscription_that_is_closed_while_it_begins_leaves_no_reader_behind(
+    embedded: Shop, monkeypatch: pytest.MonkeyPatch, group: str | None, begins_by: str
+) -> None:
+    await embedded.publish(embedded.lost(order_id="o-1"))
+    begins, may_go_on = asyncio.Event(), asyncio.Event()
+    async with Client() as client:
+        check = client._with_topics
+
+        async def check_later(*args: Any, **options: Any) -> None:
+            begins.set()
+            await may_go_on.wait()
+            await check(*args, **options)
+
+        monkeypatch.setattr(client, "_with_topics", check_later)
+        events: EventSubscription[Any] = client.listen(embedded.sent, group=group)
+        begin = events.__aenter__ if begins_by == "async with" else events.__anext__
+        beginning = asyncio.get_running_loop().create_task(cast("Any", begin()))
+        await begins.wait()
+        await events.aclose()
+        may_go_on.set()
+        await asyncio.wait([beginning])
+        assert begins_by == "async with" or isinstance(beginning.exception(), StopAsyncIteration)
+        source: Any = events._source
+        assert (source._membership if group else source._reading) is None
+        async with open_administration(Settings.from_environment(), CLOCK) as broker:
+            assert not (await broker.describe_group(f"{CLIENTS}mailer")).members
+
+
 async def test_a_loop_may_be_left_and_continued_while_its_subscription_is_referred_to(embedded: Shop) -> None:
     await embedded.publish(embedded.sent(order_id="o-1"), embedded.lost(order_id="o-1"))
     async with Client() as client:
