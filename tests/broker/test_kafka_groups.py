@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -215,7 +216,7 @@ async def test_a_member_that_leaves_while_its_broken_consumer_ends_leaves_nothin
         async with broker.join(Subscription(topic, [topic]), listener := RecordingListener()) as member:
             assert isinstance(member, KafkaMember)
             await until(lambda: len(listener.has) == 2)
-            consumer = member._consumer
+            consumer: Any = member._consumer
 
             async def stop() -> None:  # waits for brokers that do not answer
                 consumer._closed = True

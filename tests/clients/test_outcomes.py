@@ -328,10 +328,11 @@ async def test_asking_while_the_client_is_closed_before_it_has_looked_raises(
 ) -> None:
     """A task that only waits for an answer must not end as if it had been cancelled."""
     both, begun = (embedded.confirmed, embedded.cancelled), asyncio.Event()
+    answer: asyncio.Future[Mapping[str, int]] = asyncio.get_running_loop().create_future()
 
     async def silent(topics: Collection[str]) -> Mapping[str, int]:
         begun.set()
-        return await asyncio.get_running_loop().create_future()
+        return await answer
 
     await embedded.publish(embedded.placed(order_id="o-1"))
     async with Client() as client:
