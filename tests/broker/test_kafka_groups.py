@@ -231,6 +231,29 @@ async def test_a_member_that_leaves_while_its_broken_consumer_ends_leaves_nothin
             await until(lambda: len(listener.has) == 2)
 
 
+async def test_a_member_whose_task_is_cancelled_again_and_again_leaves_nothing_behind(
+    settings: KafkaSettings, topic: str
+) -> None:
+    """As the cancel scopes of anyio do, in which web servers run their requests."""
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure_topics([Topic(topic, 2)])
+        before, listener = asyncio.all_tasks(), RecordingListener()
+
+        async def stay() -> None:
+            async with broker.join(Subscription(topic, [topic]), listener):
+                await asyncio.get_running_loop().create_future()
+
+        staying = asyncio.get_running_loop().create_task(stay())
+        await until(lambda: len(listener.has) == 2)
+        while not staying.done():
+            staying.cancel()
+            await CLOCK.sleep(0)
+        assert staying.cancelled()
+        await until(lambda: asyncio.all_tasks() <= before)
+        async with broker.join(Subscription(topic, [topic]), listener := RecordingListener()):
+            await until(lambda: len(listener.has) == 2)
+
+
 async def test_a_member_that_leaves_during_a_rebalance_is_not_waited_for(settings: KafkaSettings, topic: str) -> None:
     patient = replace(settings, rebalance_s=30, session_s=20)
     leave, first, slow, third = asyncio.Event(), RecordingListener(), RecordingListener(), RecordingListener()
