@@ -69,6 +69,7 @@ POLL_S, AGAIN_S = 0.1, 0.5
 """Longest wait for records before pending questions are checked, and pause before a retry while the broker is
 unavailable, both in seconds."""
 RECORDS_MAX = 2000
+CLOSED = "the client was closed while it was asked"
 
 
 class Client:
@@ -468,7 +469,13 @@ class OutcomeReader(Generic[E]):
         if self._counting is None:
             self._counting = asyncio.get_running_loop().create_task(self._look())
             self._counting.add_done_callback(lambda look: look.cancelled() or look.exception())  # retrieved
-        return await asyncio.shield(self._counting)
+        counting, caller = self._counting, asyncio.current_task()
+        try:
+            return await asyncio.shield(counting)
+        except asyncio.CancelledError:
+            if counting.cancelled() and caller is not None and not caller.cancelling():
+                raise BrokerError(CLOSED) from None  # the caller must not count as cancelled
+            raise
 
     async def _look(self) -> Mapping[str, int]:
         try:
@@ -529,7 +536,7 @@ class OutcomeReader(Generic[E]):
         trouble = None if reader.cancelled() else reader.exception()
         for asker in self._askers:
             if not asker.answer.done():
-                asker.answer.set_exception(trouble or BrokerError("the client was closed while it was asked"))
+                asker.answer.set_exception(trouble or BrokerError(CLOSED))
             asker.caught_up.set()
 
     async def _read(self) -> None:

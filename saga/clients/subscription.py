@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from typing import Generic, Literal, Self, TypeAlias, TypeVar
@@ -23,6 +23,8 @@ _IS_GROUP = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
 Begin: TypeAlias = Literal["now", "beginning"]
 POLL_S, AGAIN_S = 0.5, 0.5
 """Longest wait for records, and the pause before a retry while the broker is unavailable."""
+LOOK_S = 10.0
+"""Pause between checks whether the topics of a client without a group have more partitions, in seconds."""
 RECORDS_MAX = 500
 """Largest number of records that are read at once."""
 COMMIT_EVERY_S = 1.0
@@ -63,6 +65,8 @@ class UngroupedReader:
         self._at: Mapping[Partition, int] | None = None
         self._log_ids: Mapping[str, str] = {}
         self._reading: PartitionReader | None = None
+        self._look_s = 0.0
+        """Time of the next check whether the topics have more partitions."""
         self.backlog = Backlog()
         self._stack = AsyncExitStack()
 
@@ -72,6 +76,7 @@ class UngroupedReader:
             self._log_ids = await self._broker.fetch_log_ids(self._topics)
             bounds = await self._broker.fetch_bounds(self._topics)
             self._at = {p: found.end if self._begin == "now" else found.begin for p, found in bounds.items()}
+            self._look_s = self._clock.monotonic_s() + LOOK_S
         if self._reading is None:
             self._reading = await self._stack.enter_async_context(self._broker.open_reader(self._at, self._log_ids))
 
@@ -82,12 +87,29 @@ class UngroupedReader:
         reading = self._reading
         assert reading is not None
         try:
+            if self._clock.monotonic_s() >= self._look_s and await self._find_added_partitions():
+                await self.close()  # the next poll opens a reader of all partitions
+                return []
             records = await reading.poll(records_max=RECORDS_MAX, timeout_s=POLL_S)
             self._at, self._log_ids = reading.positions(), reading.log_ids()
         except BrokerUnavailable:
             await self.close()
             raise
         return list(records)
+
+    async def _find_added_partitions(self) -> bool:
+        """Return whether the topics have more partitions than are read. Added ones are read from their beginning,
+        because they were empty when this client began. Raises `BrokerError`."""
+        assert self._at is not None, "it was opened"
+        before = Counter(topic for topic, _ in self._at)
+        counts = await self._broker.count_partitions(self._topics)
+        more = {topic: count for topic, count in counts.items() if count > before[topic]}
+        found = (await self._broker.fetch_bounds(more)) if more else {}
+        self._at = {**{partition: bounds.begin for partition, bounds in found.items()}, **self._at}
+        self._look_s = self._clock.monotonic_s() + LOOK_S
+        for topic, now in more.items():
+            log_added_partitions(topic, before[topic], now)
+        return bool(more)
 
     def has(self, record: Record) -> bool:
         """Return True, because without a group this client reads all partitions."""
@@ -212,7 +234,12 @@ class GroupReader:
         )
 
     def on_partitions_added(self, topic: str, before: int, now: int) -> None:
-        log.warning("%s has %d partitions instead of %d: a key may lie in another one from now on", topic, now, before)
+        log_added_partitions(topic, before, now)
+
+
+def log_added_partitions(topic: str, before: int, now: int) -> None:
+    """Log that a topic has more partitions than before."""
+    log.warning("%s has %d partitions instead of %d: a key may lie in another one from now on", topic, now, before)
 
 
 async def close_source(source: UngroupedReader | GroupReader) -> None:
@@ -253,7 +280,10 @@ class EventSubscription(Generic[E]):
 
     async def __aenter__(self) -> Self:
         """Begin to listen now, instead of when the first event is requested. Raises `SagaError`."""
-        await self._begin()
+        try:
+            await self._begin()
+        finally:
+            await self._close_if_ended()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -317,6 +347,12 @@ class EventSubscription(Generic[E]):
         await self._source.open()
         self._begun = True
 
+    async def _close_if_ended(self) -> None:
+        """Close the source again if `aclose` was called while it was being opened. Otherwise nobody would close it, and
+        a group would keep partitions for it."""
+        if not self._is_open:
+            await close_source(self._source)
+
     async def _event_in(self, record: Record) -> E | None:
         """Return the event in a record; `None` if it is not one of the subscribed events. A record that claims to be
         one and can never be read is logged.
@@ -348,6 +384,8 @@ class EventSubscription(Generic[E]):
                 log.warning("no events can be received, will retry: %s", printable(str(why)))
             self._trouble = str(why)
             await self._clock.sleep(AGAIN_S)
+        finally:
+            await self._close_if_ended()
         still = set(self._source.stalled_partitions())
         for standstill in still - self._logged:
             log.warning("%s", printable(standstill.reason))

@@ -7,6 +7,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from http.client import HTTPException
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
@@ -20,12 +21,14 @@ from saga.messaging.names import change_topic
 from saga.store.adapter import HasStoreUsers
 from saga.store.port import Store
 from saga.support.addresses import scheme_of
+from saga.support.printable import printable, shorten
 from saga.support.settings import Finding
 
 HANDLER = "com.couchbase.connect.kafka.handler.source.RawJsonWithMetadataSourceHandler"
 ASK_S_MAX = 10.0
 """Maximum time in seconds to wait for an answer of Kafka Connect."""
 ANSWER_BYTES_MAX = 1 << 20
+REASON_BYTES_MAX = 300
 
 
 class ConnectorConfig(NamedTuple):
@@ -199,8 +202,10 @@ def make_query(address: str) -> ConnectQuery | None:
             if why.code == 404:
                 return None
             raise ConfigurationError(f"Kafka Connect {address}", [f"it answers {why.code} {why.reason}"]) from why
-        except (OSError, ValueError, RecursionError) as why:
-            raise ConfigurationError(f"Kafka Connect {address}", [f"it cannot be asked: {why}"]) from why
+        except (OSError, HTTPException, ValueError, RecursionError) as why:
+            raise ConfigurationError(
+                f"Kafka Connect {address}", [f"it cannot be asked: {shorten(printable(str(why)), REASON_BYTES_MAX)}"]
+            ) from why
 
     async def ask(path: str) -> Any:
         return await asyncio.to_thread(answer, path)

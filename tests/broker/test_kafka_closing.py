@@ -1,4 +1,4 @@
-"""A publisher that is closed leaves nothing behind; for all of this no broker is needed."""
+"""What is closed leaves nothing behind; for most of this no broker is needed."""
 
 import asyncio
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.producer import Publisher
 from saga.errors import BrokerUnavailable
 from saga.testing.conformance.broker_suite import event
-from tests.broker.waiting import CLOCK
+from tests.broker.waiting import CLOCK, until
 from tests.servers.listening import listening
 
 VERSIONS = [(1, 0, 1), (3, 0, 1), (18, 0, 0)]
@@ -75,6 +75,27 @@ async def test_a_start_that_is_given_up_leaves_no_connection_open(kind: type) ->
         assert asked.is_set()
         await CLOCK.within(5, ended.wait())
         await (started.close if kind is AIOKafkaAdminClient else started.stop)()
+
+
+async def test_a_producer_whose_end_is_cut_short_leaves_nothing_behind(kafka_address: str) -> None:
+    before = asyncio.all_tasks()
+    old = AIOKafkaProducer(bootstrap_servers=kafka_address, enable_idempotence=True)
+    with client.closing_on_failure(old.client):
+        await old.start()
+    stops = asyncio.Event()
+
+    async def stop() -> None:  # waits for brokers that do not answer
+        old._closed = True
+        stops.set()
+        await asyncio.get_running_loop().create_future()
+
+    old.stop = stop
+    ending = asyncio.get_running_loop().create_task(client.end_producer(old, CLOCK, 60))
+    await CLOCK.within(5, stops.wait())
+    ending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    await until(lambda: asyncio.all_tasks() <= before)
 
 
 def _client_of(started: object) -> AIOKafkaClient:

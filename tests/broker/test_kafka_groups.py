@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -203,6 +204,54 @@ async def test_leaving_while_everything_is_being_given_up_gives_it_up_once(setti
                 first.may_let_go.set()
                 await until(lambda: len(second.has) == 2)
         assert [what for what, _ in first.calls] == ["assigned", "revoked"]
+
+
+async def test_a_member_that_leaves_while_its_broken_consumer_ends_leaves_nothing_behind(
+    settings: KafkaSettings, topic: str
+) -> None:
+    """Its heartbeats would keep its partitions for as long as the process lives."""
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure_topics([Topic(topic, 2)])
+        before, stops = asyncio.all_tasks(), asyncio.Event()
+        async with broker.join(Subscription(topic, [topic]), listener := RecordingListener()) as member:
+            assert isinstance(member, KafkaMember)
+            await until(lambda: len(listener.has) == 2)
+            consumer: Any = member._consumer
+
+            async def stop() -> None:  # waits for brokers that do not answer
+                consumer._closed = True
+                stops.set()
+                await asyncio.get_running_loop().create_future()
+
+            consumer.stop = stop
+            consumer._client._sync_task.cancel()
+            await CLOCK.within(WITHIN_S, stops.wait())
+        await until(lambda: asyncio.all_tasks() <= before)  # connections end in the next turns of the loop
+        async with broker.join(Subscription(topic, [topic]), listener := RecordingListener()):
+            await until(lambda: len(listener.has) == 2)
+
+
+async def test_a_member_whose_task_is_cancelled_again_and_again_leaves_nothing_behind(
+    settings: KafkaSettings, topic: str
+) -> None:
+    """As the cancel scopes of anyio do, in which web servers run their requests."""
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure_topics([Topic(topic, 2)])
+        before, listener = asyncio.all_tasks(), RecordingListener()
+
+        async def stay() -> None:
+            async with broker.join(Subscription(topic, [topic]), listener):
+                await asyncio.get_running_loop().create_future()
+
+        staying = asyncio.get_running_loop().create_task(stay())
+        await until(lambda: len(listener.has) == 2)
+        while not staying.done():
+            staying.cancel()
+            await CLOCK.sleep(0)
+        assert staying.cancelled()
+        await until(lambda: asyncio.all_tasks() <= before)
+        async with broker.join(Subscription(topic, [topic]), listener := RecordingListener()):
+            await until(lambda: len(listener.has) == 2)
 
 
 async def test_a_member_that_leaves_during_a_rebalance_is_not_waited_for(settings: KafkaSettings, topic: str) -> None:

@@ -1,19 +1,23 @@
 """Reading outside any group, on each adapter: from where it begins on, in order, and what comes later."""
 
+import asyncio
 import itertools
 import os
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from saga.broker.administration import Administration, PartitionReader
+from saga.broker.embedded import log
 from saga.broker.embedded.broker import EmbeddedAdministration, EmbeddedBroker
 from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.port import partition_of
 from saga.errors import BrokerBroken, BrokerError
 from saga.messages import Outgoing, Partition, Record, Topic
+from tests.broker.removal import remove_records
 from tests.broker.waiting import CLOCK
 
 NUMBERS = itertools.count()
@@ -113,6 +117,25 @@ async def test_a_reader_behind_the_oldest_record_continues_there(tmp_path: Path,
             assert reading.positions() == {Partition(topic, 0): 7}
 
 
+async def test_records_that_another_process_removes_while_they_are_read_are_no_damage(
+    tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, partition = tmp_path / "broker.db", Partition(topic, 0)
+    read_bounds = log.read_log_bounds
+
+    def read_later(connection: sqlite3.Connection, number: int) -> tuple[int, int]:
+        remove_records(path, {partition: 7})
+        return read_bounds(connection, number)
+
+    async with EmbeddedAdministration(path, clock=CLOCK) as broker:
+        await broker.ensure_topics([Topic(topic, 1)])
+        await broker.publish([a_record(topic, n) for n in range(10)])
+        remove_records(path, {partition: 3})
+        async with broker.open_reader({partition: 0}) as reading:
+            monkeypatch.setattr(log, "read_log_bounds", read_later)
+            assert [record.offset for record in await taken(reading, 7)] == list(range(3, 10))
+
+
 async def test_kafka_continues_at_the_oldest_record_where_nothing_is_left(
     kafka_settings: KafkaSettings, topic: str
 ) -> None:
@@ -122,6 +145,33 @@ async def test_kafka_continues_at_the_oldest_record_where_nothing_is_left(
         await broker.publish([a_record(topic, n) for n in range(5)])
         async with broker.open_reader({Partition(topic, 0): 77}) as reading:
             assert [record.offset for record in await taken(reading, 5)] == [0, 1, 2, 3, 4]
+
+
+async def test_kafka_continues_at_the_oldest_record_while_other_partitions_always_have_records(
+    kafka_settings: KafkaSettings, topic: str
+) -> None:
+    keys = {partition_of(key, 2): key for key in (b"key-%d" % n for n in range(20))}
+    async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
+        await broker.ensure_topics([Topic(topic, 2)])
+        await broker.publish([Outgoing(topic, keys[0], b"quiet", ())])
+
+        async def keep_busy() -> None:
+            while True:
+                await broker.publish([Outgoing(topic, keys[1], b"busy", ())])
+                await CLOCK.sleep(0.02)
+
+        async with broker.open_reader({Partition(topic, 0): 77, Partition(topic, 1): 0}) as reading:
+
+            async def find_quiet() -> None:
+                while b"quiet" not in [each.value for each in await reading.poll(records_max=100, timeout_s=1.0)]:
+                    pass
+
+            busy = asyncio.get_running_loop().create_task(keep_busy())
+            try:
+                await CLOCK.within(10, find_quiet())
+            finally:
+                busy.cancel()
+                await asyncio.wait([busy])
 
 
 async def test_a_record_that_cannot_be_read_holds_up_its_partition_alone(tmp_path: Path, topic: str) -> None:

@@ -21,6 +21,7 @@ from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from saga.support.settings import Finding
 from tests.cli.conftest import Call
+from tests.servers.listening import listening
 from tests.service.documents import intake
 
 STORE, BROKER = "couchbase://db1:11210,db2/shop/{service}", "kafka://k1:9092"
@@ -207,6 +208,19 @@ async def test_an_unreachable_connector_is_reported(code: int, body: bytes, mess
         assert message in found.what
     (found,) = await check_connectors([intake.declared], SETTINGS, make_query(address))
     assert "it cannot be asked" in found.what
+
+
+async def test_a_server_that_does_not_speak_http_is_reported_as_no_connect() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(b"\0\0\0\5" + 1000 * b"hello" + b"\r\n")
+
+    async with listening(serve) as port:
+        (found,) = await check_connectors([intake.declared], SETTINGS, make_query(f"http://127.0.0.1:{port}"))
+    assert found.severity == "error"
+    assert "it cannot be asked" in found.what
+    assert "\0" not in found.what
+    assert len(found.what) < 500
 
 
 def test_the_doctor_looks_at_changes(saga: Call, folder: Path) -> None:

@@ -180,6 +180,9 @@ def test_a_pattern_finds_the_service_of_each_file(folder: Path) -> None:
     (folder / "order" / "order.db").touch()
     (folder / "order" / "payment.db").touch()
     assert files_of("sqlite:///{service}/{service}.db") == [(Path("order/order.db"), "order")]
+    (folder / "stores" / "backups").mkdir(parents=True)
+    (folder / "stores" / "payment").touch()
+    assert files_of("sqlite:///stores/{service}") == [(Path("stores/payment"), "payment")], "a folder is no store"
 
 
 async def test_reading_changes_nothing(shop: Path) -> None:

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from saga import Client, Event, SagaError, upcast
 from saga.broker.embedded.broker import EmbeddedAdministration, EmbeddedReader
+from saga.broker.port import partition_of
 from saga.clients.subscription import EventSubscription
 from saga.configuration.settings import Settings
 from saga.contracts.library import binding_of
@@ -126,6 +127,24 @@ async def test_from_now_on_only_what_comes_is_heard(shop: Shop) -> None:
         assert await heard(events, 1) == Counter([shop.sent(order_id="o-2")])
 
 
+@pytest.mark.parametrize("shop", ["kafka"], indirect=True)  # the embedded broker adds no partitions
+async def test_without_a_group_partitions_that_are_added_are_heard_from_their_first_event(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await shop.publish(shop.sent(order_id="o-1"))
+    async with Client() as client, client.listen(shop.sent) as events:
+        async with open_administration(Settings.from_environment(), CLOCK) as broker:
+            await broker.add_partitions(shop.topic, 6)
+            sent = [shop.sent(order_id=f"o-{n}") for n in range(20)]
+            assert {partition_of(event.order_id.encode(), 6) for event in sent} == set(range(6))
+            await broker.publish([outgoing(event) for event in sent])
+        monkeypatch.setattr("saga.clients.subscription.LOOK_S", 0.2)
+        cast("Any", events)._source._look_s = 0.0
+        assert await heard(events, 20) == Counter(sent)
+        assert await quiet(events)
+    assert [each.getMessage() for each in caplog.records if "6 partitions instead of 3" in each.getMessage()]
+
+
 async def test_a_group_continues_where_it_was_and_repeats_what_was_given_last(shop: Shop) -> None:
     sent = [shop.sent(order_id="o-1") for _ in range(3)] + [shop.lost(order_id="o-1")]
     await shop.publish(*sent)
@@ -210,6 +229,36 @@ async def test_a_loop_that_was_left_leaves_no_reader_behind(embedded: Shop, leav
                 await CLOCK.sleep(0.01)
 
         await CLOCK.within(WITHIN_S, closed())
+
+
+@pytest.mark.parametrize("begins_by", ["async with", "anext"])
+@pytest.mark.parametrize("group", [None, "mailer"])
+async def test_a_subscription_that_is_closed_while_it_begins_leaves_no_reader_behind(
+    embedded: Shop, monkeypatch: pytest.MonkeyPatch, group: str | None, begins_by: str
+) -> None:
+    await embedded.publish(embedded.lost(order_id="o-1"))
+    begins, may_go_on = asyncio.Event(), asyncio.Event()
+    async with Client() as client:
+        check = client._with_topics
+
+        async def check_later(*args: Any, **options: Any) -> None:
+            begins.set()
+            await may_go_on.wait()
+            await check(*args, **options)
+
+        monkeypatch.setattr(client, "_with_topics", check_later)
+        events: EventSubscription[Any] = client.listen(embedded.sent, group=group)
+        begin = events.__aenter__ if begins_by == "async with" else events.__anext__
+        beginning = asyncio.get_running_loop().create_task(cast("Any", begin()))
+        await begins.wait()
+        await events.aclose()
+        may_go_on.set()
+        await asyncio.wait([beginning])
+        assert begins_by == "async with" or isinstance(beginning.exception(), StopAsyncIteration)
+        source: Any = events._source
+        assert (source._membership if group else source._reading) is None
+        async with open_administration(Settings.from_environment(), CLOCK) as broker:
+            assert not (await broker.describe_group(f"{CLIENTS}mailer")).members
 
 
 async def test_a_loop_may_be_left_and_continued_while_its_subscription_is_referred_to(embedded: Shop) -> None:

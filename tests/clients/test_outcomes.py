@@ -323,6 +323,29 @@ async def test_asking_while_the_client_is_closed_raises(embedded: Shop) -> None:
         await asked
 
 
+async def test_asking_while_the_client_is_closed_before_it_has_looked_raises(
+    embedded: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that only waits for an answer must not end as if it had been cancelled."""
+    both, begun = (embedded.confirmed, embedded.cancelled), asyncio.Event()
+    answer: asyncio.Future[Mapping[str, int]] = asyncio.get_running_loop().create_future()
+
+    async def silent(topics: Collection[str]) -> Mapping[str, int]:
+        begun.set()
+        return await answer
+
+    await embedded.publish(embedded.placed(order_id="o-1"))
+    async with Client() as client:
+        assert await client.outcome("o-1", *both, within=SOON) is None
+        monkeypatch.setattr(client._broker, "count_partitions", silent)
+        asked, cancelled = [a_task(client.outcome("o-1", *both, within=LONG)) for _ in range(2)]
+        await begun.wait()
+        cancelled.cancel()
+    with pytest.raises(SagaError, match="the client was closed while it was asked"):
+        await asked
+    assert cancelled.cancelled()
+
+
 async def test_nothing_is_read_while_no_one_asks(embedded: Shop, client: Client) -> None:
     await client.outcome("o-1", embedded.confirmed, embedded.cancelled, within=SOON)
     (asked,) = client._outcomes.values()

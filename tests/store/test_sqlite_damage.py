@@ -88,6 +88,32 @@ async def test_a_file_that_lost_its_name_takes_no_write_and_nothing_acknowledged
         assert {key: document.cas async for key, document in store.scan("saga")} == versions
 
 
+async def test_a_copy_that_could_not_be_finished_is_not_said_to_hold_everything(
+    path: Path, clock: SettableClock
+) -> None:
+    """Put in the place of the file, it would be an empty store."""
+
+    class Full(sqlite3.Connection):
+        def execute(self, sql: str, parameters: object = (), /) -> sqlite3.Cursor:
+            if sql.startswith("VACUUM INTO"):
+                raise sqlite3.OperationalError("database or disk is full")
+            return super().execute(sql, parameters)  # type: ignore[arg-type]  # the stub's type of parameters is private
+
+    store = await SqliteStore(path, clock=clock, connection=Full).__aenter__()
+    await filled(store)
+    removed(path, "")
+    with pytest.raises(StoreBroken, match=r"could not be saved \(database or disk is full\)"):
+        await store.insert("saga", "late", b"0")
+    await store.__aexit__(None, None, None)
+    with pytest.raises(StoreBroken, match="is only a part of it") as raised:
+        await SqliteStore(path, clock=clock).__aenter__()
+    assert "put it in the place of" not in str(raised.value)
+    for each in (*path.parent.glob("*.rescued-*"), beside(path, "-wal"), beside(path, "-shm")):
+        each.unlink()
+    async with SqliteStore(path, clock=clock) as store:
+        await filled(store)
+
+
 @pytest.mark.parametrize("happens", [removed, replaced])
 async def test_more_writes_than_one_transaction_takes_all_fail_alike_and_one_copy_is_saved(
     path: Path, clock: SettableClock, happens: Callable[[Path, str], None]

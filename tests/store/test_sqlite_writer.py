@@ -271,6 +271,25 @@ async def test_while_another_process_has_the_lock_all_wait_and_fail_in_time_and_
     held.close()
 
 
+async def test_what_has_no_room_after_a_wait_for_the_lock_waits_for_it_once(there: Open) -> None:
+    """The lock belongs to the descriptor: of two who wait for it, the second would write when the first has released
+    it."""
+    taken = list[bool]()
+    with closing(WriteLock(there.file.path.with_name("state.db.lock"))) as held:
+        assert held.try_acquire()
+        writes = [there.writer.do(partial(there.add, 1)) for _ in range(ROOM + 1)]
+        await CLOCK.sleep(0.05)
+        writes[0].add_done_callback(lambda _: taken.append(held.try_acquire()))  # before the rest has its turn
+        held.release()
+        await CLOCK.within(5, asyncio.gather(*writes[:ROOM]))
+        await CLOCK.sleep(0.05)
+        assert taken == [True]
+        assert len([task for task in asyncio.all_tasks() if task.get_name() == "state file lock"]) == 1
+        held.release()
+        await CLOCK.within(5, writes[ROOM])
+    assert there.number == ROOM + 1
+
+
 async def test_a_thread_that_cannot_be_started_to_wait_for_the_lock_fails_the_write_and_the_next_one_waits(
     there: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,24 @@ async def test_a_write_by_a_clock_far_behind_is_not_expired_at_once(path: Path, 
         assert await store.get("saga", "a") == Document(b"0", cas)
 
 
+async def test_expired_documents_are_purged_after_a_clock_that_was_far_ahead_is_put_right(
+    path: Path, clock: SetWrongly
+) -> None:
+    clock.wrong_s = 365 * DAY_S
+    async with SqliteStore(path, clock=clock) as store:
+        await store.insert("saga", "by the wrong clock", b"0")
+        clock.wrong_s = 0
+        await store.insert("saga", "while it is doubted", b"0")
+        clock.ahead_s += BELIEVED_AFTER_S + 1
+        for n in range(5):
+            await store.insert("saga", f"expiring {n}", b"0", expiry_s=60)
+        clock.ahead_s += DAY_S
+        for n in range(5):
+            await store.insert("saga", f"later {n}", b"0")
+        rows = store._connection().execute("SELECT count(*) FROM documents WHERE key LIKE 'expiring%'")
+        assert rows.fetchall() == [(0,)]
+
+
 def test_a_new_time_is_believed_once_it_has_been_steady_for_an_hour(clock: SetWrongly) -> None:
     time = SteadyTime(clock)
     clock.wrong_s = 7 * DAY_S

@@ -224,24 +224,36 @@ class RecordLog:
         Raises `Undecodable` if the first record cannot be read.
         """
         topic, number = partition
-        cursor = self._connection().execute(
-            f"SELECT {_AS_WRITTEN} FROM log_{log} WHERE offset >= ? ORDER BY offset LIMIT ?", (offset, records_max)
-        )
-        rows = cursor.fetchall()
+        rows = self._select(log, offset, records_max)
         if not rows or rows[0][0] != offset or rows[-1][0] - offset != len(rows) - 1:
-            self._check_gap(log, offset, [row[0] for row in rows])
+            rows = self._read_behind_gap(log, offset, records_max)
         try:
             return _to_records(topic, number, rows, self.id) if rows else []
         except UNREADABLE:
             return _readable_records(topic, number, rows, self.id)
 
-    def _check_gap(self, log: int, offset: int, found: Sequence[int]) -> None:
-        """Check that the records missing between two offsets were removed by retention. Raises `Damage` if they were
-        not."""
-        oldest, end = read_log_bounds(self._connection(), log)
+    def _select(self, log: int, offset: int, records_max: int) -> list[Row]:
+        statement = f"SELECT {_AS_WRITTEN} FROM log_{log} WHERE offset >= ? ORDER BY offset LIMIT ?"
+        return self._connection().execute(statement, (offset, records_max)).fetchall()
+
+    def _read_behind_gap(self, log: int, offset: int, records_max: int) -> list[Row]:
+        """Read the next rows again, and check that the records missing before them were removed by retention. Raises
+        `Damage` if they were not.
+
+        Rows and bounds are read in one transaction, because another process may be removing and appending records.
+        """
+        connection = self._connection()
+        connection.execute("BEGIN")
+        try:
+            rows = self._select(log, offset, records_max)
+            oldest, end = read_log_bounds(connection, log)
+        finally:
+            if connection.in_transaction:  # some errors have ended it
+                connection.execute("ROLLBACK")
         first = max(offset, oldest)
-        if list(found) != list(range(first, first + len(found))) or (not found and first < end):
+        if [row[0] for row in rows] != list(range(first, first + len(rows))) or (not rows and first < end):
             raise Damage(f"records of log {log} from {first} on are missing")
+        return rows
 
     # ---------------------------------------------------------------- topics and retention, inside a transaction
 

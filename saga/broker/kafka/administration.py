@@ -503,13 +503,13 @@ class KafkaReader:
             while True:
                 if self._replaced or self._fetching.log_ids.is_due():
                     await self._look_at_logs()
+                await self._go_on()  # before each read: other partitions may have records all the time
                 left_s = max(0.0, deadline_s - self._clock.monotonic_s())
                 raise_if_reader_broken(self._consumer)
                 wait_ms = int(min(left_s, SLICE_S) * 1000)
                 got = await self._consumer.getmany(timeout_ms=wait_ms, max_records=records_max)
                 if records := [record for some in got.values() for record in some]:
                     return records
-                await self._go_on()
                 if self._clock.monotonic_s() >= deadline_s:
                     return []
         except FAILED as why:

@@ -65,6 +65,8 @@ class KafkaBroker:
         self._settings, self._clock = settings, clock
         self.record_bytes_max = settings.record_bytes_max
         self._members: set[KafkaMember] = set()
+        self._leaving: set[asyncio.Task[None]] = set()
+        """Tasks in which members leave their groups."""
         self._closing = AsyncExitStack()
         self._opened: tuple[Publisher, KafkaAccess] | None = None
 
@@ -85,8 +87,12 @@ class KafkaBroker:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._closing.aclose()
-        self._opened = None
+        try:
+            if self._leaving:
+                await asyncio.wait(self._leaving)
+        finally:
+            await self._closing.aclose()
+            self._opened = None
 
     async def _connect(self, publisher: Publisher, access: KafkaAccess) -> None:
         await check_connection(self._settings, access, self._clock)
@@ -148,7 +154,15 @@ class KafkaBroker:
             yield member
         finally:
             self._members.discard(member)
-            await member.leave()
+            await self._leave(member)
+
+    async def _leave(self, member: KafkaMember) -> None:
+        """Let a member leave its group, even if the caller is cancelled meanwhile: a member that has half left would
+        keep its partitions by heartbeats. Some frameworks cancel a task again at each of its waits."""
+        task = asyncio.get_running_loop().create_task(member.leave(), name="leave a group")
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+        await asyncio.shield(task)
 
     def scan(self, topic: str) -> AsyncIterator[Record]:
         _, access = self._open

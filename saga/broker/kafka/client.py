@@ -267,13 +267,14 @@ def enqueue_record(
 async def end_producer(producer: AIOKafkaProducer, clock: Clock, seconds: float) -> None:
     """Let a producer send its pending records for up to `seconds`, then stop it.
 
-    Records that are still unsent fail with `KafkaTimeoutError`.
+    Records that are still unsent fail with `KafkaTimeoutError`. A cancelled caller leaves no task behind either.
     """
+    ended: BaseException = TimeoutError()
     if seconds > 0:
         try:
             await clock.within(seconds, producer.stop())
         except (*FAILED, asyncio.CancelledError) as why:
-            reraise_cancellation(why)
+            ended = why
         else:
             return
     producer._closed = True  # otherwise aiokafka warns that the producer was not stopped
@@ -286,6 +287,7 @@ async def end_producer(producer: AIOKafkaProducer, clock: Clock, seconds: float)
     for batch in batches:
         if batch._drain_waiter.done() and not batch._drain_waiter.cancelled():
             batch._drain_waiter.exception()  # marks the exception as retrieved, because nothing awaits it
+    reraise_cancellation(ended)
 
 
 class _Batches(set[object]):
@@ -490,11 +492,15 @@ async def fetch_offsets_at(
 
 
 async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float) -> None:
-    """Leave the group, unless the member is static, and disconnect. After `seconds` everything is cancelled."""
+    """Leave the group, unless the member is static, and disconnect. After `seconds` everything is cancelled.
+
+    If the caller is cancelled, everything is cancelled at once: otherwise the consumer would keep sending heartbeats,
+    and the group would keep waiting for it.
+    """
     try:
         await clock.within(seconds, consumer.stop())
-    except (*FAILED, asyncio.CancelledError) as why:
-        reraise_cancellation(why)  # a fetch that waits for its retry ends with a stray cancellation
+    except (*FAILED, asyncio.CancelledError) as why:  # a fetch that waits for its retry ends with a stray cancellation
+        ended = why
     else:
         return
     tasks: list[asyncio.Task[object] | None] = []
@@ -507,6 +513,7 @@ async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float)
     if fetcher is not None:
         tasks += [fetcher._fetch_task, *fetcher._pending_tasks]
     await _end_tasks(tasks, consumer._client)
+    reraise_cancellation(ended)
 
 
 async def _leave(coordinator: GroupCoordinator, client: AIOKafkaClient, clock: Clock) -> None:

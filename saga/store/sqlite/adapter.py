@@ -67,7 +67,7 @@ def files_of(address: str) -> list[tuple[Path, str | None]]:
     first, *rest = map(re.escape, parts)
     named = re.compile(f"{first}(?P<service>[a-z0-9-]+)" + "(?P=service)".join(rest))
     found = [(Path(path), match["service"]) for path in sorted(glob("*".join(map(escape, parts))))
-             if (match := named.fullmatch(path))]  # fmt: skip
+             if (match := named.fullmatch(path)) and not Path(path).is_dir()]  # fmt: skip
     if not found:
         raise NoStore(
             "there is no store to be read:",

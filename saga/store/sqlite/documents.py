@@ -344,8 +344,10 @@ class DocumentWriter:
         """
         if changes and (note := self._time.make_note()) is not None:
             self._execute(WRITE_TIME, (*TIME_AT, checksum(*TIME_AT, note), as_blob(note)))
-        now_ms = self._moment.earliest_ms
-        if now_ms >= self._purge_at_ms and self._purge(2 * changes) and not shrink(self._connection):
+        now_ms, at_ms = self._moment.earliest_ms, self._purge_at_ms
+        if at_ms - PURGE_EVERY_MS <= now_ms < at_ms:  # otherwise the pause is over, or the clock was set back
+            return
+        if self._purge(2 * changes) and not shrink(self._connection):
             self._purge_at_ms = now_ms + PURGE_EVERY_MS
 
     def on_commit(self) -> bytes | None:

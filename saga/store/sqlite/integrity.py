@@ -17,6 +17,9 @@ from saga.store.sqlite.connection import FORMAT_BITS, make_file, make_folder, ne
 from saga.store.sqlite.errors import StateFileSpec
 from saga.support.clock import Clock
 
+UNFINISHED = ".unfinished"
+"""End of the name of a rescue copy that is not complete."""
+
 
 def save_rescue_copy(path: Path, execute: Callable[[str, tuple[str]], object]) -> str:
     """Save the content that an open connection still sees of a file that was removed or replaced, in a file beside its
@@ -25,23 +28,31 @@ def save_rescue_copy(path: Path, execute: Callable[[str, tuple[str]], object]) -
     `execute`: method of the connection. No other process sees this content, and it is lost when this process ends.
     """
     copy = path.with_name(f"{path.name}.rescued-{os.getpid()}")
-    while copy.exists():
+    while copy.exists() or _unfinished(copy).exists():
         copy = copy.with_name(f"{copy.name}-2")
+    part = _unfinished(copy)
     try:
         make_folder(path.parent)
-        make_file(copy)
-        execute("VACUUM INTO ?", (str(copy),))
-        file = os.open(copy, os.O_RDONLY | os.O_CLOEXEC)
+        make_file(part)
+        execute("VACUUM INTO ?", (str(part),))
+        file = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(file)
         finally:
             os.close(file)
+        part.rename(copy)  # only now: nobody must take a part of it for the whole
     except Exception as why:  # noqa: BLE001 - no failure here may hide the error that is being reported
         return f"what was acknowledged before could not be saved ({why}): it is in the old file, if that still exists"
     return (
         f"all that was acknowledged before is saved in {copy}: put that in the place of {path}, with no "
         f"{path.name}-wal and -shm beside it, or move it elsewhere to go on with what lies there now; then start again"
     )
+
+
+def _unfinished(copy: Path) -> Path:
+    """Return the name of a rescue copy while it is written. The file keeps this name if that fails, for example because
+    the disk is full."""
+    return copy.with_name(f"{copy.name}{UNFINISHED}")
 
 
 def find_unresolved_trouble(path: Path, lock: int) -> str | None:
@@ -51,11 +62,18 @@ def find_unresolved_trouble(path: Path, lock: int) -> str | None:
     `lock`: the descriptor of `<path>.lock`. Raises `OSError`.
     """
     copies = sorted(path.parent.glob(f"{path.name}.rescued-*"))
-    if copies:
+    if whole := [str(copy) for copy in copies if not copy.name.endswith(UNFINISHED)]:
         return (
-            f"{', '.join(str(copy) for copy in copies)} holds what was acknowledged when {path} was removed or "
+            f"{', '.join(whole)} holds what was acknowledged when {path} was removed or "
             f"replaced under a running service: put it in the place of {path}, with no {path.name}-wal and -shm beside "
             "it, or move it elsewhere to go on with what lies there now"
+        )
+    if copies:
+        return (
+            f"what was acknowledged when {path} was removed or replaced under a running service could not be saved: "
+            f"{', '.join(map(str, copies))} is only a part of it, unless a process still writes it. Restore {path} "
+            f"from a copy of yours, with no {path.name}-wal and -shm beside it, or go on with what lies there now; "
+            "then remove the part"
         )
     with suppress(FileNotFoundError):
         if (note := read_note(lock, CONDEMNED, file_identity(path.stat()))) is not None:

@@ -128,6 +128,8 @@ class GroupCommitter:
     def _schedule(self) -> None:
         """Write when the event loop has nothing else to do, so that as many changes as possible share the
         transaction."""
+        if self._scheduled:  # a second turn would wait for the lock, too, and then write without it
+            return
         self._scheduled = True
         now_s = self._loop.time()
         self._loop.call_soon(self._gather, now_s, now_s, len(self._queue))
