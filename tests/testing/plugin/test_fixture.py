@@ -219,6 +219,52 @@ def test_it() -> None: ...
     assert "test_it is to be run in many worlds, and takes none: give it a parameter `world: World`" in note_of(result)
 
 
+def test_a_simulated_test_that_uses_no_world_at_all_is_refused(runs: Runs) -> None:
+    result = runs("""
+@simulate(seeds=2)
+def test_it() -> None: ...
+""")
+    result.assert_outcomes(failed=1)
+    assert "test_it is to be run in many worlds, and takes none: give it a parameter `world: World`" in note_of(result)
+
+
+def test_a_simulated_test_whose_world_is_of_another_kind_is_refused(runs: Runs) -> None:
+    result = runs("""
+@pytest.fixture
+def world() -> str:
+    return "wide"
+
+@simulate(seeds=2)
+def test_it(world: str) -> None: ...
+""")
+    result.assert_outcomes(failed=1)
+    assert "test_it is to be run in many worlds, and its fixture 'world' is another one: rename that" in note_of(result)
+
+
+def test_a_fixture_that_fills_the_world_under_the_same_name_gives_a_world_that_is_verified(runs: Runs) -> None:
+    result = runs("""
+@pytest.fixture
+def world(world: World) -> World:
+    world.start(till, use=[Drawer()])
+    return world
+
+def test_sent(world: World) -> None:
+    world.publish(an_order(1))
+    world.run_until_quiet()
+
+def test_unsent(world: World) -> None:
+    world.publish(an_order(1))
+
+@simulate(seeds=2)
+def test_many(world: World) -> None:
+    world.publish(an_order(1))
+    world.run_until_quiet()
+""")
+    result.assert_outcomes(passed=1, failed=2)
+    assert "OrderPlaced was published, written or commanded in this world and never sent" in note_of(result)
+    assert "SagaError: the fixture 'world' takes a world, and test_many is run in many" in note_of(result)
+
+
 def test_two_ways_to_run_one_test_are_refused(runs: Runs) -> None:
     result = runs("@crash_everywhere\n@simulate(seeds=2)\ndef test_it(world: World) -> None: ...\n")
     result.assert_outcomes(errors=1)
