@@ -62,6 +62,12 @@ def check_sent(pending: "Sequence[Event | DocumentWrite | Outgoing]", deployed: 
         )
 
 
+def check_time(time: timedelta) -> None:
+    """Raise `SagaError` if a test lets a negative time pass, in which nothing would happen."""
+    if time < timedelta(0):
+        raise SagaError(f"run_for({time.total_seconds():g} s): time does not go back, so nothing would run")
+
+
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 NO_DOCUMENTS: "Mapping[str, DataclassInstance]" = MappingProxyType({})
 
@@ -379,7 +385,9 @@ class World(ABC):
 
     @abstractmethod
     def run_for(self, time: timedelta, /) -> None:
-        """Advance the time by this much, and run everything that becomes due meanwhile."""
+        """Advance the time by this much, and run everything that becomes due meanwhile. Raises `SagaError` for a
+        negative time.
+        """
 
     @abstractmethod
     def outcome(self, saga_id: str) -> type[Event] | None:

@@ -77,6 +77,32 @@ def test_everywhere(world: World) -> None:
     result.stdout.fnmatch_lines(["*OrderPlaced was published, written or commanded in this world and never sent*"] * 3)
 
 
+def test_a_test_whose_time_is_too_short_to_send_its_events_fails(runs: Runs) -> None:
+    result = runs("""
+from datetime import timedelta
+
+@pytest.mark.parametrize("us", [0, 10])
+def test_short(world: World, us: int) -> None:
+    world.start(till, use=[Drawer()])
+    world.publish(an_order(1), an_order(2))
+    world.run_for(timedelta(microseconds=us))
+
+def test_long_enough(world: World) -> None:
+    world.start(till, use=[Drawer()])
+    world.publish(an_order(1))
+    world.run_for(timedelta(0))
+    world.publish(an_order(2))
+    world.run_for(timedelta(minutes=1))
+
+def test_negative(world: World) -> None:
+    world.start(till, use=[Drawer()])
+    world.run_for(timedelta(seconds=-5))
+""")
+    result.assert_outcomes(passed=1, failed=3)
+    sent = "*OrderPlaced (and 1 more) was published, written or commanded in this world and never sent*"
+    result.stdout.fnmatch_lines([sent, sent, "*SagaError: run_for(-5 s): time does not go back, so nothing would run"])
+
+
 ROUTED = """
 from services.inventory import inventory
 from services.inventory.stock import Stock
