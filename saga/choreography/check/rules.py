@@ -115,12 +115,19 @@ def prove_one_outcome(choreography: ChoreographyModel) -> str | None:
 
 
 def _list_beginnings(choreography: ChoreographyModel) -> Iterator[Sequence[str]]:
-    """Yield the sets of events with which a saga may begin. Each is an external event, or a document change together
-    with the events that a handler emits because of it. A change for which no event is emitted begins no saga."""
-    yield from ([name] for name in choreography.starts if name not in choreography.changes)
-    for reaction in choreography.reactions:
-        if reaction.takes & choreography.changes and all(names & choreography.changes for names in reaction.parameters):
-            yield from ([*reaction.takes, *each.once] for each in reaction.alternatives if each.events)
+    """Yield the sets of events with which a saga may begin. Each is an event that starts a saga, or what was certainly
+    emitted after a handler ran without such an event, but on document changes and other external events, and emitted
+    something that does not end the saga at once."""
+    changes = choreography.changes
+    begun = frozenset(choreography.starts) - changes
+    yield from ([name] for name in choreography.starts if name in begun)
+    implied = find_implied_events(choreography) if changes else {}
+    for reaction in choreography.reactions if changes else ():
+        if all(names & choreography.external - begun for names in reaction.parameters):
+            taken = _needed_before(implied, reaction)
+            for each in reaction.alternatives:
+                if each.events and not choreography.outcomes & {*each.once}:
+                    yield [*taken, *each.once]
 
 
 def _emits_at_most_one(choreography: ChoreographyModel, reaction: ReactionModel) -> bool:

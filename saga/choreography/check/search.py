@@ -86,8 +86,10 @@ def _taken_in_a_release(choreography: ChoreographyModel, reaction: ReactionModel
 def find_violations_at_rest(choreography: ChoreographyModel, state: SagaState) -> Iterator[PropertyViolation]:
     """Yield the violations in a state in which nothing is left to happen."""
     if not state.outcomes:
-        has_begun = any(name not in choreography.changes for name, _ in state.published)
-        if choreography.outcomes and has_begun:  # a document change for which no event is emitted starts no saga
+        # A document change starts no saga before an event is emitted because of it, nor does another external event.
+        starts = frozenset(choreography.starts) - choreography.changes
+        has_begun = any(name in starts or name not in choreography.external for name, _ in state.published)
+        if choreography.outcomes and has_begun:
             yield PropertyViolation("no-outcome", choreography.kind, at_rest=True)
         return
     ended = {name for name, _ in state.outcomes}
