@@ -262,6 +262,20 @@ def test_an_external_event_beside_a_document_begins_a_saga_if_something_is_emitt
     assert verdict.properties[0].status == ("found" if found else "proved")
 
 
+def test_a_finding_that_needs_two_external_events_of_one_contract_is_replayed() -> None:
+    made = (
+        Choreo(external=("Item",), to_outside=("Confirmed", "Cancelled"))
+        .service("pack", handler("weigh", f"Item + {START}", "Light | Heavy", repeats="Item"))
+        .service("truck", handler("load", "Light + Heavy", "Loaded", effects=True))
+        .service("d", handler("ok", "Loaded", "Confirmed"), deadline("end", START, "Cancelled"))
+    )
+    (verdict,) = check_manifests(made.manifests)
+    (finding,) = verdict.findings
+    assert (finding.code, finding.subject) == ("no-compensation", "truck.load")
+    assert finding.trace is not None
+    assert replay_trace(made.manifests, finding.trace)
+
+
 def test_an_event_that_only_a_suspended_run_waits_for_has_a_consumer() -> None:
     made = (
         Choreo(to_outside=("Confirmed", "Cancelled"))
