@@ -371,9 +371,9 @@ def _value(type_: Type, called: set[str]) -> str:
             text = _SCALARS[kind]
             called.update({text.partition("(")[0]} & HOMES.keys())
             return text
-        case DecimalType():
+        case DecimalType(precision, scale):
             called.add("Decimal")
-            return 'Decimal("1")'
+            return 'Decimal("1")' if precision > scale else f'Decimal("0.{"1".rjust(scale, "0")}")'
         case EnumType(name=name, symbols=symbols):
             called.add(name)
             return f'{name}("{symbols[0]}")'
