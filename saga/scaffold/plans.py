@@ -344,8 +344,10 @@ def _library(folder: Path, contracts: Mapping[str, str]) -> Library:
 
 
 def _all(library: Library) -> Sequence[Path]:
-    """Return the paths of all files in a library's folder."""
-    return sorted(path for path in library.folder.rglob("*") if path.is_file())
+    """Return the paths of all files in a library's folder that belong to the library. There may be others, even ones
+    that are not text: those of an editor or of the system.
+    """
+    return sorted(path for pattern in ("*.avsc", "topic.json") for path in library.folder.rglob(pattern))
 
 
 # -------------------------------------------------------------------- examples

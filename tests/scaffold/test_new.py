@@ -140,6 +140,15 @@ def test_an_example_has_decimals_that_their_contract_allows(tmp_path: Path) -> N
         to_raw(each.type, {})(Decimal(value))
 
 
+def test_a_file_among_the_contracts_that_is_none_of_them_does_not_matter(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert saga("new", "project", "shop").exit_code == 0
+    monkeypatch.chdir(folder / "shop")
+    Path("contracts/.DS_Store").write_bytes(b"\xff\xfe")
+    assert saga("new", "service", "stock").exit_code == 0
+
+
 def test_a_service_that_reacts_to_an_outcome_has_nothing_to_undo(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert saga("new", "project", "shop").exit_code == 0
     monkeypatch.chdir(folder / "shop")
