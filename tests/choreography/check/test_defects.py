@@ -143,6 +143,19 @@ def test_an_event_that_only_the_old_release_takes_has_a_consumer() -> None:
     assert "no-consumer" not in {each.code for each in verdict.findings}
 
 
+def test_a_compensation_misses_a_failure_even_if_no_step_is_seen_in_its_handler() -> None:
+    made = (
+        Choreo(failure=("Cancelled", "Expired"), to_outside=("Confirmed", "Cancelled", "Expired"))
+        .service("w", handler("work", START, "Done"), compensation("undo", "work", "Cancelled + Done"))
+        .service("d", handler("ok", "Done", "Confirmed | Cancelled"), deadline("end", START, "Expired"))
+    )
+    (verdict,) = check_manifests(made.manifests)
+    (finding,) = verdict.findings
+    assert finding.key == ("not-undone", "w.work")
+    assert finding.trace is not None
+    assert replay_trace(made.manifests, finding.trace)
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_a_handler_that_waits_for_the_outcome_in_one_release_is_not_because_of_it(before: bool) -> None:
     early = shop(mail_send=handler("send", "Booked", irreversible=True), audit_note=handler("note", "Confirmed"))
