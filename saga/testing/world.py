@@ -6,7 +6,7 @@ virtual clock, `saga.testing.processes` runs them as real processes on the embed
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from saga.declarations.values import Declared
+from saga.engine.ports import ExternalCall
 from saga.errors import DeclarationError, SagaError
 from saga.messages import Event, Outgoing, name_of
 from saga.messaging import controls
@@ -414,6 +415,12 @@ class World(ABC):
     @abstractmethod
     def save_schedule(self) -> Path:
         """Write this run's schedule as a regression test beside the test that ran it, and return its path."""
+
+
+def is_call_of(step: ExternalCall, fakes: Iterable[object]) -> bool:
+    """Return True if a step calls a method of one of these fakes."""
+    owner = getattr(step.call, "__self__", None)
+    return any(owner is fake for fake in fakes)
 
 
 def check_fakes(services: Sequence[Declared], use: Sequence[object], real: Sequence[type]) -> None:

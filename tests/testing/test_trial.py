@@ -117,6 +117,16 @@ async def test_a_dead_letter_is_a_transition_and_no_event() -> None:
     assert [(t.outcome, t.reason) for t in done.progress.transitions] == [("dead", "OSError: away")]
 
 
+async def test_a_check_that_fails_in_a_fake_fails_the_trial() -> None:
+    class Checking(FakeBank):
+        async def reserve(self, key: str) -> str:
+            assert key == "another key"
+            return "charge-1"
+
+    with pytest.raises(AssertionError, match="another key"):
+        await trial(payment, an_order(), use=[Checking()])
+
+
 async def test_a_late_original_is_ignored_after_its_compensation() -> None:
     fake = FakeBank()
     done = await trial(payment, OrderCancelled(order_id=SAGA, reason="-"), an_order(), use=[fake])

@@ -388,7 +388,9 @@ class ProcessWorld(World):
         self._check_always()
 
     def _check_returns(self) -> None:
-        """Raise `AssertionError` if a handler has returned what its annotation does not allow."""
+        """Raise `AssertionError` if a handler has returned what its annotation does not allow, or a check in a fake
+        failed.
+        """
         found = [mistake.text for mistake in list(self._outside.mistakes) if mistake.is_failure]
         if found:
             raise AssertionError("\n".join([*found, f"what went wrong before: {self._describe_faults()}"]))

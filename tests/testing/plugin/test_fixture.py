@@ -103,6 +103,53 @@ def test_negative(world: World) -> None:
     result.stdout.fnmatch_lines([sent, sent, "*SagaError: run_for(-5 s): time does not go back, so nothing would run"])
 
 
+CHECKING = """
+class Checking(Drawer):
+    def __init__(self, fails) -> None:
+        super().__init__()
+        self.fails = fails
+
+    async def put(self, key: str, customer: str) -> None:
+        self.fails(customer)
+
+def asserts(customer: str) -> None:
+    assert customer == "c-2"
+
+def run(world: World, fails) -> None:
+    world.start(till, use=[Checking(fails)])
+    world.publish(an_order(1))
+    world.run_until_quiet()
+
+def test_assert(world: World) -> None:
+    run(world, asserts)
+
+def test_fail(world: World) -> None:
+    run(world, lambda customer: pytest.fail("not this one"))
+
+@simulate(seeds=2)
+def test_many(world: World) -> None:
+    run(world, asserts)
+"""
+
+
+def test_a_check_that_fails_in_a_fake_fails_the_test(runs: Runs) -> None:
+    result = runs(CHECKING)
+    result.assert_outcomes(failed=3)
+    note = note_of(result)
+    assert note.count("AssertionError: assert 'c-1' == 'c-2'") >= 2
+    assert "Failed: not this one" in note
+    assert "seed 0 of test_many fails" in note
+
+
+@pytest.mark.timeout(120)
+def test_a_check_that_fails_in_a_fake_fails_the_test_with_real_processes_too(runs: Runs) -> None:
+    result = runs(CHECKING, "--saga-world=embedded")
+    result.assert_outcomes(failed=3)
+    note = note_of(result)
+    assert note.count("AssertionError: Checking.put failed: AssertionError: assert 'c-1' == 'c-2'") == 2
+    assert "AssertionError: Checking.put failed: Failed: not this one" in note
+
+
 ROUTED = """
 from services.inventory import inventory
 from services.inventory.stock import Stock
