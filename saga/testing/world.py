@@ -405,8 +405,8 @@ class World(ABC):
 
     @abstractmethod
     def verify(self) -> None:
-        """Check the invariants of the kit. Call this method once the world is quiet. After each test the kit calls it
-        anyway.
+        """Check the invariants of the kit, and those that were added with `always`. Call this method once the world is
+        quiet. After each test the kit calls it anyway.
 
         Raises `AssertionError` for a broken invariant. Raises `SagaError` if no service was started, because then every
         invariant would hold without any meaning.

@@ -269,7 +269,7 @@ class SimulatedWorld(World):
         return replace(collect_evidence(self.cluster, self.workers), wrong_ms=self.network.wrong_ms)
 
     def verify(self, *, rerun: bool = False) -> None:
-        """Check the invariants of the kit. The world must be quiet.
+        """Check the invariants of the kit and those added with `always`. The world must be quiet.
 
         `rerun`: True to also repeat each transition. Transitions are not repeated if a subject's key was erased,
         because a rerun would see other values.
@@ -279,6 +279,7 @@ class SimulatedWorld(World):
         """
         self._check_started()
         check_sent([_content_of(each) for each in (*self._sending, *self._pending)], self._deployed)
+        self._check_always()
         evidence = self.evidence()
         found = find_violations(evidence)
         keys = self.workers.keys

@@ -103,6 +103,28 @@ def test_negative(world: World) -> None:
     result.stdout.fnmatch_lines([sent, sent, "*SagaError: run_for(-5 s): time does not go back, so nothing would run"])
 
 
+def test_an_invariant_of_ones_own_is_checked_at_the_end_even_if_the_world_does_not_run_any_more(runs: Runs) -> None:
+    result = runs("""
+def run(world: World, holds) -> None:
+    world.start(till, use=[Drawer()])
+    world.publish(an_order(1))
+    world.run_until_quiet()
+    world.always("none is wrong", holds)
+
+def test_late(world: World) -> None:
+    run(world, lambda: False)
+
+@simulate(seeds=2)
+def test_many(world: World) -> None:
+    run(world, lambda: False)
+
+def test_holds(world: World) -> None:
+    run(world, lambda: True)
+""")
+    result.assert_outcomes(passed=1, failed=2)
+    assert note_of(result).count("CheckFailed: your own invariant: none is wrong - does not hold at") == 2
+
+
 CHECKING = """
 class Checking(Drawer):
     def __init__(self, fails) -> None:
