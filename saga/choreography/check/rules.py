@@ -339,15 +339,20 @@ def _run_plan(choreography: ChoreographyModel, planned: tuple[Plan, str], found:
     state = begin(choreography, start)
     left = [Move("deliver", s.name, start) for s in choreography.consumers[start]]
     left += [Move("start", "", name) for name in sorted(choreography.external - {start})]
+    refused = set[Move]()
     for _ in range(RUN_MOVES_MAX):
         others = [m for m in list_moves(choreography, state) if m.kind != "deliver"] if not left else []
         others += _list_due(choreography, state, plan)
         moves = [m for m in (*left, *others) if m.kind != "deadline" or f"{m.service}.{m.name}" in plan]
+        moves = [m for m in moves if m not in refused]
         if not moves:
             return
         move = min(moves, key=partial(_rank, choreography, plan))
         left = [each for each in left if each != move]
-        step = min(take_steps(choreography, state, move), key=lambda step: _differs(plan, step))
+        step = min(take_steps(choreography, state, move), key=lambda step: _differs(plan, step), default=None)
+        if step is None:  # the runtime refuses all that a handler may return
+            refused.add(move)
+            continue
         found.completed |= {run.label for run in step.runs}
         found.outcomes |= {name for name, _ in step.state.outcomes}
         for name, number in sorted(step.state.published - state.published):

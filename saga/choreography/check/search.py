@@ -240,11 +240,16 @@ def walk(choreography: ChoreographyModel, seed: int, start: str) -> tuple[list[S
         if not moves:
             break
         moves += list_external_moves(choreography, state)
-        chances = [weights.setdefault((m.service, m.name), random.random() ** 4 + 1e-6) for m in moves]
-        (move,) = random.choices(moves, chances)
-        step = random.choice(list(take_steps(choreography, state, move)))
-        steps.append(step)
-        state = step.state
+        options: list[Step] = []
+        while moves and not options:  # the runtime refuses a move without options
+            chances = [weights.setdefault((m.service, m.name), random.random() ** 4 + 1e-6) for m in moves]
+            (move,) = random.choices(moves, chances)
+            moves.remove(move)
+            options = list(take_steps(choreography, state, move))
+        if not options:
+            break
+        steps.append(random.choice(options))
+        state = steps[-1].state
     return steps, state
 
 
@@ -295,6 +300,8 @@ def replay(choreography: ChoreographyModel, start: str, steps: Sequence[Step]) -
             continue
         chosen = [(run.reaction, run.emitted, run.later) for run in step.runs]
         options = list(take_steps(choreography, state, step.move))
+        if not options:
+            continue
         same = [o for o in options if [(r.reaction, r.emitted, r.later) for r in o.runs] == chosen]
         made.append((same or options)[0])
         state = made[-1].state
