@@ -55,7 +55,7 @@ from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import iso
 from saga.support.settings import OPEN_S_MAX
 from saga.telemetry.events import TelemetryEvent, Unavailable
-from saga.testing.world import check_fakes, is_call_of
+from saga.testing.world import check_fakes, check_time, is_call_of
 from saga.view import Recordable, Saga
 
 if TYPE_CHECKING:
@@ -188,9 +188,13 @@ class Trial(Generic[_S_co]):
     """The result of a trial: emitted events, state, progress and documents."""
 
     def __init__(
-        self, emitted: Sequence[Event], progress: Progress[_S_co], documents: Mapping[tuple[type, str], object]
+        self,
+        emitted: Sequence[Event],
+        progress: Progress[_S_co],
+        documents: Mapping[tuple[type, str], object],
+        kinds: Collection[type],
     ) -> None:
-        self._emitted, self._progress, self._documents = emitted, progress, documents
+        self._emitted, self._progress, self._documents, self._kinds = emitted, progress, documents, kinds
 
     @property
     def emitted(self) -> Sequence[Event]:
@@ -208,7 +212,11 @@ class Trial(Generic[_S_co]):
         return self._progress
 
     def read(self, kind: type[_D], key: str, /) -> _D | None:
-        """Return a document as it was when the trial ended; `None` if it does not exist."""
+        """Return a document as it was when the trial ended; `None` if it does not exist. Raises `SagaError` for a kind
+        that the service does not declare.
+        """
+        if kind not in self._kinds:
+            raise SagaError(f"{self._progress.service!r} declares no document {kind.__name__}")
         document = self._documents.get((kind, key))
         assert document is None or isinstance(document, kind)
         return document
@@ -283,7 +291,7 @@ async def trial(  # one parameter for each kind of initial condition
             async for key, document in store.scan(collection)
         }
         fields = recorded_values.migrate_fields(participant, p.state, p.version, p.saga)
-        return Trial(_list_emitted(participant, log), build_view(p, participant.state_of(fields)), left)
+        return Trial(_list_emitted(participant, log), build_view(p, participant.state_of(fields)), left, kinds)
 
 
 def retry_at_once(prepared: PreparedService) -> PreparedService:
@@ -313,6 +321,7 @@ async def _run_script(
 ) -> None:
     for number, event in enumerate(script):
         if isinstance(event, timedelta):
+            check_time(event)
             await _pass_time(participant, clock, saga, event)
         else:
             await _process_arrival(participant, clock, number, event)

@@ -66,7 +66,7 @@ def check_sent(pending: "Sequence[Event | DocumentWrite | Outgoing]", deployed: 
 def check_time(time: timedelta) -> None:
     """Raise `SagaError` if a test lets a negative time pass, in which nothing would happen."""
     if time < timedelta(0):
-        raise SagaError(f"run_for({time.total_seconds():g} s): time does not go back, so nothing would run")
+        raise SagaError(f"{time.total_seconds():g} s: time does not go back, so nothing would run")
 
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])

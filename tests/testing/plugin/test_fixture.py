@@ -100,7 +100,7 @@ def test_negative(world: World) -> None:
 """)
     result.assert_outcomes(passed=1, failed=3)
     sent = "*OrderPlaced (and 1 more) was published, written or commanded in this world and never sent*"
-    result.stdout.fnmatch_lines([sent, sent, "*SagaError: run_for(-5 s): time does not go back, so nothing would run"])
+    result.stdout.fnmatch_lines([sent, sent, "*SagaError: -5 s: time does not go back, so nothing would run"])
 
 
 def test_an_invariant_of_ones_own_is_checked_at_the_end_even_if_the_world_does_not_run_any_more(runs: Runs) -> None:
