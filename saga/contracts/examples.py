@@ -23,7 +23,7 @@ _SCALARS: Final[dict[schema.ScalarKind, Json]] = {
 def make_example(contract: Contract) -> dict[str, Json]:
     """Return the fields of an event of the newest version, with made-up values. Fields with a default are left out.
 
-    The saga id is derived from the name of its field: `order-1` for `order_id`.
+    The saga id is derived from the name of its field, unless that is a UUID: `order-1` for `order_id`.
     """
     example = _make_record(contract.newest.record)
     example[contract.key] = example_saga_id(contract)
@@ -32,7 +32,9 @@ def make_example(contract: Contract) -> dict[str, Json]:
 
 def example_saga_id(contract: Contract) -> str:
     """Return the saga id of the example."""
-    return f"{contract.key.removesuffix('_id').replace('_', '-')}-1"
+    key = contract.newest.record.field(contract.key)
+    assert key is not None  # a contract without such a field would not be loaded
+    return str(_make_value(key.type, key.name))
 
 
 def _make_record(record: schema.RecordType) -> dict[str, Json]:

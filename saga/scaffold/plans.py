@@ -347,8 +347,10 @@ def _library(folder: Path, contracts: Mapping[str, str]) -> Library:
 
 
 def _all(library: Library) -> Sequence[Path]:
-    """Return the paths of all files in a library's folder."""
-    return sorted(path for path in library.folder.rglob("*") if path.is_file())
+    """Return the paths of all files in a library's folder that belong to the library. There may be others, even ones
+    that are not text: those of an editor or of the system.
+    """
+    return sorted(path for pattern in ("*.avsc", "topic.json") for path in library.folder.rglob(pattern))
 
 
 # -------------------------------------------------------------------- examples
@@ -374,9 +376,9 @@ def _value(type_: Type, called: set[str]) -> str:
             text = _SCALARS[kind]
             called.update({text.partition("(")[0]} & HOMES.keys())
             return text
-        case DecimalType():
+        case DecimalType(precision, scale):
             called.add("Decimal")
-            return 'Decimal("1")'
+            return 'Decimal("1")' if precision > scale else f'Decimal("0.{"1".rjust(scale, "0")}")'
         case EnumType(name=name, symbols=symbols):
             called.add(name)
             return f'{name}("{symbols[0]}")'

@@ -23,6 +23,9 @@ def _is_list_of_events(value: object) -> TypeGuard[Sequence[Event]]:
 
 def _compare_lists(left: Sequence[Event], right: Sequence[Event]) -> Iterator[str]:
     yield f"{_list_names(left)} == {_list_names(right)}"
+    if list(left) == list(right):
+        yield f"the same events, but a {type(left).__name__} never equals a {type(right).__name__}"
+        return
     if len(left) == len(right) and all(left.count(each) == right.count(each) for each in left):
         yield "the same events in another order"
         return

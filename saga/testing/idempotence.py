@@ -14,6 +14,7 @@ from uuid import UUID
 
 import msgspec
 
+from saga.change import Change
 from saga.contracts import codec
 from saga.contracts.conversion import Classes
 from saga.contracts.library import binding_of, contract_of
@@ -29,6 +30,7 @@ from saga.contracts.schema import (
     Type,
 )
 from saga.contracts.upcasters import upcaster_of
+from saga.declarations.changes import is_change
 from saga.declarations.resources import MARKERS
 from saga.declarations.values import Declared, Parameter, Reaction
 from saga.engine.execution.message_processor import MessageProcessor
@@ -56,7 +58,14 @@ from saga.support.settings import OPEN_S_MAX
 from saga.testing.code_mistakes import MISTAKES, describe_mistake
 from saga.testing.invariants.evidence import is_completed_run
 from saga.testing.invariants.rerun import RerunComplete, RerunStore
-from saga.testing.trials import TrialClock, make_arriving_event, make_timer, retry_at_once, trial_ports
+from saga.testing.trials import (
+    TrialClock,
+    make_arriving_change,
+    make_arriving_event,
+    make_timer,
+    retry_at_once,
+    trial_ports,
+)
 from saga.testing.world import NO_DOCUMENTS, check_fakes
 
 if TYPE_CHECKING:
@@ -84,8 +93,10 @@ class DueDeadline(NamedTuple):
     handler: str
 
 
-Arrivals: TypeAlias = tuple[Event | DueDeadline, ...]
-"""Events that arrive and deadlines that become due, in this order."""
+Arrival: TypeAlias = Event | Message | DueDeadline
+"""An event, the message of a document change, or a deadline that becomes due."""
+Arrivals: TypeAlias = tuple[Arrival, ...]
+"""What arrives and becomes due, in this order."""
 
 
 class Script(NamedTuple):
@@ -95,12 +106,13 @@ class Script(NamedTuple):
     arrivals: Arrivals
 
 
-def find_scripts(declared: Declared, given: Sequence[Event]) -> list[Script]:
-    """Return scripts for each handler and compensation. Together they contain every event that the handler can take.
+def find_scripts(declared: Declared, given: Sequence[Event | Message]) -> list[Script]:
+    """Return scripts for each handler and compensation. Together they contain every event that the handler can take,
+    and those document changes that are given as messages.
 
     A script contains only events from outside the service. A self-consumed event is replaced with the events and
     deadlines that make the service emit it. A script has no arrivals if its handler waits for an event that no other
-    handler of the service emits.
+    handler of the service emits, or for a document change that is not given.
 
     Raises `SagaError` if the given events belong to several sagas, or if the service does not consume one of them.
     """
@@ -145,20 +157,22 @@ class _Planner:
     element is one complete sequence of arrivals.
     """
 
-    def __init__(self, declared: Declared, given: Sequence[Event]) -> None:
+    def __init__(self, declared: Declared, given: Sequence[Event | Message]) -> None:
         self._handlers = declared.reactions
         named = {e for h in self._handlers for e in (*h.emits, *h.taken_events)}
         contracts = self._contracts = {name_of(event): contract_of(event) for event in named}
         self._consumed = consumed_by(declared, contracts)
-        self._given: dict[str, list[Event]] = {}
+        self._given: dict[str, list[Event | Message]] = {}
+        sagas = set[str]()
         for event in given:
-            if name_of(type(event)) not in self._consumed:
+            name = _name_arrival(event)
+            if name not in self._consumed:
                 raise SagaError(
-                    f"a {type(event).__name__} never arrives at {declared.name!r}: give what its handlers take, and "
-                    "for an event of its own what makes it say so"
+                    f"a {name} never arrives at {declared.name!r}: give what its handlers take, and for an event of "
+                    "its own what makes it say so"
                 )
-            self._given.setdefault(name_of(type(event)), []).append(event)
-        sagas = {str(getattr(event, contracts[name].key)) for name, same in self._given.items() for event in same}
+            self._given.setdefault(name, []).append(event)
+            sagas.add(event.saga if isinstance(event, Message) else str(getattr(event, contracts[name].key)))
         if len(sagas) > 1:
             raise SagaError(f"the events that are given are of several sagas, {sorted(sagas)}: give those of one")
         self._saga = next(iter(sagas), str(UUID(int=1)))
@@ -205,18 +219,26 @@ class _Planner:
         return [found for sayer in sayers for found in self.handler(sayer, above)]
 
     def _examples(self, event: type[Event]) -> list[Event]:
-        """Return an example of an event, and an example of each older version that has an upcaster."""
+        """Return an example of an event, and an example of each older version that has an upcaster. A document change
+        has no example, because any document may be in it.
+        """
+        if is_change(event):
+            return []
         older = [upcaster_of(event, number) for number in sorted(binding_of(event).version.upcasts)]
         return [make_example(each, self._saga) for each in (event, *(one.takes for one in older if one is not None))]
 
 
 def _join(needs: Iterable[Arrivals]) -> Arrivals:
     """Join arrivals in order. Of several events of one type, only the first is kept."""
-    first: dict[str | DueDeadline, Event | DueDeadline] = {}
+    first: dict[str | DueDeadline, Arrival] = {}
     for need in needs:
         for each in need:
-            first.setdefault(each if isinstance(each, DueDeadline) else name_of(type(each)), each)
+            first.setdefault(each if isinstance(each, DueDeadline) else _name_arrival(each), each)
     return tuple(first.values())
+
+
+def _name_arrival(arrival: Event | Message) -> str:
+    return arrival.type if isinstance(arrival, Message) else name_of(type(arrival))
 
 
 Difference: TypeAlias = tuple[str, str, str]
@@ -377,7 +399,7 @@ REMEDY = (
 
 async def check_idempotent(
     service: "Service[DataclassInstance | None]",
-    *events: Event,
+    *events: "Event | Change[Any]",
     use: Sequence[object] = (),
     real: Sequence[type] = (),
     documents: "Mapping[str, DataclassInstance]" = NO_DOCUMENTS,
@@ -397,10 +419,11 @@ async def check_idempotent(
     again.
 
     Args:
-        events: events of one saga that arrive. Several events of one type are alternatives, tried one after the other.
-            For every other event that the handlers take, the check makes simple examples: one from the contract, and
-            one from each older version that has an upcaster. An event that only this service emits is not made: the
-            check runs the handlers that emit it. If that is a deadline handler, its deadline becomes due.
+        events: events of one saga that arrive, and changes of documents, as in `trial`. Several of one type are
+            alternatives, tried one after the other. For every other event that the handlers take, the check makes
+            simple examples: one from the contract, and one from each older version that has an upcaster. An event that
+            only this service emits is not made: the check runs the handlers that emit it. If that is a deadline
+            handler, its deadline becomes due.
         use: fakes, as in `trial`.
         real: types of resources that are opened for real, as in `trial`.
         documents: documents by key that exist from the beginning, as in `trial`.
@@ -418,9 +441,10 @@ async def check_idempotent(
     check_fakes([declared], use, real)
     unreached: dict[str, str] = {}
     reached: set[str] = set()
+    given = [make_arriving_change(prepared, each, clock) if isinstance(each, Change) else each for each in events]
     async with AsyncExitStack() as stack:
         resources = await open_resources(declared, stack, clock, OPEN_S_MAX, use)
-        for script in find_scripts(declared, events):
+        for script in find_scripts(declared, given):
             reason = await _check_script(_ScriptRuns(prepared, _copy_fakes(resources, use), documents), script)
             if reason is None:
                 reached.add(script.handler.name)
@@ -441,7 +465,7 @@ async def _check_script(runs: "_ScriptRuns", script: Script) -> str | None:
     """
     name = script.handler.name
     if not script.arrivals:
-        return "it waits for an event of this service that no other handler here emits"
+        return runs.explain_no_arrivals()
     await runs.run(script)
     if not any(e.handler == name and is_completed_run(e.outcome, e.reason) for e in runs.entries()):
         return "; ".join([*runs.mistakes, _explain_no_run(script, runs.entries())])
@@ -472,8 +496,10 @@ def _list_names(script: Script) -> str:
     return ", ".join(map(_describe_arrival, script.arrivals))
 
 
-def _describe_arrival(arrival: Event | DueDeadline) -> str:
-    return f"the deadline {arrival.handler}" if isinstance(arrival, DueDeadline) else type(arrival).__name__
+def _describe_arrival(arrival: Arrival) -> str:
+    if isinstance(arrival, DueDeadline):
+        return f"the deadline {arrival.handler}"
+    return arrival.type if isinstance(arrival, Message) else type(arrival).__name__
 
 
 def _copy_fakes(resources: Mapping[type, object], use: Sequence[object]) -> Mapping[type, object]:
@@ -640,7 +666,9 @@ class _ScriptRuns:
         for number, arrival in enumerate(script.arrivals):
             self._starts.append(len(self._arrivals))
             deadline = arrival.handler if isinstance(arrival, DueDeadline) else None
-            if not isinstance(arrival, DueDeadline):
+            if isinstance(arrival, Message):
+                await self._process(service, store, arrival)
+            elif not isinstance(arrival, DueDeadline):
                 await self._process(service, store, make_arriving_event(service, arrival, self._clock))
             is_last = number == len(script.arrivals) - 1
             for turn in range(_TURNS_MAX):
@@ -674,6 +702,15 @@ class _ScriptRuns:
         self._arrivals.append((message, position, self._clock.now_ms()))
         store.arrival = number
         await MessageProcessor(service).process(MessageProcessor(service).begin(message, position, None))
+
+    def explain_no_arrivals(self) -> str:
+        """Return the reason why a script is empty."""
+        if any(is_change(event) for each in self._declared.reactions for event in each.taken_events):
+            return (
+                "it waits for a change of a document, or for what a handler of one emits: give the change, "
+                "Insert(key=..., document=...)"
+            )
+        return "it waits for an event of this service that no other handler here emits"
 
     def entries(self) -> list[Transition]:
         """Return the transitions of the first run."""

@@ -25,6 +25,11 @@ MISSING = "servers are missing"
 `saga.testing.servers.missing.MISSING`, which is not imported here, for the reason given in the module docstring.
 """
 
+MARK = "__saga_scenario__"
+"""Attribute that a decorator such as `simulate` sets in a test. It equals `saga.testing.decorators.MARK`, which is not
+imported here, for the same reason.
+"""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the command line options of the plugin."""
@@ -97,16 +102,20 @@ def saga_servers(
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Add the marker to tests that use a world."""
+    """Add the marker to tests that use a world, or are decorated to run in many."""
     for item in items:
-        if isinstance(item, pytest.Function) and _takes_our_world(item):
+        if isinstance(item, pytest.Function) and (_takes_our_world(item) or hasattr(item.function, MARK)):
             item.add_marker("saga_world")
 
 
 def _takes_our_world(item: pytest.Function) -> bool:
-    """Return True if the test's fixture `world` is that of this plugin. Another fixture may have the same name."""
-    definitions = item._fixtureinfo.name2fixturedefs.get("world", ())
-    return bool(definitions) and definitions[-1].func.__module__ == __name__
+    """Return True if the test's fixture `world` is that of this plugin, or another one of this name that takes it."""
+    for definition in reversed(item._fixtureinfo.name2fixturedefs.get("world", ())):
+        if definition.func.__module__ == __name__:
+            return True
+        if "world" not in definition.argnames:
+            return False
+    return False
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:

@@ -101,13 +101,13 @@ def run_test(item: pytest.Function) -> bool | None:
 
     Raises the exception of the smallest failing run, with the report as a note.
     """
-    mode, config, world = mode_of(item.function), item.config, item.funcargs["world"]
+    mode, config, world = mode_of(item.function), item.config, item.funcargs.get("world")
     given = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
-    if not isinstance(world, World):
-        return None
     if mode is None:
-        return _run_once(item, given, world)
+        return _run_once(item, given, world) if isinstance(world, World) else None
     _check_fixtures(item, given)
+    if not isinstance(world, World):
+        raise SagaError(f"{item.name} is to be run in many worlds, and its fixture 'world' is another one: rename that")
     if isinstance(mode, Seeds) and (count := config.getoption("--saga-seeds")):
         mode = replace(mode, count=count, unreached=mode.unreached if count >= mode.count else None)
     scenario = functools.partial(_call_test, item.obj, given)
@@ -185,11 +185,11 @@ def _as_processes(world: World) -> "ProcessWorld | None":
 
 
 def _check_fixtures(item: pytest.Function, given: Container[str]) -> None:
-    """Raise `SagaError` if the test does not take `world`, or if another of its fixtures does. A decorated test runs in
-    many worlds, and the other fixture would get a different world from the test.
+    """Raise `SagaError` if the test does not take `world`, or if another fixture takes it, even one of the same name. A
+    decorated test runs in many worlds, and the other fixture would get a different world from the test.
     """
     for name, definitions in item._fixtureinfo.name2fixturedefs.items():
-        if name != "world" and "world" in definitions[-1].argnames:
+        if "world" in definitions[-1].argnames:
             raise SagaError(
                 f"the fixture {name!r} takes a world, and {item.name} is run in many: let the test itself call what "
                 f"{name!r} does with its world"

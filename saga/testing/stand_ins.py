@@ -172,7 +172,8 @@ class _Builder:
         service = Service(self.manifest.service, retention=RETENTION)
         book = self.book
 
-        if any(each.has_effects or each.irreversible for each in self.manifest.reactions):
+        reactions = self.choreography.services[self.manifest.service].reactions.values()
+        if any(each.has_effects or each.irreversible for each in reactions):
 
             async def effects():  # type: ignore[no-untyped-def] # annotated below, with a class of this module
                 yield book

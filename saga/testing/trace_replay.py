@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from msgspec.structs import replace
+
 from saga.choreography.check.model import EventInstance, Move, ReactionModel, ReactionRun
 from saga.choreography.check.search import EventTrace, PropertyViolation
 from saga.choreography.manifest import Manifest
@@ -207,7 +209,9 @@ class RuntimeReplay:
         self.count += 1
         if record is None:
             event = self.stand_ins.make_event(name, SAGA)
-            message: object = make_arriving_event(participant.runtime, event, participant.clock)
+            first = make_arriving_event(participant.runtime, event, participant.clock)
+            # A later event of the contract has the same content, and would count as the first one delivered again.
+            message: object = replace(first, id=f"{first.id}-{number}") if number else first
         else:
             arrived = Record(record.topic, 0, self.count, record.key, record.value, record.headers, 0)
             message = route_record(arrived, participant.runtime)

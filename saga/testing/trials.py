@@ -26,7 +26,7 @@ from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.isolated_ports import RecordingPublisher, StaticAssignment
 from saga.engine.lifecycle import open_resources
 from saga.engine.outage_watch import OutageWatch
-from saga.engine.ports import EventPublisher, Ports
+from saga.engine.ports import EventPublisher, ExternalCall, Ports
 from saga.engine.prepared_service import PreparedService, prepare
 from saga.engine.progress_cache import OverflowCache
 from saga.engine.recorded_values import fields_of
@@ -55,7 +55,7 @@ from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import iso
 from saga.support.settings import OPEN_S_MAX
 from saga.telemetry.events import TelemetryEvent, Unavailable
-from saga.testing.world import check_fakes
+from saga.testing.world import check_fakes, check_time, is_call_of
 from saga.view import Recordable, Saga
 
 if TYPE_CHECKING:
@@ -142,6 +142,29 @@ class _Patience:
         await self.clock.sleep(seconds)
 
 
+@dataclass
+class _Checks:
+    """Makes the calls of steps, and keeps the first `assert` that fails in a fake: the handler would only take it for
+    an error of the external system.
+    """
+
+    fakes: Sequence[object]
+    failed: AssertionError | None = None
+
+    async def call(self, step: ExternalCall) -> object:
+        try:
+            return await step.make()
+        except AssertionError as why:
+            if is_call_of(step, self.fakes):
+                self.failed = self.failed or why
+            raise
+
+    def raise_failed(self) -> None:
+        """Raise the error of the first `assert` that failed, if there is one."""
+        if self.failed is not None:
+            raise self.failed
+
+
 def trial_ports(
     service: str, store: Store, clock: TrialClock, log: EventPublisher, moments: list[TelemetryEvent] | None = None
 ) -> Ports:
@@ -165,9 +188,13 @@ class Trial(Generic[_S_co]):
     """The result of a trial: emitted events, state, progress and documents."""
 
     def __init__(
-        self, emitted: Sequence[Event], progress: Progress[_S_co], documents: Mapping[tuple[type, str], object]
+        self,
+        emitted: Sequence[Event],
+        progress: Progress[_S_co],
+        documents: Mapping[tuple[type, str], object],
+        kinds: Collection[type],
     ) -> None:
-        self._emitted, self._progress, self._documents = emitted, progress, documents
+        self._emitted, self._progress, self._documents, self._kinds = emitted, progress, documents, kinds
 
     @property
     def emitted(self) -> Sequence[Event]:
@@ -185,7 +212,11 @@ class Trial(Generic[_S_co]):
         return self._progress
 
     def read(self, kind: type[_D], key: str, /) -> _D | None:
-        """Return a document as it was when the trial ended; `None` if it does not exist."""
+        """Return a document as it was when the trial ended; `None` if it does not exist. Raises `SagaError` for a kind
+        that the service does not declare.
+        """
+        if kind not in self._kinds:
+            raise SagaError(f"{self._progress.service!r} declares no document {kind.__name__}")
         document = self._documents.get((kind, key))
         assert document is None or isinstance(document, kind)
         return document
@@ -221,7 +252,7 @@ async def trial(  # one parameter for each kind of initial condition
 
     Raises `ConfigurationError` for a resource of `real` that does not open; `DeclarationError` for a fake that no
     resource uses, and for a resource that has no fake and is not in `real`; `SagaError` for a script that is not about
-    exactly one saga.
+    exactly one saga; `AssertionError` for an `assert` that fails in a fake.
     """
     declared, clock = service.declared, TrialClock()
     check_fakes([declared], use, real)
@@ -231,7 +262,9 @@ async def trial(  # one parameter for each kind of initial condition
         resources = await open_resources(declared, stack, clock, OPEN_S_MAX, use)
         log = RecordingPublisher()
         prepared = retry_at_once(prepare(declared))
-        participant = make_service_runtime(prepared, resources, trial_ports(declared.name, store, clock, log))
+        checks = _Checks(use)
+        ports = replace(trial_ports(declared.name, store, clock, log), call_external=checks.call)
+        participant = make_service_runtime(prepared, resources, ports)
         kinds = {document.kind: document.collection for document in declared.documents}
         for key, document in documents.items():
             if type(document) not in kinds:
@@ -246,12 +279,10 @@ async def trial(  # one parameter for each kind of initial condition
         if flags:
             control_log = make_control_log(declared.name, flags, iso(clock.now_ms()))
             await store.insert(ARCHIVES, controls.control_log_key(declared.name), control_log)
-        for number, event in enumerate(script):
-            if isinstance(event, timedelta):
-                await _pass_time(participant, clock, sagas[0], event)
-            else:
-                await _process_arrival(participant, clock, number, event)
-                await _pass_time(participant, clock, sagas[0], _NOTHING)
+        try:
+            await _run_script(participant, clock, sagas[0], script)
+        finally:
+            checks.raise_failed()
         found = await store.get(PROGRESS, progress_key(declared.name, sagas[0]))
         p = SagaProgress(service=declared.name, saga=sagas[0]) if found is None else decode_progress(found.content)
         left: dict[tuple[type, str], object] = {
@@ -260,7 +291,7 @@ async def trial(  # one parameter for each kind of initial condition
             async for key, document in store.scan(collection)
         }
         fields = recorded_values.migrate_fields(participant, p.state, p.version, p.saga)
-        return Trial(_list_emitted(participant, log), build_view(p, participant.state_of(fields)), left)
+        return Trial(_list_emitted(participant, log), build_view(p, participant.state_of(fields)), left, kinds)
 
 
 def retry_at_once(prepared: PreparedService) -> PreparedService:
@@ -283,6 +314,18 @@ def retry_at_once(prepared: PreparedService) -> PreparedService:
 def _retry_at_once(retry: Retry) -> Retry:
     by = {kind: _retry_at_once(rules) for kind, rules in retry.by.items()}
     return replace(retry, in_place_s=FOR_EVER_S, delay_s_max=min(retry.delay_s_max, DELAY_S_MAX), by=by)
+
+
+async def _run_script(
+    participant: ServiceRuntime, clock: TrialClock, saga: str, script: "Sequence[Event | Change[Any] | timedelta]"
+) -> None:
+    for number, event in enumerate(script):
+        if isinstance(event, timedelta):
+            check_time(event)
+            await _pass_time(participant, clock, saga, event)
+        else:
+            await _process_arrival(participant, clock, number, event)
+            await _pass_time(participant, clock, saga, _NOTHING)
 
 
 async def _pass_time(service: ServiceRuntime, clock: TrialClock, saga: str, time: timedelta) -> None:

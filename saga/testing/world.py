@@ -6,7 +6,7 @@ virtual clock, `saga.testing.processes` runs them as real processes on the embed
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from saga.declarations.values import Declared
+from saga.engine.ports import ExternalCall
 from saga.errors import DeclarationError, SagaError
 from saga.messages import Event, Outgoing, name_of
 from saga.messaging import controls
@@ -60,6 +61,12 @@ def check_sent(pending: "Sequence[Event | DocumentWrite | Outgoing]", deployed: 
             f"a release of {deployed[0]} was deployed in this world, which has not run since, so the test shows "
             "nothing about it: world.run_until_quiet() comes after it"
         )
+
+
+def check_time(time: timedelta) -> None:
+    """Raise `SagaError` if a test lets a negative time pass, in which nothing would happen."""
+    if time < timedelta(0):
+        raise SagaError(f"{time.total_seconds():g} s: time does not go back, so nothing would run")
 
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -390,7 +397,9 @@ class World(ABC):
 
     @abstractmethod
     def run_for(self, time: timedelta, /) -> None:
-        """Advance the clock by `time`, and run everything that becomes due meanwhile."""
+        """Advance the clock by `time`, and run everything that becomes due meanwhile. Raises `SagaError` for a negative
+        time.
+        """
 
     @abstractmethod
     def outcome(self, saga_id: str) -> type[Event] | None:
@@ -407,8 +416,8 @@ class World(ABC):
 
     @abstractmethod
     def verify(self) -> None:
-        """Check the invariants of the kit. Call this method once the world is quiet. The kit also calls it after each
-        test.
+        """Check the invariants of the kit, and those that were added with `always`. Call this method once the world is
+        quiet. The kit also calls it after each test.
 
         Raises `AssertionError` for a broken invariant. Raises `SagaError` if no service was started, because then the
         check would show nothing.
@@ -419,6 +428,12 @@ class World(ABC):
         """Write this run's schedule as a regression test, next to the file of the test that ran it. Return the new
         file's path.
         """
+
+
+def is_call_of(step: ExternalCall, fakes: Iterable[object]) -> bool:
+    """Return True if a step calls a method of one of these fakes."""
+    owner = getattr(step.call, "__self__", None)
+    return any(owner is fake for fake in fakes)
 
 
 def check_fakes(services: Sequence[Declared], use: Sequence[object], real: Sequence[type]) -> None:

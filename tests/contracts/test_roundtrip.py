@@ -98,6 +98,18 @@ def test_a_float_whose_default_is_a_whole_number_is_that_float_everywhere(
 
 
 @pytest.mark.parametrize(
+    ("key", "example"),
+    [("string", "order-1"), ({"type": "string", "logicalType": "uuid"}, "00000000-0000-4000-8000-000000000001")],
+)
+def test_the_saga_id_of_an_example_is_one_that_the_contract_allows(key: Any, example: str, tmp_path: Path) -> None:
+    whole = {**schema("Sold"), "fields": [{"name": "order_id", "type": key}]}
+    library = Library.load(write(tmp_path, whole))
+    made = make_example(library.contracts["Sold"])
+    assert made == {"order_id": example}
+    assert list(codec.find_json_problems(made, generated(tmp_path, "Sold").Sold)) == []
+
+
+@pytest.mark.parametrize(
     ("precision", "scale", "example"),
     [(5, 0, "1"), (5, 2, "1.00"), (2, 2, "0.10"), (38, 37, f"1.{'0' * 37}"), (38, 38, f"0.1{'0' * 37}")],
 )

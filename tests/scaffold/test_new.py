@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from contextlib import ExitStack
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,8 +18,10 @@ from click.testing import CliRunner, Result
 
 from saga.cli.main import main
 from saga.configuration.settings import Settings, known_settings
+from saga.contracts.conversion import to_raw
+from saga.contracts.library import Library
 from saga.errors import SagaError
-from saga.scaffold.plans import PLAIN, TEMPLATES, write_files
+from saga.scaffold.plans import PLAIN, TEMPLATES, example_of, write_files
 from tests.cli.test_missing_topics import running
 from tests.compose.checked import compose_here, config_of, problems_in
 from tests.contracts.folders import decimal, field, schema
@@ -126,6 +129,26 @@ def test_the_first_saga_of_a_template_is_started_as_its_readme_says(
         until(lambda: "ended with OrderConfirmed" in saga("sagas", "show", "order-1").output, RUN_S_MAX)
 
 
+def test_an_example_has_decimals_that_their_contract_allows(tmp_path: Path) -> None:
+    sizes = ((1, 0), (1, 1), (4, 4), (3, 2))
+    parts = [field(f"part_{p}_{s}", decimal(p, s), doc="A part.") for p, s in sizes]
+    contract = Library.load(write_contracts(tmp_path, schema("Weighed", *parts))).contracts["Weighed"]
+    text, _ = example_of(contract, "")
+    assert re.findall(r'Decimal\("(.*?)"\)', text) == ["1", "0.1", "0.0001", "1"]
+    for each in contract.newest.record.fields[1:]:
+        (value,) = re.findall(rf'{each.name}=Decimal\("(.*?)"\)', text)
+        to_raw(each.type, {})(Decimal(value))
+
+
+def test_a_file_among_the_contracts_that_is_none_of_them_does_not_matter(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert saga("new", "project", "shop").exit_code == 0
+    monkeypatch.chdir(folder / "shop")
+    Path("contracts/.DS_Store").write_bytes(b"\xff\xfe")
+    assert saga("new", "service", "stock").exit_code == 0
+
+
 def test_a_service_that_reacts_to_an_outcome_has_nothing_to_undo(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert saga("new", "project", "shop").exit_code == 0
     monkeypatch.chdir(folder / "shop")
@@ -145,6 +168,7 @@ def of_all_types() -> dict[str, Any]:
         "BasketFilled",
         field("basket_id", "string", doc="The basket."),
         field("total", decimal(), doc="What it costs, in euros."),
+        field("rate", decimal(2, 2), doc="A part of one."),
         field("customer_id", uuid, doc="Who."),
         field("day", day, doc="When."),
         field("filled_at", moment, doc="When, exactly."),

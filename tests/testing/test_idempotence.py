@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from itertools import count
 from threading import Lock
 from typing import Any, ClassVar
@@ -11,9 +12,10 @@ from uuid import uuid4  # noqa: TID251 - the mistake that is to be found
 import pytest
 
 from examples.loan.events import LoanDeclined, LoanRequested, ReviewDecided, ReviewReminded, ReviewRequested
-from saga import Event, Saga, Service
+from saga import Change, Event, Insert, Saga, Service
 from saga.errors import Problems, SagaError
 from saga.testing.idempotence import check_idempotent
+from services.intake import OrderDocument, intake
 from services.inventory import inventory
 from services.inventory.events import InventoryRejected, InventoryReserved
 from services.inventory.stock import OutOfStock, Stock
@@ -501,6 +503,30 @@ async def test_handlers_that_did_not_run_are_named_with_their_reasons() -> None:
 
 async def test_a_handler_that_runs_on_one_of_the_events_given_is_known() -> None:
     await check_idempotent(payment, an_order(card="declined"), an_order(), use=[Bank()])
+
+
+WRITTEN = Insert(
+    key="order-1",
+    document=OrderDocument(customer_id="c", sku="tea", quantity=1, total=Decimal(1), card="4242", address="Kiel"),
+)
+
+
+async def test_a_handler_of_document_changes_runs_on_a_change_that_is_given() -> None:
+    await check_idempotent(intake, WRITTEN)
+    with pytest.raises(Problems, match=r"place: it waits for a change of a document, .*: give the change, Insert"):
+        await check_idempotent(intake)
+
+
+async def test_a_handler_of_document_changes_that_does_something_else_the_second_time_is_found() -> None:
+    numbers, forgetful = count(1), Service("intake")
+    forgetful.document(OrderDocument, "orders")
+
+    @forgetful.handler
+    async def place(change: Change[OrderDocument]) -> OrderPlaced:
+        return replace(an_order(), order_id=change.key, quantity=next(numbers))
+
+    with pytest.raises(AssertionError, match="OrderPlaced, quantity\n    first: 1\n    again: 2"):
+        await check_idempotent(forgetful, WRITTEN)
 
 
 async def test_a_handler_that_waits_for_an_event_that_never_comes_is_named() -> None:

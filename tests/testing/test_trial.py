@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 import pytest
 
@@ -115,6 +116,27 @@ async def test_a_dead_letter_is_a_transition_and_no_event() -> None:
     done = await trial(payment, an_order(), use=[fake])
     assert done.emitted == []
     assert [(t.outcome, t.reason) for t in done.progress.transitions] == [("dead", "OSError: away")]
+
+
+async def test_a_document_that_the_service_does_not_declare_is_refused_and_not_absent() -> None:
+    done = await trial(payment, an_order(), use=[FakeBank()])
+    with pytest.raises(SagaError, match="'payment' declares no document Stock"):
+        done.read(Stock, "tea")
+
+
+async def test_a_negative_time_is_refused() -> None:
+    with pytest.raises(SagaError, match="-5 s: time does not go back"):
+        await trial(payment, an_order(), timedelta(seconds=-5), use=[FakeBank()])
+
+
+async def test_a_check_that_fails_in_a_fake_fails_the_trial() -> None:
+    class Checking(FakeBank):
+        async def reserve(self, key: str) -> str:
+            assert key == "another key"
+            return "charge-1"
+
+    with pytest.raises(AssertionError, match="another key"):
+        await trial(payment, an_order(), use=[Checking()])
 
 
 async def test_a_late_original_is_ignored_after_its_compensation() -> None:

@@ -90,6 +90,8 @@ class ReactionModel:
     undoes: str | None = None
     within_s: float | None = None
     has_effects: bool = False
+    """True if its code may change something outside of the saga, or if it has a compensation or is one: then it is
+    declared to change something, wherever the code does it."""
     irreversible: bool = False
 
     @property
@@ -286,7 +288,7 @@ def build_choreography(kind: str, manifests: Iterable[Manifest]) -> Choreography
         )
     services = {
         manifest.service: ServiceModel(
-            manifest.service, {each.name: _build_reaction(manifest.service, each) for each in manifest.reactions}
+            manifest.service, {each.name: _build_reaction(manifest, each) for each in manifest.reactions}
         )
         for manifest in ordered
     }
@@ -337,9 +339,10 @@ def _join_reactions(old: ReactionModel, new: ReactionModel) -> ReactionModel:
     )
 
 
-def _build_reaction(service: str, declared: DeclaredReaction) -> ReactionModel:
+def _build_reaction(manifest: Manifest, declared: DeclaredReaction) -> ReactionModel:
+    is_undone = any(each.undoes == declared.name for each in manifest.reactions)
     return ReactionModel(
-        service=service,
+        service=manifest.service,
         name=declared.name,
         kind=declared.kind,
         parameters=tuple(map(frozenset, declared.takes)),
@@ -349,7 +352,7 @@ def _build_reaction(service: str, declared: DeclaredReaction) -> ReactionModel:
         unless=frozenset(declared.unless),
         undoes=declared.undoes,
         within_s=declared.within_s,
-        has_effects=declared.has_effects,
+        has_effects=declared.has_effects or is_undone or declared.undoes is not None,
         irreversible=declared.irreversible,
     )
 

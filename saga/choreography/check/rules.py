@@ -114,12 +114,21 @@ def prove_one_outcome(choreography: ChoreographyModel) -> str | None:
 
 
 def _list_beginnings(choreography: ChoreographyModel) -> Iterator[Sequence[str]]:
-    """Yield the sets of events with which a saga may begin: an external event, or a document change together with the
-    events that a handler emits because of it. A document change for which no event is emitted begins no saga."""
-    yield from ([name] for name in choreography.starts if name not in choreography.changes)
-    for reaction in choreography.reactions:
-        if reaction.takes & choreography.changes and all(names & choreography.changes for names in reaction.parameters):
-            yield from ([*reaction.takes, *each.once] for each in reaction.alternatives if each.events)
+    """Yield the sets of events with which a saga may begin.
+
+    Each set is an event that starts a saga, or the events that have certainly been emitted when a handler that takes
+    only document changes and other external events emits something that does not end the saga at once.
+    """
+    changes = choreography.changes
+    begun = frozenset(choreography.starts) - changes
+    yield from ([name] for name in choreography.starts if name in begun)
+    implied = find_implied_events(choreography) if changes else {}
+    for reaction in choreography.reactions if changes else ():
+        if all(names & choreography.external - begun for names in reaction.parameters):
+            taken = _needed_before(implied, reaction)
+            for each in reaction.alternatives:
+                if each.events and not choreography.outcomes & {*each.once}:
+                    yield [*taken, *each.once]
 
 
 def _emits_at_most_one(choreography: ChoreographyModel, reaction: ReactionModel) -> bool:
@@ -327,15 +336,20 @@ def _run_plan(choreography: ChoreographyModel, planned: tuple[Plan, str], found:
     state = begin(choreography, start)
     left = [Move("deliver", s.name, start) for s in choreography.consumers[start]]
     left += [Move("start", "", name) for name in sorted(choreography.external - {start})]
+    refused = set[Move]()
     for _ in range(RUN_MOVES_MAX):
         others = [m for m in list_moves(choreography, state) if m.kind != "deliver"] if not left else []
         others += _list_due(choreography, state, plan)
         moves = [m for m in (*left, *others) if m.kind != "deadline" or f"{m.service}.{m.name}" in plan]
+        moves = [m for m in moves if m not in refused]
         if not moves:
             return
         move = min(moves, key=partial(_rank, choreography, plan))
         left = [each for each in left if each != move]
-        step = min(take_steps(choreography, state, move), key=lambda step: _differs(plan, step))
+        step = min(take_steps(choreography, state, move), key=lambda step: _differs(plan, step), default=None)
+        if step is None:  # the runtime refuses all that a handler may return
+            refused.add(move)
+            continue
         found.completed |= {run.label for run in step.runs}
         found.outcomes |= {name for name, _ in step.state.outcomes}
         for name, number in sorted(step.state.published - state.published):

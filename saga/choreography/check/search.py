@@ -85,8 +85,10 @@ def _taken_in_a_release(choreography: ChoreographyModel, reaction: ReactionModel
 def find_violations_at_rest(choreography: ChoreographyModel, state: SagaState) -> Iterator[PropertyViolation]:
     """Yield the violations in a state in which nothing is left to happen."""
     if not state.outcomes:
-        has_begun = any(name not in choreography.changes for name, _ in state.published)
-        if choreography.outcomes and has_begun:  # a document change for which no event is emitted starts no saga
+        # A document change starts no saga before an event is emitted because of it, nor does another external event.
+        starts = frozenset(choreography.starts) - choreography.changes
+        has_begun = any(name in starts or name not in choreography.external for name, _ in state.published)
+        if choreography.outcomes and has_begun:
             yield PropertyViolation("no-outcome", choreography.kind, at_rest=True)
         return
     ended = {name for name, _ in state.outcomes}
@@ -236,11 +238,16 @@ def walk(choreography: ChoreographyModel, seed: int, start: str) -> tuple[list[S
         if not moves:
             break
         moves += list_external_moves(choreography, state)
-        chances = [weights.setdefault((m.service, m.name), random.random() ** 4 + 1e-6) for m in moves]
-        (move,) = random.choices(moves, chances)
-        step = random.choice(list(take_steps(choreography, state, move)))
-        steps.append(step)
-        state = step.state
+        options: list[Step] = []
+        while moves and not options:  # the runtime refuses a move without options
+            chances = [weights.setdefault((m.service, m.name), random.random() ** 4 + 1e-6) for m in moves]
+            (move,) = random.choices(moves, chances)
+            moves.remove(move)
+            options = list(take_steps(choreography, state, move))
+        if not options:
+            break
+        steps.append(random.choice(options))
+        state = steps[-1].state
     return steps, state
 
 
@@ -291,6 +298,8 @@ def replay(choreography: ChoreographyModel, start: str, steps: Sequence[Step]) -
             continue
         chosen = [(run.reaction, run.emitted, run.later) for run in step.runs]
         options = list(take_steps(choreography, state, step.move))
+        if not options:
+            continue
         same = [o for o in options if [(r.reaction, r.emitted, r.later) for r in o.runs] == chosen]
         made.append((same or options)[0])
         state = made[-1].state

@@ -5,7 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from saga.choreography.check import rules, search
-from saga.choreography.check.model import ChoreographyModel, build_choreography, group_by_kind, merge_releases
+from saga.choreography.check.model import (
+    ChoreographyModel,
+    begin,
+    build_choreography,
+    group_by_kind,
+    merge_releases,
+)
 from saga.choreography.check.search import EventTrace, Exploration, PropertyViolation
 from saga.choreography.manifest import Manifest
 from saga.support.printable import count_noun
@@ -241,7 +247,8 @@ def _find_impossible(
 def _to_finding(choreography: ChoreographyModel, trace: EventTrace) -> CheckFinding:
     code, subject, _ = trace.violation
     text = _describe(trace.violation)
-    if code == "no-outcome" and (waiting := search.describe_waiting(choreography, trace.steps[-1].state)):
+    state = trace.steps[-1].state if trace.steps else begin(choreography, trace.start)
+    if code == "no-outcome" and (waiting := search.describe_waiting(choreography, state)):
         text += f"; then {waiting} waits"
     return CheckFinding(choreography.kind, code, subject, text, trace)
 

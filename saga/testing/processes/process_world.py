@@ -48,7 +48,7 @@ from saga.testing.processes.worker_processes import (
     module_and_name,
     remote_fakes_of,
 )
-from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, DocumentWrite, World, check_fakes, check_sent
+from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, DocumentWrite, World, check_fakes, check_sent, check_time
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -256,7 +256,8 @@ class ProcessWorld(World):
         self._run(self._is_quiet, until_s)
 
     def run_for(self, time: timedelta, /) -> None:
-        """Let real time pass. Raises `SagaError` for more than ten seconds."""
+        """Let real time pass. Raises `SagaError` for more than ten seconds, and for a negative time."""
+        check_time(time)
         if time > RUN_FOR_MAX:
             raise SagaError(
                 f"run_for({time}): this world has the real clock, and waits for {RUN_FOR_MAX} at most: let the "
@@ -387,7 +388,9 @@ class ProcessWorld(World):
         self._check_always()
 
     def _check_returns(self) -> None:
-        """Raise `AssertionError` if a handler has returned what its annotation does not allow."""
+        """Raise `AssertionError` if a handler has returned what its annotation does not allow, or a check in a fake
+        failed.
+        """
         found = [mistake.text for mistake in list(self._outside.mistakes) if mistake.is_failure]
         if found:
             raise AssertionError("\n".join([*found, f"what went wrong before: {self._describe_faults()}"]))

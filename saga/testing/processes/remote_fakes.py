@@ -22,6 +22,7 @@ import msgspec
 
 from saga.declarations.resources import Limits, with_limits
 from saga.errors import SagaError
+from saga.testing.code_mistakes import is_failed_check
 from saga.testing.processes.worker_processes import CallLimits, RemoteFake
 
 HEADER_BYTES = 8
@@ -172,8 +173,17 @@ class FakeServer:
         async with self._turn:
             try:
                 number, method, args, kwargs = pickle.loads(request)
+            except Exception as why:  # noqa: BLE001 - the arguments may be of any class
+                return CallReply(raised=why)
+            try:
                 return CallReply(await getattr(self.fakes[number], method)(*args, **kwargs))
-            except Exception as why:  # noqa: BLE001 - whatever a fake raises is for the handler that called it
+            except BaseException as why:
+                if is_failed_check(why):
+                    what = f"{type(self.fakes[number]).__name__}.{method} failed: {type(why).__name__}: {why}"
+                    self.mistakes[CodeMistake(what, is_failure=True)] = None
+                    return CallReply(raised=SagaError(what))
+                if not isinstance(why, Exception):
+                    raise
                 return CallReply(raised=why)
 
 

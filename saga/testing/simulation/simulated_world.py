@@ -3,6 +3,7 @@ invariants once it is quiet.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, replace
@@ -34,7 +35,16 @@ from saga.testing.simulation.guard import Guard
 from saga.testing.simulation.loop import BEGINNING_MS, CURRENT, NotQuiet, Process, SimulatedLoop
 from saga.testing.simulation.network import Network, Trace
 from saga.testing.simulation.workers import Accident, Workers, collect_evidence
-from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, CheckFailed, DocumentWrite, World, check_fakes, check_sent
+from saga.testing.world import (
+    NO_DOCUMENTS,
+    NOTHING_STARTED,
+    CheckFailed,
+    DocumentWrite,
+    World,
+    check_fakes,
+    check_sent,
+    check_time,
+)
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -98,6 +108,10 @@ class SimulatedWorld(World):
         self.left_out: frozenset[int] = frozenset()
         """Indices in `published` of the events and documents that are left out to shrink a run."""
         self._pending: list[_PublishedEvent | _ApplicationWrite | Outgoing] = []
+        self._sending: deque[_PublishedEvent | _ApplicationWrite | Outgoing] = deque()
+        """What the application has yet to publish or write, in order. Something is left if the test let too little time
+        pass.
+        """
         self._deployed: list[str] = []
         """Services to which the test has deployed a release since the world last ran."""
         self._publishing: asyncio.Task[None] | None = None
@@ -214,6 +228,7 @@ class SimulatedWorld(World):
         self._run(None)
 
     def run_for(self, time: timedelta, /) -> None:
+        check_time(time)
         self._run(self._loop.time() + time.total_seconds())
 
     def outcome(self, saga_id: str) -> type[Event] | None:
@@ -256,7 +271,7 @@ class SimulatedWorld(World):
         return replace(collect_evidence(self.cluster, self.workers), wrong_ms=self.network.wrong_ms)
 
     def verify(self, *, rerun: bool = False) -> None:
-        """Check the invariants of the kit. The world must be quiet.
+        """Check the invariants of the kit and those added with `always`. The world must be quiet.
 
         `rerun`: True to also repeat each transition. Transitions are not repeated if a subject's key was erased,
         because a rerun would see other values.
@@ -265,7 +280,8 @@ class SimulatedWorld(World):
         the test published or deployed something.
         """
         self._check_started()
-        check_sent([_content_of(each) for each in self._pending], self._deployed)
+        check_sent([_content_of(each) for each in (*self._sending, *self._pending)], self._deployed)
+        self._check_always()
         evidence = self.evidence()
         found = find_violations(evidence)
         keys = self.workers.keys
@@ -317,6 +333,7 @@ class SimulatedWorld(World):
         self._deployed = []
         if self._pending:
             pending, self._pending = self._pending, []
+            self._sending += pending
             context = copy_context()
             context.run(CURRENT.set, self._application)
             publishing = self._publish_all(pending, self._publishing)
@@ -346,11 +363,12 @@ class SimulatedWorld(World):
             for each in events:
                 if isinstance(each, _ApplicationWrite):
                     await self.workers.write_document(self._application, each.service, each.written)
-                    continue
-                record = each if isinstance(each, Outgoing) else await self._encode(*each)
-                if record.topic not in self.cluster.topics:  # the topic of a service that does not run in this world
-                    self.cluster.ensure_topics([Topic(record.topic, PARTITIONS, None)])
-                await _publish_until_acknowledged(broker, record)
+                else:
+                    record = each if isinstance(each, Outgoing) else await self._encode(*each)
+                    if record.topic not in self.cluster.topics:  # its service does not run in this world
+                        self.cluster.ensure_topics([Topic(record.topic, PARTITIONS, None)])
+                    await _publish_until_acknowledged(broker, record)
+                self._sending.popleft()
 
     def _check_published(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (why := task.exception()) is not None:

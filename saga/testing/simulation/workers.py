@@ -23,7 +23,7 @@ from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
 from saga.progress.overflow import parse_saga
 from saga.telemetry.events import Assigned, Handled, Revoked, Started, StepDone, Stopped, TelemetryEvent
-from saga.testing.code_mistakes import MISTAKES, describe_mistake, find_wrong_return
+from saga.testing.code_mistakes import MISTAKES, describe_mistake, find_wrong_return, is_failed_check
 from saga.testing.fault_plans import Chance, OperationKind
 from saga.testing.invariants.evidence import Evidence, ServiceEvidence, is_completed_run
 from saga.testing.simulation.broker import SimulatedBroker
@@ -32,7 +32,7 @@ from saga.testing.simulation.connector import TAKEN_OVER_S, SimulatedConnector
 from saga.testing.simulation.loop import CURRENT, Process, SimulatedClock, SimulatedLoop
 from saga.testing.simulation.network import RESTART_S, Backend, Disruptions, Network, TraceNote
 from saga.testing.simulation.store import ChangeRecordingStore, Disk, RecordedChanges, SimulatedStore
-from saga.testing.world import CheckFailed, DocumentWrite
+from saga.testing.world import CheckFailed, DocumentWrite, is_call_of
 
 if TYPE_CHECKING:  # its library is an extra
     from saga.testing.simulation.keys import SimulatedKeys
@@ -93,8 +93,8 @@ class Workers(Disruptions):
     ) -> None:
         """Create an empty set of workers.
 
-        `failed`: called with the error if a worker ends with one, or if a handler returned what its annotation does not
-        allow. It ends the world.
+        `failed`: called with the error if a worker ends with one, if a handler returned what its annotation does not
+        allow, or if a check in a fake failed. It ends the world.
         """
         self.disks: dict[str, Disk] = {}
         self.uses_connectors = False
@@ -281,7 +281,12 @@ class Workers(Disruptions):
             except MISTAKES as why:
                 self.mistakes[describe_mistake(step, why)] = None
                 raise
+            except BaseException as why:
+                if is_failed_check(why) and is_call_of(step, fakes):
+                    self._failed(why)
+                raise
 
+        fakes = [fake for release in self.releases[process.service] for fake in release.fakes]
         name = f"{process.service}.{step.handler}"
         return self._network.ask(
             process,

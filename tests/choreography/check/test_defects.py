@@ -7,7 +7,14 @@ import pytest
 
 from saga.choreography.check.model import begin, build_choreography
 from saga.choreography.check.reports import format_test, format_trace
-from saga.choreography.check.verdicts import ADVICE, NOTED, PROPERTIES, check_deployment, check_manifests
+from saga.choreography.check.verdicts import (
+    ADVICE,
+    NOTED,
+    PROPERTIES,
+    CheckLimits,
+    check_deployment,
+    check_manifests,
+)
 from saga.choreography.manifest import DeclaredReaction, Manifest, format_manifest, make_manifest
 from saga.errors import ContractError
 from saga.testing.trace_replay import replay_trace
@@ -141,6 +148,37 @@ def test_an_event_that_only_the_old_release_takes_has_a_consumer() -> None:
     )
     (verdict,) = check_deployment(shop().manifests, new.manifests)
     assert "no-consumer" not in {each.code for each in verdict.findings}
+
+
+@pytest.mark.parametrize("states_max", [30_000, 1])
+def test_a_handler_that_returns_two_outcomes_in_any_case_is_found(states_max: int) -> None:
+    made = Choreo(to_outside=("Confirmed", "Cancelled")).service("d", handler("ok", START, "Confirmed Cancelled"))
+    (verdict,) = check_manifests(made.manifests, CheckLimits(states_max=states_max, walks=5))
+    assert ("two-outcomes", "d.ok") in {each.key for each in verdict.findings}
+
+
+def test_a_start_event_that_no_service_takes_ends_no_saga() -> None:
+    made = Choreo(starts=(START, "Asked"), to_outside=("Asked", "Confirmed", "Cancelled")).service(
+        "d", handler("ok", START, "Confirmed Asked"), deadline("end", START, "Cancelled")
+    )
+    (verdict,) = check_manifests(made.manifests)
+    (finding,) = (each for each in verdict.findings if each.code == "no-outcome")
+    assert finding.trace is not None
+    assert format_trace(verdict.choreography, finding.trace) == ["1. Asked comes from outside"]
+    assert replay_trace(made.manifests, finding.trace)
+
+
+def test_a_compensation_misses_a_failure_even_if_no_step_is_seen_in_its_handler() -> None:
+    made = (
+        Choreo(failure=("Cancelled", "Expired"), to_outside=("Confirmed", "Cancelled", "Expired"))
+        .service("w", handler("work", START, "Done"), compensation("undo", "work", "Cancelled + Done"))
+        .service("d", handler("ok", "Done", "Confirmed | Cancelled"), deadline("end", START, "Expired"))
+    )
+    (verdict,) = check_manifests(made.manifests)
+    (finding,) = verdict.findings
+    assert finding.key == ("not-undone", "w.work")
+    assert finding.trace is not None
+    assert replay_trace(made.manifests, finding.trace)
 
 
 @pytest.mark.parametrize("before", [True, False])

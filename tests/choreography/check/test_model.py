@@ -224,6 +224,58 @@ def test_a_deadline_that_begins_with_only_one_of_two_events_of_a_document_ends_n
     assert [each.code for each in verdict.findings] == ["no-outcome"]
 
 
+def test_a_handler_of_a_document_and_an_external_event_that_nothing_ends_is_found_and_replayed() -> None:
+    made = (
+        Choreo(
+            starts=(), external=("Signed",), to_outside=("Confirmed", "Cancelled"), changes={"ChangeOf_forms": "forms"}
+        )
+        .service("intake", handler("read", "ChangeOf_forms + Signed", "Asked"))
+        .service("d", handler("decide", "Asked", "Confirmed | Cancelled | -"))
+    )
+    (verdict,) = check_manifests(made.manifests)
+    (finding,) = verdict.findings
+    assert finding.code == "no-outcome"
+    assert finding.trace is not None
+    assert replay_trace(made.manifests, finding.trace)
+
+
+@pytest.mark.parametrize(
+    ("returns", "found"), [("Packed | -", ["no-outcome"]), ("Confirmed | -", []), ("Confirmed | Cancelled", [])]
+)
+def test_an_external_event_beside_a_document_begins_a_saga_if_something_is_emitted_that_does_not_end_it(
+    returns: str, found: list[str]
+) -> None:
+    made = (
+        Choreo(
+            starts=(), external=("Signed",), to_outside=("Confirmed", "Cancelled"), changes={"ChangeOf_forms": "forms"}
+        )
+        .service("intake", handler("read", "ChangeOf_forms", "Asked | -"))
+        .service(
+            "d",
+            handler("sign", "Signed", returns),
+            handler("ok", "Asked / Packed" if "Packed" in returns else "Asked", "Confirmed | -"),
+            deadline("end", "Asked", "Cancelled"),
+        )
+    )
+    (verdict,) = check_manifests(made.manifests)
+    assert [each.code for each in verdict.findings] == found
+    assert verdict.properties[0].status == ("found" if found else "proved")
+
+
+def test_a_finding_that_needs_two_external_events_of_one_contract_is_replayed() -> None:
+    made = (
+        Choreo(external=("Item",), to_outside=("Confirmed", "Cancelled"))
+        .service("pack", handler("weigh", f"Item + {START}", "Light | Heavy", repeats="Item"))
+        .service("truck", handler("load", "Light + Heavy", "Loaded", effects=True))
+        .service("d", handler("ok", "Loaded", "Confirmed"), deadline("end", START, "Cancelled"))
+    )
+    (verdict,) = check_manifests(made.manifests)
+    (finding,) = verdict.findings
+    assert (finding.code, finding.subject) == ("no-compensation", "truck.load")
+    assert finding.trace is not None
+    assert replay_trace(made.manifests, finding.trace)
+
+
 def test_an_event_that_only_a_suspended_run_waits_for_has_a_consumer() -> None:
     made = (
         Choreo(to_outside=("Confirmed", "Cancelled"))

@@ -79,6 +79,18 @@ def test_missing_events_and_another_order_are_named() -> None:
     ]
 
 
+def test_a_tuple_of_the_events_of_a_list_is_named() -> None:
+    one, two = an_order(1), an_order(2)
+    assert explain_difference([one, two], (one, two)) == [
+        "[OrderPlaced, OrderPlaced] == [OrderPlaced, OrderPlaced]",
+        "the same events, but a list never equals a tuple",
+    ]
+    assert explain_difference([one, two], (two, one)) == [
+        "[OrderPlaced, OrderPlaced] == [OrderPlaced, OrderPlaced]",
+        "the same events in another order",
+    ]
+
+
 @pytest.mark.parametrize("values", [([], []), ([1], [2]), (an_order(1), None), ([an_order(1)], "x")])
 def test_pytest_explains_all_other_comparisons(values: tuple[object, object]) -> None:
     assert explain_difference(*values) is None

@@ -77,6 +77,101 @@ def test_everywhere(world: World) -> None:
     result.stdout.fnmatch_lines(["*OrderPlaced was published, written or commanded in this world and never sent*"] * 3)
 
 
+def test_a_test_whose_time_is_too_short_to_send_its_events_fails(runs: Runs) -> None:
+    result = runs("""
+from datetime import timedelta
+
+@pytest.mark.parametrize("us", [0, 10])
+def test_short(world: World, us: int) -> None:
+    world.start(till, use=[Drawer()])
+    world.publish(an_order(1), an_order(2))
+    world.run_for(timedelta(microseconds=us))
+
+def test_long_enough(world: World) -> None:
+    world.start(till, use=[Drawer()])
+    world.publish(an_order(1))
+    world.run_for(timedelta(0))
+    world.publish(an_order(2))
+    world.run_for(timedelta(minutes=1))
+
+def test_negative(world: World) -> None:
+    world.start(till, use=[Drawer()])
+    world.run_for(timedelta(seconds=-5))
+""")
+    result.assert_outcomes(passed=1, failed=3)
+    sent = "*OrderPlaced (and 1 more) was published, written or commanded in this world and never sent*"
+    result.stdout.fnmatch_lines([sent, sent, "*SagaError: -5 s: time does not go back, so nothing would run"])
+
+
+def test_an_invariant_of_ones_own_is_checked_at_the_end_even_if_the_world_does_not_run_any_more(runs: Runs) -> None:
+    result = runs("""
+def run(world: World, holds) -> None:
+    world.start(till, use=[Drawer()])
+    world.publish(an_order(1))
+    world.run_until_quiet()
+    world.always("none is wrong", holds)
+
+def test_late(world: World) -> None:
+    run(world, lambda: False)
+
+@simulate(seeds=2)
+def test_many(world: World) -> None:
+    run(world, lambda: False)
+
+def test_holds(world: World) -> None:
+    run(world, lambda: True)
+""")
+    result.assert_outcomes(passed=1, failed=2)
+    assert note_of(result).count("CheckFailed: your own invariant: none is wrong - does not hold at") == 2
+
+
+CHECKING = """
+class Checking(Drawer):
+    def __init__(self, fails) -> None:
+        super().__init__()
+        self.fails = fails
+
+    async def put(self, key: str, customer: str) -> None:
+        self.fails(customer)
+
+def asserts(customer: str) -> None:
+    assert customer == "c-2"
+
+def run(world: World, fails) -> None:
+    world.start(till, use=[Checking(fails)])
+    world.publish(an_order(1))
+    world.run_until_quiet()
+
+def test_assert(world: World) -> None:
+    run(world, asserts)
+
+def test_fail(world: World) -> None:
+    run(world, lambda customer: pytest.fail("not this one"))
+
+@simulate(seeds=2)
+def test_many(world: World) -> None:
+    run(world, asserts)
+"""
+
+
+def test_a_check_that_fails_in_a_fake_fails_the_test(runs: Runs) -> None:
+    result = runs(CHECKING)
+    result.assert_outcomes(failed=3)
+    note = note_of(result)
+    assert note.count("AssertionError: assert 'c-1' == 'c-2'") >= 2
+    assert "Failed: not this one" in note
+    assert "seed 0 of test_many fails" in note
+
+
+@pytest.mark.timeout(120)
+def test_a_check_that_fails_in_a_fake_fails_the_test_with_real_processes_too(runs: Runs) -> None:
+    result = runs(CHECKING, "--saga-world=embedded")
+    result.assert_outcomes(failed=3)
+    note = note_of(result)
+    assert note.count("AssertionError: Checking.put failed: AssertionError: assert 'c-1' == 'c-2'") == 2
+    assert "AssertionError: Checking.put failed: Failed: not this one" in note
+
+
 ROUTED = """
 from services.inventory import inventory
 from services.inventory.stock import Stock
@@ -217,6 +312,52 @@ def test_it() -> None: ...
 """)
     result.assert_outcomes(failed=1)
     assert "test_it is to be run in many worlds, and takes none: give it a parameter `world: World`" in note_of(result)
+
+
+def test_a_simulated_test_that_uses_no_world_at_all_is_refused(runs: Runs) -> None:
+    result = runs("""
+@simulate(seeds=2)
+def test_it() -> None: ...
+""")
+    result.assert_outcomes(failed=1)
+    assert "test_it is to be run in many worlds, and takes none: give it a parameter `world: World`" in note_of(result)
+
+
+def test_a_simulated_test_whose_world_is_of_another_kind_is_refused(runs: Runs) -> None:
+    result = runs("""
+@pytest.fixture
+def world() -> str:
+    return "wide"
+
+@simulate(seeds=2)
+def test_it(world: str) -> None: ...
+""")
+    result.assert_outcomes(failed=1)
+    assert "test_it is to be run in many worlds, and its fixture 'world' is another one: rename that" in note_of(result)
+
+
+def test_a_fixture_that_fills_the_world_under_the_same_name_gives_a_world_that_is_verified(runs: Runs) -> None:
+    result = runs("""
+@pytest.fixture
+def world(world: World) -> World:
+    world.start(till, use=[Drawer()])
+    return world
+
+def test_sent(world: World) -> None:
+    world.publish(an_order(1))
+    world.run_until_quiet()
+
+def test_unsent(world: World) -> None:
+    world.publish(an_order(1))
+
+@simulate(seeds=2)
+def test_many(world: World) -> None:
+    world.publish(an_order(1))
+    world.run_until_quiet()
+""")
+    result.assert_outcomes(passed=1, failed=2)
+    assert "OrderPlaced was published, written or commanded in this world and never sent" in note_of(result)
+    assert "SagaError: the fixture 'world' takes a world, and test_many is run in many" in note_of(result)
 
 
 def test_two_ways_to_run_one_test_are_refused(runs: Runs) -> None:
