@@ -479,3 +479,43 @@ async def test_with_as_many_open_markers_as_may_be_an_update_fails_for_the_time_
             await place.store.replace("stock", "tea", b'{"left":5}', cas=cas)
             await place.at_rest(inventory)
         assert [e.outcome for e in await place.history(inventory, SAGA)] == ["handled"]
+
+
+@dataclass(frozen=True)
+class Shelf:
+    items: int = 0
+    label: str = ""
+    load: float = 0
+
+
+def put_on(shelf: Shelf | None, what: str) -> Shelf:
+    shelf = replace(shelf or Shelf(), items=shelf.items + 1 if shelf else 1)
+    unusable: dict[str, Shelf] = {
+        "half": replace(shelf, label="\udcff"),
+        "endless": replace(shelf, load=float("nan")),
+        "wrong": replace(shelf, items="many"),  # type: ignore[arg-type] # no checker has seen it
+    }
+    return unusable.get(what, shelf)
+
+
+@pytest.mark.parametrize("what", ["half", "endless", "wrong"])
+async def test_a_document_that_could_not_be_read_again_is_not_written_and_concerns_no_other_saga(
+    tmp_path: Path, what: str
+) -> None:
+    shelves, runs = Service("inventory"), list[str]()
+    shelves.document(Shelf, "shelves")
+
+    @shelves.handler
+    async def fill(order: OrderPlaced, saga: Saga) -> None:
+        runs.append(order.order_id)
+        await saga.update(Shelf, "first", put_on, order.sku)
+
+    async with workplace(tmp_path) as place, at_work(place, shelves):
+        await place.publish(*(an_order(f"order-{n}", sku=what if n % 5 == 3 else "tea") for n in range(20)))
+        await place.at_rest(shelves)
+        dead = [headers for _, headers in await place.dead(shelves)]
+        assert len(dead) == 4
+        begins = "Permanent: the Shelf that put_on returned cannot be written and read again: "
+        assert all(headers["dead_reason"].startswith(begins) for headers in dead)
+        assert sorted(runs) == sorted(f"order-{n}" for n in range(20)), "each runs once"
+        assert (await stored(place, "first", "shelves"))["items"] == 16
