@@ -136,7 +136,7 @@ def accepts_none(change: Callable[..., object]) -> bool:
     except (NameError, TypeError):
         return False
     first = next(iter(signature(change).parameters), "")
-    return NoneType in get_args(hints.get(first)) or hints.get(first) is NoneType
+    return NoneType in split_union(hints.get(first))
 
 
 def _name(function: Callable[..., object]) -> str:

@@ -10,6 +10,7 @@ from typing import Self
 import msgspec
 import pytest
 from msgspec.structs import replace as with_
+from typing_extensions import TypeAliasType
 
 from saga import Retry, Saga, Service
 from saga.declarations.values import Declared
@@ -519,3 +520,26 @@ async def test_a_document_that_could_not_be_read_again_is_not_written_and_concer
         assert all(headers["dead_reason"].startswith(begins) for headers in dead)
         assert sorted(runs) == sorted(f"order-{n}" for n in range(20)), "each runs once"
         assert (await stored(place, "first", "shelves"))["items"] == 16
+
+
+MaybeShelf = TypeAliasType("MaybeShelf", Shelf | None)
+Counted = TypeAliasType("Counted", Shelf | tuple[Shelf, int])
+
+
+def count_up(shelf: MaybeShelf) -> Counted:
+    more = put_on(shelf, "tea")
+    return more, more.items
+
+
+async def test_an_update_whose_types_are_aliases_creates_a_document_and_gives_back_a_result(tmp_path: Path) -> None:
+    shelves, counts = Service("inventory"), list[object]()
+    shelves.document(Shelf, "shelves")
+
+    @shelves.handler
+    async def fill(order: OrderPlaced, saga: Saga) -> None:
+        counts.append(await saga.update(Shelf, "first", count_up))
+
+    async with workplace(tmp_path) as place, at_work(place, shelves):
+        await place.publish(an_order(), an_order("order-2"))
+        await place.at_rest(shelves)
+        assert counts == [1, 2]

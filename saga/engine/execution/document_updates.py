@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar, get_args, get_origin
 import msgspec
 from msgspec import Raw, Struct
 
-from saga.declarations.annotations import accepts_none, return_type_of
+from saga.declarations.annotations import accepts_none, return_type_of, split_union
 from saga.declarations.resources import check_recorded, find_declared_error
 from saga.declarations.values import DocumentKind
 from saga.encryption.sensitive_fields import find_marks
@@ -103,8 +103,7 @@ class DocumentUpdate(Struct, frozen=True, kw_only=True):
 def result_of(change: Callable[..., object], kind: type) -> Any:
     """Return the type of an update's result: the part of the return annotation after the document. `Self` means the
     class of the document."""
-    returned = return_type_of(change)
-    for option in get_args(returned) if get_origin(returned) is not tuple else (returned,):
+    for option in split_union(return_type_of(change)):
         if get_origin(option) is tuple and len(get_args(option)) == 2:
             result = get_args(option)[1]
             return kind if result is Self else result
