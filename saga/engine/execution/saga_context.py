@@ -492,7 +492,8 @@ class SagaContext(Saga[Any]):
             timeout_s = limits.timeout_s
         at, latest_s = self.processing.position, self.until_s - min(timeout_s, self.handler.timeout_s / 2)
         begun = self.replay.begun_before
-        if begun is not None and begun.instead and limits is not None:
+        # Without this fallback the call goes on to `_begin`, which says that this code has no such way.
+        if begun is not None and begun.instead and limits is not None and callable(limits.fallback):
             return await self._call_fallback(step, limits, timeout_s)
         memory = None if limits is None else self.service.memory_of(limits, used)
 
