@@ -191,6 +191,20 @@ async def test_a_resource_without_a_fake_that_does_not_open_is_reported() -> Non
         await trial(shut, an_order(), real=[Bank])
 
 
+async def test_a_resource_that_yields_none_is_reported_before_anything_is_handled() -> None:
+    empty = Service("payment")
+
+    @empty.resource
+    async def bank() -> AsyncIterator[Bank]:
+        yield  # type: ignore[misc] # no checker has seen it
+
+    @empty.handler
+    async def note(order: OrderPlaced, bank: Bank) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="resource bank yields None: yield a Bank"):
+        await trial(empty, an_order(), real=[Bank])
+
+
 async def test_a_resource_is_opened_as_it_is_only_where_that_is_asked_for_by_name() -> None:
     opened, shop = [], Service("payment")
 
