@@ -253,7 +253,8 @@ class SagaContext(Saga[Any]):
         answered = self.replay.answer_of(asked, self._digest)
         if answered is None:
             asked = self._with_arguments(asked, self._written, call, args, kwargs)
-            used = self.service.used_resources.get(type(getattr(call, "__self__", None)))
+            owner, resources = getattr(call, "__self__", None), self.service.used_resources
+            used = resources.get(type(owner)) or resources.get(id(owner))
             step = ExternalCall(
                 self.processing.message.saga, self.handler.name, asked, call, args, kwargs, self.secrets
             )
