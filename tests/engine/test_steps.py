@@ -219,18 +219,29 @@ async def test_a_function_that_is_not_async_runs_once_and_its_message_is_a_dead_
         assert [letter.blame for letter in place.reported_dead_letters()] == ["code"]
 
 
-async def test_a_step_whose_annotations_cannot_be_read_is_a_dead_letter(tmp_path: Path) -> None:
-    async def vague(key: "Nowhere") -> str:  # type: ignore[name-defined] # noqa: F821 - what the runtime says to it
+@pytest.mark.parametrize(
+    ("annotation", "why"),
+    [
+        ("Nowhere", "name 'Nowhere' is not defined"),
+        ("asyncio.Nowhere", "module 'asyncio' has no attribute 'Nowhere'"),
+        ("str |", "Forward reference must be an expression"),
+    ],
+)
+async def test_a_step_whose_annotations_cannot_be_read_is_a_dead_letter(
+    tmp_path: Path, annotation: str, why: str
+) -> None:
+    async def vague(key: str) -> str:
         raise AssertionError
 
     async def body(order: OrderPlaced, bank: Bank, saga: Saga) -> Reaction:
         return reserved(order, await saga.step(vague, "k"))
 
+    vague.__annotations__["key"] = annotation
     payment, _ = served(body)
     async with workplace(tmp_path) as place, at_work(place, payment):
         reason = await reason_of(place, payment)
         assert reason.startswith("Permanent: the annotations of ")
-        assert reason.endswith("vague cannot be read: name 'Nowhere' is not defined")
+        assert f"vague cannot be read: {why}" in reason
 
 
 class FakeBank(Bank):
