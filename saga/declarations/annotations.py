@@ -271,7 +271,7 @@ def parse_shape(annotation: object, where: str) -> ReturnShape:
         return SequenceShape((parse_shape(args[0], where),))
     if origin is tuple:
         return TupleShape(tuple(parse_shape(part, where) for part in args))
-    if origin in (list, Sequence):
+    if origin in (list, Sequence) and args:
         return SequenceShape((parse_shape(args[0], where),))
     if annotation is Later or origin is Later:
         return _parse_later(args, where)
