@@ -99,7 +99,8 @@ async def _done_within(seconds: float, future: "asyncio.Future[T]") -> T:
 
     Unlike it, this does not cancel and uncancel the task, which would take several times as long.
     """
-    is_late = False
+    is_late, task = False, asyncio.current_task()
+    cancelled_before = 0 if task is None else task.cancelling()  # a handler may have left some behind
 
     def end() -> None:
         nonlocal is_late
@@ -109,8 +110,7 @@ async def _done_within(seconds: float, future: "asyncio.Future[T]") -> T:
     try:
         return await future
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if is_late and not (task and task.cancelling()):
+        if is_late and (task is None or task.cancelling() <= cancelled_before):
             raise TimeoutError from None
         raise
     finally:

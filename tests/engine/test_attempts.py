@@ -1,15 +1,18 @@
 """Attempts that fail: made again in place, with the declared delays, until the last one; compensations without end."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
+
+import pytest
 
 from saga import Retry, Saga, Service
 from saga.errors import Permanent, StoreUnavailable
 from saga.support.clock import SystemClock
 from saga.telemetry.events import DeadLettered, Escalated, Failed, Handled, Retrying, Stuck
 from services.order.events import OrderCancelled, OrderConfirmed
-from services.payment.events import OrderPlaced, PaymentReserved
+from services.payment.events import OrderPlaced, PaymentDeclined, PaymentReserved
 from tests.engine.real_worker import SAGA, an_order, at_work, workplace
 
 REPLAY = "fix the cause, then retry it: saga dead replay"
@@ -145,6 +148,47 @@ async def test_a_handler_that_waits_for_something_cancelled_has_failed_and_is_tr
             "RuntimeError: reserve waited for something that was cancelled"
         ]
         assert [e.outcome for e in await place.history(payment)] == ["handled"]
+
+
+async def fail() -> None:
+    await asyncio.sleep(0)  # noqa: TID251 - its group waits for it then
+    raise OSError("away")
+
+
+async def in_a_group() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(fail())
+
+
+async def cancelled_for_a_moment() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)  # noqa: TID251 - the cancellation arrives
+    await fail()
+
+
+@pytest.mark.parametrize("way", [in_a_group, cancelled_for_a_moment])
+async def test_a_cancellation_that_a_handler_survived_does_not_end_the_next_pause(
+    tmp_path: Path, way: Callable[[], Awaitable[None]]
+) -> None:
+    payment, attempts = Service("payment"), list[int]()
+
+    @payment.handler
+    async def reserve(order: OrderPlaced) -> PaymentDeclined:
+        attempts.append(1)
+        if len(attempts) < 3:
+            await way()
+        if len(attempts) == 3:
+            raise asyncio.CancelledError
+        return PaymentDeclined(order_id=order.order_id, reason="-")
+
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        assert [entry.outcome for entry in await place.history(payment)][-1] == "handled"
+        assert len(attempts) == 4
 
 
 async def test_an_endless_reason_is_cut(tmp_path: Path) -> None:

@@ -66,3 +66,15 @@ async def test_a_task_that_is_cancelled_while_it_waits_stays_cancelled(seconds: 
         while CLOCK.monotonic_s() < busy_until_s:
             pass
     assert (task.cancelled(), ended) == (True, [])
+
+
+async def test_a_task_that_survived_a_cancellation_gets_a_timeout_of_a_later_future() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await CLOCK.sleep(0)
+    assert task.cancelling() == 1
+    with pytest.raises(TimeoutError):
+        await CLOCK.within(0.001, made())
+    task.uncancel()
