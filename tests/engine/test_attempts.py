@@ -106,6 +106,30 @@ async def test_an_exception_in_never_is_not_tried_again(tmp_path: Path) -> None:
         assert (len(attempts), place.clock.pauses, place.reported(Retrying)) == (1, [], [])
 
 
+async def test_the_only_exception_in_a_group_counts_as_raised_by_the_handler(tmp_path: Path) -> None:
+    def nested(n: int) -> ExceptionGroup[Exception]:
+        why = LookupError("nobody")
+        why.__cause__ = KeyError("card")
+        return ExceptionGroup("in a group", [ExceptionGroup("in another", [why])])
+
+    payment, attempts = failing(nested, Retry(never=(LookupError,)))
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        ((record, headers),) = await place.dead(payment)
+        assert (headers["dead_reason"], len(attempts)) == ("LookupError: nobody", 1)
+        assert ("dead_stack", b"from KeyError: 'card'") in record.headers
+
+
+async def test_several_exceptions_in_a_group_stay_a_group(tmp_path: Path) -> None:
+    payment, _ = failing(lambda n: ExceptionGroup("both", [OSError(), KeyError()]), Retry(attempts_max=2))
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        ((_, headers),) = await place.dead(payment)
+        assert headers["dead_reason"] == "ExceptionGroup: both (2 sub-exceptions)"
+
+
 async def test_an_exception_whose_text_is_no_unicode_is_a_dead_letter_as_any_other(tmp_path: Path) -> None:
     payment, _ = failing(lambda n: Permanent("no file a\udcff.txt"), Retry())
     async with workplace(tmp_path) as place, at_work(place, payment):

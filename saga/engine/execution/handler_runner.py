@@ -143,10 +143,9 @@ class HandlerRunner:
                 raise context.failure from why
             # This task was not cancelled: something that the handler waited for was, which is a failure like any other.
             raise RuntimeError(f"{handler.name} waited for something that was cancelled") from why
-        except (
-            ExceptionGroup
-        ) as why:  # from a task group: the error of a step is more specific, and may be in `retry.never`
-            raise context.failure or why from why
+        except ExceptionGroup as why:  # from a task group: what is inside is more specific, and retry rules name that
+            error = context.failure or _find_single(why)
+            raise error from error.__cause__
         except (Exception, Halted, GeneratorExit, KeyboardInterrupt):
             raise
         except BaseException as why:  # it would end this process and, after redelivery, the next one
@@ -226,6 +225,14 @@ class HandlerRunner:
                 assert parameter.gives is not None
                 arguments[parameter.name] = service.resources[parameter.gives]
         return arguments
+
+
+def _find_single(why: ExceptionGroup[Exception]) -> Exception:
+    """Return the exception in a group that has only one; otherwise the group."""
+    if len(why.exceptions) > 1:
+        return why
+    inner = why.exceptions[0]
+    return _find_single(inner) if isinstance(inner, ExceptionGroup) else inner
 
 
 def _forget_cancellations() -> None:
