@@ -370,8 +370,8 @@ class Service(Generic[_S_co]):
         whose call could not begin in time is not counted, and is repeated. All limits are those of one process, and
         apply to calls through `saga.step`. A single call may have limits of its own, see `saga.limited`.
 
-        Raises `DeclarationError`: two resources of one type; a missing yielded type; an expected error that cannot be
-        created again from its `args`; a retry that names an expected error; an invalid limit.
+        Raises `DeclarationError`: two resources of one type or one name; a missing yielded type; an expected error that
+        cannot be created again from its `args`; a retry that names an expected error; an invalid limit.
         """
 
         options = ResourceOptions(
