@@ -21,6 +21,7 @@ from saga.messages import Event, Message, name_of
 from saga.progress.document import Intent, SuspendedRun
 
 _MS = timedelta(milliseconds=1)
+_LONGEST_MS = timedelta.max // _MS
 
 
 class RunResult(NamedTuple):
@@ -182,7 +183,7 @@ class HandlerRunner:
         if due_ms - first_ms > service.retention_s * 1000:
             raise Permanent(
                 f"{handler.name} returned {later!r}, and would have waited for "
-                f"{timedelta(milliseconds=due_ms - first_ms)} then: no handler waits longer in all than the retention "
+                f"{min(due_ms - first_ms, _LONGEST_MS) * _MS} then: no handler waits longer in all than the retention "
                 f"of {service.name!r}, {timedelta(seconds=service.retention_s)}. Give the service a longer retention="
             )
         return SuspendedRun(
