@@ -1,11 +1,11 @@
 """Business documents at a real worker: applied once, whatever else is in them, and many updates in few writes."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 import pytest
@@ -543,3 +543,31 @@ async def test_an_update_whose_types_are_aliases_creates_a_document_and_gives_ba
         await place.publish(an_order(), an_order("order-2"))
         await place.at_rest(shelves)
         assert counts == [1, 2]
+
+
+def put_with_load(shelf: Shelf) -> tuple[Shelf, float]:
+    return put_on(shelf, "tea"), float("nan")
+
+
+def put_with_text(shelf: Shelf) -> Shelf:
+    return put_on(shelf, "tea"), "one more"  # type: ignore[return-value] # no checker has seen it
+
+
+@pytest.mark.parametrize(("change", "type_"), [(put_with_load, "float"), (put_with_text, "None")])
+async def test_an_update_whose_result_could_not_be_read_again_is_not_made(
+    tmp_path: Path, change: Callable[[Shelf], tuple[Shelf, Any]], type_: str
+) -> None:
+    shelves = Service("inventory")
+    shelves.document(Shelf, "shelves")
+
+    @shelves.handler
+    async def fill(order: OrderPlaced, saga: Saga) -> None:
+        await saga.update(Shelf, "first", change)
+
+    async with workplace(tmp_path) as place, at_work(place, shelves):
+        await place.store.insert("shelves", "first", b'{"items":7}')
+        await place.publish(an_order())
+        await place.at_rest(shelves)
+        ((_, headers),) = await place.dead(shelves)
+        assert headers["dead_reason"].startswith(f"Permanent: what '{change.__name__}' gives back is no {type_}: ")
+        assert await stored(place, "first", "shelves") == {"items": 7}

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar, get_args, get_origin
 import msgspec
 from msgspec import Raw, Struct
 
-from saga.declarations.annotations import accepts_none, return_type_of, split_union
+from saga.declarations.annotations import accepts_none, return_type_of, spell, split_union
 from saga.declarations.resources import check_recorded, find_declared_error
 from saga.declarations.values import DocumentKind
 from saga.encryption.sensitive_fields import find_marks
@@ -292,8 +292,24 @@ def _change(update: DocumentUpdate, current: Any) -> tuple[Marker, Any]:
     if not isinstance(returned, kind):
         update.seen.append((kind, returned))
         raise Permanent(f"{name} returned {returned!r}: it must return a {kind.__name__}, or one and a result")
-    made = _with_value(marker, name, result, None, result_of(update.change, kind))
+    type_ = result_of(update.change, kind)
+    made = _with_value(marker, name, result, None, type_)
+    if result is not type_:  # both are `None` where there is no result
+        _check_result(made.value, name, type_)
     return msgspec.structs.replace(made, value=update.close(made.value)), returned
+
+
+def _check_result(value: Raw, name: str, type_: Any) -> None:
+    """Check that a result can be read again. Raises `Permanent` if it cannot: otherwise the document would be changed
+    by a run that can never end."""
+    try:
+        if find_marks(type_) is None:
+            msgspec.json.decode(value, type=type_)
+    except (*UNREADABLE, TypeError) as why:
+        raise Permanent(
+            f"what {name!r} gives back is no {spell(type_)}: {why}; the document stays as it was; let the function "
+            "give back what its annotation says"
+        ) from why
 
 
 def _encode_body(update: DocumentUpdate, after: Any) -> tuple[bytes, Any]:
