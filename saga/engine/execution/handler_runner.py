@@ -75,8 +75,6 @@ class HandlerRunner:
                 return self.make_failure(context, why)
             finally:
                 measured.handler_s += self.service.ports.clock.monotonic_s() - context.begun_s
-                if not context.is_abandoned:
-                    _forget_cancellations()
         except Superseded:
             return RunSuperseded(self.carry(context).drop_progress())
 
@@ -234,17 +232,6 @@ def _find_single(why: ExceptionGroup[Exception]) -> Exception:
         return why
     inner = why.exceptions[0]
     return _find_single(inner) if isinstance(inner, ExceptionGroup) else inner
-
-
-def _forget_cancellations() -> None:
-    """Forget the cancellations that a handler has survived.
-
-    Before Python 3.13, a task group whose task failed leaves one behind in the handler's own task. The engine would
-    take a later error in this task for a cancellation.
-    """
-    task = asyncio.current_task()
-    while task is not None and task.cancelling():
-        task.uncancel()
 
 
 def _missing_argument(handler: Reaction, parameter: Parameter) -> str:
