@@ -255,10 +255,12 @@ async def open_resources(
             continue
         try:
             client = await clock.within(open_s, stack.enter_async_context(_open_resource(resource)))
-        except TimeoutError:
-            problems.append(f"resource {resource.name} did not open within {open_s:g} s: is what it connects to there?")
         except Exception as why:  # noqa: BLE001 - a driver may raise anything; all problems are reported at once
-            problems.append(f"resource {resource.name} does not open: {type(why).__name__}: {why}")
+            if isinstance(why, TimeoutError) and not str(why):  # the clock's; a driver's own says more
+                problem = f"did not open within {open_s:g} s: is what it connects to there?"
+            else:
+                problem = f"does not open: {type(why).__name__}: {why}"
+            problems.append(f"resource {resource.name} {problem}")
         else:
             given[resource.gives] = client
             if client is None:
