@@ -215,6 +215,29 @@ async def test_a_cancellation_that_a_handler_survived_does_not_end_the_next_paus
         assert len(attempts) == 4
 
 
+async def test_a_handler_that_survived_a_cancellation_times_out_as_any_other(tmp_path: Path) -> None:
+    payment, attempts = Service("payment"), list[int]()
+
+    @payment.handler(timeout_s=0.05)
+    async def reserve(order: OrderPlaced) -> PaymentDeclined:
+        attempts.append(1)
+        if len(attempts) < 2:
+            with suppress(Exception):
+                await in_a_group()
+            with suppress(Exception):
+                await cancelled_for_a_moment()
+            await asyncio.sleep(60)  # noqa: TID251 - its time is over before
+        return PaymentDeclined(order_id=order.order_id, reason="-")
+
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        assert [r.error for r in place.reported(Retrying)] == [
+            "TimeoutError: reserve took longer than its timeout_s=0.05, or: "
+        ]
+        assert [entry.outcome for entry in await place.history(payment)] == ["handled"]
+
+
 async def test_an_endless_reason_is_cut(tmp_path: Path) -> None:
     payment, _ = failing(lambda n: Permanent("x" * 1_000_000), Retry())
     async with workplace(tmp_path) as place, at_work(place, payment):
