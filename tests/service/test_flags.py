@@ -103,4 +103,4 @@ async def test_an_object_that_cannot_be_looked_at_hides_no_other_flag() -> None:
         request()
         await saga.flag("one")
 
-    assert find_flags(service_of(reserve).declared) == {"one"}
+    assert find_flags(service_of(reserve).declared) == frozenset({"one"})
