@@ -372,8 +372,8 @@ class Service(Generic[_S_co]):
         and apply to calls through `saga.step`. A single method or function may have limits of its own: see
         `saga.limited`.
 
-        Raises `DeclarationError` for a second resource of the same type; a missing yielded type; an expected error that
-        cannot be created again from its `args`; a retry that names an expected error; an invalid limit.
+        Raises `DeclarationError` for a second resource of the same type or name; a missing yielded type; an expected
+        error that cannot be created again from its `args`; a retry that names an expected error; an invalid limit.
         """
 
         options = ResourceOptions(

@@ -344,13 +344,16 @@ def _schema(version: Version) -> Any:
 
 
 def subject_in_json(value: bytes, version: Version) -> str | None:
-    """Return the subject from JSON that is not a valid event: the text in its field; `None` if there is none."""
+    """Return the subject from JSON that is not a valid event: the text in its field; `None` if there is none, or if it
+    cannot be encoded."""
     try:
         read, _ = read_json(value)
+        found = read.get(version.subject) if isinstance(read, dict) else None
+        if not isinstance(found, str) or not found.encode():  # half of a surrogate pair names no key
+            return None
     except (ValueError, RecursionError):
         return None
-    found = read.get(version.subject) if isinstance(read, dict) else None
-    return _normalize_subject(found, version) if isinstance(found, str) and found else None
+    return _normalize_subject(found, version)
 
 
 def encrypt_json(value: bytes, record: RecordType, encrypt: EncryptText) -> bytes | None:

@@ -13,6 +13,8 @@ from saga.errors import DeclarationError, Permanent
 from saga.messages import Event
 from saga.view import Later
 
+_UNREADABLE = (NameError, AttributeError, TypeError, SyntaxError)
+"""Errors that `get_type_hints` raises for annotations that cannot be read."""
 _STARS = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
 Returned: TypeAlias = Event | Later[Event | None]
 """Values that a handler may return, alone or inside a tuple or list."""
@@ -44,7 +46,7 @@ def read_hints(function: Callable[..., object], where: str) -> Mapping[str, obje
     something undefined."""
     try:
         return get_type_hints(function)
-    except (NameError, AttributeError, TypeError, SyntaxError) as why:
+    except _UNREADABLE as why:
         raise DeclarationError(
             f"the annotations of {where} cannot be read while its module is imported ({why}): import what they name at "
             "the top of the module, above it, and not under TYPE_CHECKING or inside a function"
@@ -91,7 +93,7 @@ def return_type_of(call: Callable[..., object]) -> Any:
 def _read_return_type(function: Callable[..., object]) -> Any:
     try:
         hints = get_type_hints(function, include_extras=True)
-    except (NameError, TypeError) as why:
+    except _UNREADABLE as why:
         raise Permanent(f"the annotations of {_name(function)} cannot be read: {why}") from why
     if "return" not in hints:
         raise Permanent(f"{_name(function)} has no return annotation: its result could not be read back; annotate it")
@@ -113,7 +115,7 @@ def _read_parameter_types(function: Callable[..., object], is_bound: bool) -> Ma
     try:
         parameters = list(signature(function).parameters.values())[is_bound:]
         hints = get_type_hints(function, include_extras=True)
-    except (NameError, AttributeError, TypeError, SyntaxError, ValueError) as why:
+    except (*_UNREADABLE, ValueError) as why:
         raise Permanent(f"the annotations of {_name(function)} cannot be read: {why}") from why
     types: dict[str, Any] = {}
     for place, parameter in enumerate(parameters):
@@ -133,10 +135,10 @@ def accepts_none(change: Callable[..., object]) -> bool:
     missing document."""
     try:
         hints = get_type_hints(change)
-    except (NameError, TypeError):
+    except _UNREADABLE:
         return False
     first = next(iter(signature(change).parameters), "")
-    return NoneType in get_args(hints.get(first)) or hints.get(first) is NoneType
+    return NoneType in split_union(hints.get(first))
 
 
 def _name(function: Callable[..., object]) -> str:
@@ -269,7 +271,7 @@ def parse_shape(annotation: object, where: str) -> ReturnShape:
         return SequenceShape((parse_shape(args[0], where),))
     if origin is tuple:
         return TupleShape(tuple(parse_shape(part, where) for part in args))
-    if origin in (list, Sequence):
+    if origin in (list, Sequence) and args:
         return SequenceShape((parse_shape(args[0], where),))
     if annotation is Later or origin is Later:
         return _parse_later(args, where)

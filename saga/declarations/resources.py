@@ -76,6 +76,11 @@ def make_resource(
             )
     gives = _yielded_type(read_hints(opener, where).get("return"), where)
     for other in declared.resources:
+        if other.name == name:
+            raise DeclarationError(
+                f"{declared.name!r} has two resources called {name}: limits, remembered results and calls of on_abort "
+                "are found by that name; rename one"
+            )
         # Compares `__mro__`, because a resource may yield a protocol, and `issubclass` fails on protocols.
         if other.gives in gives.__mro__ or gives in other.gives.__mro__:
             raise DeclarationError(

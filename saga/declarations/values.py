@@ -327,7 +327,7 @@ def _functions_in(there: object) -> Iterator[FunctionType]:
 def _unwrap(there: Callable[..., object]) -> object:
     try:
         return unwrap(there)
-    except ValueError:  # the function wraps itself
+    except Exception:  # noqa: BLE001 - it wraps itself, or stands for an object that is not there yet and raises anything
         return there
 
 

@@ -5,6 +5,7 @@ BaseException
    ├─ Superseded        another worker has changed the progress: reload it and decide again
    └─ Draining          the worker stops, or loses the partition
 saga.errors.Permanent
+├─ NotAsync             a step called a function that gives nothing to await
 └─ NotDeterministic     a rerun asked for something other than what is recorded
 """
 
@@ -31,6 +32,11 @@ class Superseded(Halted):
 class Draining(Halted):
     """Raised when nothing new may begin, because the worker stops or loses the partition. It does not count as an
     attempt."""
+
+
+class NotAsync(Permanent, TypeError):
+    """Raised when a step called a function that is not async. It has run, so each further attempt would repeat its
+    effect."""
 
 
 class NotDeterministic(Permanent):

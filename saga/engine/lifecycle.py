@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from saga.broker.port import Broker, Subscription
 from saga.change import ChangeSource
+from saga.declarations.annotations import spell
 from saga.declarations.changes import kind_of
 from saga.declarations.values import Declared, Resource
 from saga.encryption.port import Keys
@@ -258,11 +259,17 @@ async def open_resources(
             given[resource.gives] = fake
             continue
         try:
-            given[resource.gives] = await clock.within(open_s, stack.enter_async_context(_open_resource(resource)))
-        except TimeoutError:
-            problems.append(f"resource {resource.name} did not open within {open_s:g} s: is what it connects to there?")
+            client = await clock.within(open_s, stack.enter_async_context(_open_resource(resource)))
         except Exception as why:  # noqa: BLE001 - a driver may raise anything; all problems are reported at once
-            problems.append(f"resource {resource.name} does not open: {type(why).__name__}: {why}")
+            if isinstance(why, TimeoutError) and not str(why):  # the clock's; a driver's own says more
+                problem = f"did not open within {open_s:g} s: is what it connects to there?"
+            else:
+                problem = f"does not open: {type(why).__name__}: {why}"
+            problems.append(f"resource {resource.name} {problem}")
+        else:
+            given[resource.gives] = client
+            if client is None:
+                problems.append(f"resource {resource.name} yields None: yield a {spell(resource.gives)}")
     if problems:
         raise ConfigurationError(f"service {declared.name!r} cannot start:", problems)
     return given

@@ -4,11 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from inspect import isawaitable
+from types import CoroutineType
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from saga.encryption.port import Keys
+from saga.engine.errors import NotAsync
 from saga.engine.known_schemas import AskRegistry, ReloadContracts, reload_now
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.processing_state import Measurements
@@ -101,8 +104,13 @@ class ExternalCall(Struct, frozen=True):
     """Header `traceparent`, with which the external system can continue the trace; `None` if the call is not traced."""
 
     def make(self) -> Awaitable[Any]:
-        """Make the call."""
-        return self.call(*self.args, **self.kwargs)
+        """Make the call. Raises `NotAsync` if the function gives nothing to await."""
+        made = self.call(*self.args, **self.kwargs)
+        if type(made) is not CoroutineType and not isawaitable(made):
+            raise NotAsync(
+                f"{self.record.name!r} is no `async def`, and has run already: make it one, or wrap it in one"
+            )
+        return made
 
 
 CallExternal: TypeAlias = Callable[[ExternalCall], Awaitable[Any]]

@@ -1,5 +1,6 @@
 """A running service: its prepared declarations with open resources and ports."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, fields, replace
@@ -69,8 +70,9 @@ class ServiceRuntime(PreparedService):
 
     resources: Mapping[type, object]
     """Open resources, by declared type."""
-    used_resources: Mapping[type, UsedResource]
-    """Open resources, by actual class: the class of the fake, if a fake replaces the resource."""
+    used_resources: Mapping[type | int, UsedResource]
+    """Open resources, by actual class: the class of the fake, if a fake replaces the resource. Resources that have the
+    same class are here by their `id` instead."""
     ports: Ports
     controls: KnownControls = field(default_factory=KnownControls)
     limiters: dict[str, Limiter] = field(default_factory=dict)
@@ -186,6 +188,7 @@ def make_service_runtime(
     """Make a running service. `resources`: open resources, by declared type. `gates`: the gates of the process."""
     gates = gates or CallGates()
     declared = {resource.gives: resource for resource in prepared.declared.resources}
+    count = Counter(map(type, resources.values()))
     prepared = replace(
         prepared, schemas=KnownSchemas(prepared.schemas.library)
     )  # each running service collects its own schemas
@@ -193,7 +196,9 @@ def make_service_runtime(
         **{each.name: getattr(prepared, each.name) for each in fields(PreparedService)},
         resources=resources,
         used_resources={
-            type(given): _use_resource(prepared.name, declared[gives], ports, gates)
+            type(given) if count[type(given)] == 1 else id(given): _use_resource(
+                prepared.name, declared[gives], ports, gates
+            )
             for gives, given in resources.items()
         },
         ports=ports,

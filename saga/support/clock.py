@@ -55,15 +55,13 @@ class SystemClock:
         if type(what) is asyncio.Future:
             return await _done_within(seconds, what)
         if not isinstance(what, CoroutineType):
-            async with asyncio.timeout(seconds):
-                return await what
+            return await _ended_within(seconds, what)
         try:
             waits_for = what.send(None)
         except StopIteration as ended:  # most handlers never wait, so a timer is created only when one does
             value: T = ended.value
             return value
-        async with asyncio.timeout(seconds):
-            return await _going_on(what, waits_for)
+        return await _ended_within(seconds, _going_on(what, waits_for))
 
 
 async def patiently(seconds: float, what: Coroutine[Any, Any, T]) -> T:
@@ -99,7 +97,8 @@ async def _done_within(seconds: float, future: "asyncio.Future[T]") -> T:
 
     Unlike it, this does not cancel and uncancel the task, which would take several times as long.
     """
-    is_late = False
+    is_late, task = False, asyncio.current_task()
+    cancelled_before = 0 if task is None else task.cancelling()  # a handler may have left some behind
 
     def end() -> None:
         nonlocal is_late
@@ -109,12 +108,38 @@ async def _done_within(seconds: float, future: "asyncio.Future[T]") -> T:
     try:
         return await future
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if is_late and not (task and task.cancelling()):
+        if is_late and (task is None or task.cancelling() <= cancelled_before):
             raise TimeoutError from None
         raise
     finally:
         timer.cancel()
+
+
+async def _ended_within(seconds: float, what: Awaitable[T]) -> T:
+    """Wait for an awaitable as with `asyncio.timeout`.
+
+    Unlike it, this also works if `what` survives a cancellation before its time is over. Before Python 3.13, a task
+    group whose task fails leaves one behind.
+    """
+    task, survived = asyncio.current_task(), -1
+    assert task is not None, "only a task can be cancelled"
+
+    def end() -> None:
+        nonlocal survived
+        survived = task.cancelling()
+        task.cancel()
+
+    timer = asyncio.get_running_loop().call_later(seconds, end)
+    try:
+        return await what
+    except asyncio.CancelledError as why:
+        if survived >= 0 and task.cancelling() <= survived + 1:
+            raise TimeoutError from why
+        raise
+    finally:
+        timer.cancel()
+        if survived >= 0:
+            task.uncancel()
 
 
 @coroutine

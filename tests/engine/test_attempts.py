@@ -1,15 +1,18 @@
 """Attempts that fail: made again in place, with the declared delays, until the last one; compensations without end."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
+
+import pytest
 
 from saga import Retry, Saga, Service
 from saga.errors import Permanent, StoreUnavailable
 from saga.support.clock import SystemClock
 from saga.telemetry.events import DeadLettered, Escalated, Failed, Handled, Retrying, Stuck
 from services.order.events import OrderCancelled, OrderConfirmed
-from services.payment.events import OrderPlaced, PaymentReserved
+from services.payment.events import OrderPlaced, PaymentDeclined, PaymentReserved
 from tests.engine.real_worker import SAGA, an_order, at_work, workplace
 
 REPLAY = "fix the cause, then retry it: saga dead replay"
@@ -103,6 +106,30 @@ async def test_an_exception_in_never_is_not_tried_again(tmp_path: Path) -> None:
         assert (len(attempts), place.clock.pauses, place.reported(Retrying)) == (1, [], [])
 
 
+async def test_the_only_exception_in_a_group_counts_as_raised_by_the_handler(tmp_path: Path) -> None:
+    def nested(n: int) -> ExceptionGroup[Exception]:
+        why = LookupError("nobody")
+        why.__cause__ = KeyError("card")
+        return ExceptionGroup("in a group", [ExceptionGroup("in another", [why])])
+
+    payment, attempts = failing(nested, Retry(never=(LookupError,)))
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        ((record, headers),) = await place.dead(payment)
+        assert (headers["dead_reason"], len(attempts)) == ("LookupError: nobody", 1)
+        assert ("dead_stack", b"from KeyError: 'card'") in record.headers
+
+
+async def test_several_exceptions_in_a_group_stay_a_group(tmp_path: Path) -> None:
+    payment, _ = failing(lambda n: ExceptionGroup("both", [OSError(), KeyError()]), Retry(attempts_max=2))
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        ((_, headers),) = await place.dead(payment)
+        assert headers["dead_reason"] == "ExceptionGroup: both (2 sub-exceptions)"
+
+
 async def test_an_exception_whose_text_is_no_unicode_is_a_dead_letter_as_any_other(tmp_path: Path) -> None:
     payment, _ = failing(lambda n: Permanent("no file a\udcff.txt"), Retry())
     async with workplace(tmp_path) as place, at_work(place, payment):
@@ -145,6 +172,70 @@ async def test_a_handler_that_waits_for_something_cancelled_has_failed_and_is_tr
             "RuntimeError: reserve waited for something that was cancelled"
         ]
         assert [e.outcome for e in await place.history(payment)] == ["handled"]
+
+
+async def fail() -> None:
+    await asyncio.sleep(0)  # noqa: TID251 - its group waits for it then
+    raise OSError("away")
+
+
+async def in_a_group() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(fail())
+
+
+async def cancelled_for_a_moment() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)  # noqa: TID251 - the cancellation arrives
+    await fail()
+
+
+@pytest.mark.parametrize("way", [in_a_group, cancelled_for_a_moment])
+async def test_a_cancellation_that_a_handler_survived_does_not_end_the_next_pause(
+    tmp_path: Path, way: Callable[[], Awaitable[None]]
+) -> None:
+    payment, attempts = Service("payment"), list[int]()
+
+    @payment.handler
+    async def reserve(order: OrderPlaced) -> PaymentDeclined:
+        attempts.append(1)
+        if len(attempts) < 3:
+            await way()
+        if len(attempts) == 3:
+            raise asyncio.CancelledError
+        return PaymentDeclined(order_id=order.order_id, reason="-")
+
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        assert [entry.outcome for entry in await place.history(payment)][-1] == "handled"
+        assert len(attempts) == 4
+
+
+async def test_a_handler_that_survived_a_cancellation_times_out_as_any_other(tmp_path: Path) -> None:
+    payment, attempts = Service("payment"), list[int]()
+
+    @payment.handler(timeout_s=0.05)
+    async def reserve(order: OrderPlaced) -> PaymentDeclined:
+        attempts.append(1)
+        if len(attempts) < 2:
+            with suppress(Exception):
+                await in_a_group()
+            with suppress(Exception):
+                await cancelled_for_a_moment()
+            await asyncio.sleep(60)  # noqa: TID251 - its time is over before
+        return PaymentDeclined(order_id=order.order_id, reason="-")
+
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        assert [r.error for r in place.reported(Retrying)] == [
+            "TimeoutError: reserve took longer than its timeout_s=0.05, or: "
+        ]
+        assert [entry.outcome for entry in await place.history(payment)] == ["handled"]
 
 
 async def test_an_endless_reason_is_cut(tmp_path: Path) -> None:

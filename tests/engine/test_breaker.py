@@ -67,6 +67,7 @@ def served(
     catches: bool = False,
     looks: bool = False,
     other: Other | None = None,
+    in_group: bool = False,
 ) -> Service:
     payment = Service("payment", retry=retry)
 
@@ -81,7 +82,10 @@ def served(
     @payment.handler
     async def reserve(order: OrderPlaced, bank: Bank, other: Other, saga: Saga) -> PaymentReserved | PaymentDeclined:
         try:
-            charge = await saga.step(bank.charge)
+            if in_group:
+                async with asyncio.TaskGroup() as tasks:
+                    charged = tasks.create_task(saga.step(bank.charge))
+            charge = charged.result() if in_group else await saga.step(bank.charge)
         except Blocked:
             return PaymentDeclined(order_id=order.order_id, reason="blocked")
         except BreakerOpen:
@@ -545,10 +549,13 @@ async def test_a_call_that_may_have_happened_is_waited_for_and_no_other_way_is_t
         assert [e.type for e in entry.events] == ["PaymentReserved"]
 
 
-async def test_a_handler_that_lets_an_open_breaker_pass_is_put_off_as_if_it_had_not_declared_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_group", [False, True])
+async def test_a_handler_that_lets_an_open_breaker_pass_is_put_off_as_if_it_had_not_declared_it(
+    tmp_path: Path, in_group: bool
+) -> None:
     bank = Bank()
     async with place(tmp_path) as at:
-        worker = await at.worker(served(bank, answers=(Blocked, BreakerOpen)))
+        worker = await at.worker(served(bank, answers=(Blocked, BreakerOpen), in_group=in_group))
         await failed_until_open(at, worker)
         await worker.takes(an_order())
         assert head((await worker.progress()).queue) == (0, False)

@@ -1,15 +1,16 @@
 """Business documents at a real worker: applied once, whatever else is in them, and many updates in few writes."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 import pytest
 from msgspec.structs import replace as with_
+from typing_extensions import TypeAliasType
 
 from saga import Retry, Saga, Service
 from saga.declarations.values import Declared
@@ -479,3 +480,94 @@ async def test_with_as_many_open_markers_as_may_be_an_update_fails_for_the_time_
             await place.store.replace("stock", "tea", b'{"left":5}', cas=cas)
             await place.at_rest(inventory)
         assert [e.outcome for e in await place.history(inventory, SAGA)] == ["handled"]
+
+
+@dataclass(frozen=True)
+class Shelf:
+    items: int = 0
+    label: str = ""
+    load: float = 0
+
+
+def put_on(shelf: Shelf | None, what: str) -> Shelf:
+    shelf = replace(shelf or Shelf(), items=shelf.items + 1 if shelf else 1)
+    unusable: dict[str, Shelf] = {
+        "half": replace(shelf, label="\udcff"),
+        "endless": replace(shelf, load=float("nan")),
+        "wrong": replace(shelf, items="many"),  # type: ignore[arg-type] # no checker has seen it
+    }
+    return unusable.get(what, shelf)
+
+
+@pytest.mark.parametrize("what", ["half", "endless", "wrong"])
+async def test_a_document_that_could_not_be_read_again_is_not_written_and_concerns_no_other_saga(
+    tmp_path: Path, what: str
+) -> None:
+    shelves, runs = Service("inventory"), list[str]()
+    shelves.document(Shelf, "shelves")
+
+    @shelves.handler
+    async def fill(order: OrderPlaced, saga: Saga) -> None:
+        runs.append(order.order_id)
+        await saga.update(Shelf, "first", put_on, order.sku)
+
+    async with workplace(tmp_path) as place, at_work(place, shelves):
+        await place.publish(*(an_order(f"order-{n}", sku=what if n % 5 == 3 else "tea") for n in range(20)))
+        await place.at_rest(shelves)
+        dead = [headers for _, headers in await place.dead(shelves)]
+        assert len(dead) == 4
+        begins = "Permanent: the Shelf that put_on returned cannot be written and read again: "
+        assert all(headers["dead_reason"].startswith(begins) for headers in dead)
+        assert sorted(runs) == sorted(f"order-{n}" for n in range(20)), "each runs once"
+        assert (await stored(place, "first", "shelves"))["items"] == 16
+
+
+MaybeShelf = TypeAliasType("MaybeShelf", Shelf | None)
+Counted = TypeAliasType("Counted", Shelf | tuple[Shelf, int])
+
+
+def count_up(shelf: MaybeShelf) -> Counted:
+    more = put_on(shelf, "tea")
+    return more, more.items
+
+
+async def test_an_update_whose_types_are_aliases_creates_a_document_and_gives_back_a_result(tmp_path: Path) -> None:
+    shelves, counts = Service("inventory"), list[object]()
+    shelves.document(Shelf, "shelves")
+
+    @shelves.handler
+    async def fill(order: OrderPlaced, saga: Saga) -> None:
+        counts.append(await saga.update(Shelf, "first", count_up))
+
+    async with workplace(tmp_path) as place, at_work(place, shelves):
+        await place.publish(an_order(), an_order("order-2"))
+        await place.at_rest(shelves)
+        assert counts == [1, 2]
+
+
+def put_with_load(shelf: Shelf) -> tuple[Shelf, float]:
+    return put_on(shelf, "tea"), float("nan")
+
+
+def put_with_text(shelf: Shelf) -> Shelf:
+    return put_on(shelf, "tea"), "one more"  # type: ignore[return-value] # no checker has seen it
+
+
+@pytest.mark.parametrize(("change", "type_"), [(put_with_load, "float"), (put_with_text, "None")])
+async def test_an_update_whose_result_could_not_be_read_again_is_not_made(
+    tmp_path: Path, change: Callable[[Shelf], tuple[Shelf, Any]], type_: str
+) -> None:
+    shelves = Service("inventory")
+    shelves.document(Shelf, "shelves")
+
+    @shelves.handler
+    async def fill(order: OrderPlaced, saga: Saga) -> None:
+        await saga.update(Shelf, "first", change)
+
+    async with workplace(tmp_path) as place, at_work(place, shelves):
+        await place.store.insert("shelves", "first", b'{"items":7}')
+        await place.publish(an_order())
+        await place.at_rest(shelves)
+        ((_, headers),) = await place.dead(shelves)
+        assert headers["dead_reason"].startswith(f"Permanent: what '{change.__name__}' gives back is no {type_}: ")
+        assert await stored(place, "first", "shelves") == {"items": 7}

@@ -191,12 +191,28 @@ async def test_a_call_that_has_begun_is_never_given_another_way(tmp_path: Path) 
         assert [(c.name, c.instead) for c in (await worker.history())[-1].calls] == [("charge", "")]
 
 
-async def test_code_that_lost_the_way_on_which_a_run_began_does_not_call_the_other_one(tmp_path: Path) -> None:
-    class Without(Bank):
-        async def charge(self, key: str) -> str:
-            return await super().charge(key)
+class WithoutLimits(Bank):
+    async def charge(self, key: str) -> str:
+        return await super().charge(key)
 
-    bank, without = Bank(branch_is_away=True), Without()
+
+class WithoutFallback(Bank):
+    @limited(timeout_s=5)
+    async def charge(self, key: str) -> str:
+        return await super().charge(key)
+
+
+class WithLastGood(Bank):
+    @limited(fallback=LastGood(for_s=600))
+    async def charge(self, key: str) -> str:
+        return await super().charge(key)
+
+
+@pytest.mark.parametrize("kind", [WithoutLimits, WithoutFallback, WithLastGood])
+async def test_code_that_lost_the_way_on_which_a_run_began_does_not_call_the_other_one(
+    tmp_path: Path, kind: type[Bank]
+) -> None:
+    bank, without = Bank(branch_is_away=True), kind()
     async with place(tmp_path) as at:
         worker = await at.worker(charging(bank))
         await opened(worker, bank)

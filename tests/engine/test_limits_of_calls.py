@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from saga import Breaker, BreakerOpen, Retry, Saga, Service, limited
 from saga.engine import limits
 from saga.engine.limits import Limiter
+from saga.engine.service_runtime import UsedResource
 from saga.errors import Permanent
 from saga.policies.concurrency import LASTS_S
 from saga.telemetry.events import BreakerTurned, CallWaited, PutOff
@@ -119,6 +121,10 @@ def waiting(worker: At, resource: str, count: int = 1) -> Callable[[], bool]:
 
 def gates(worker: At) -> list[Limiter]:
     return [*worker.participant.calls.values(), *(used.limiter for used in worker.participant.used_resources.values())]
+
+
+def used_by(worker: At) -> list[UsedResource]:
+    return list(worker.participant.used_resources.values())
 
 
 def check_empty(worker: At) -> None:
@@ -481,6 +487,51 @@ async def test_each_resource_has_the_limits_of_a_call_that_two_share_for_itself(
     goes_on.set()
     await asyncio.gather(*tasks)
     check_empty(worker)
+
+
+class Letters(Protocol):
+    async def send(self, text: str) -> str: ...
+
+
+class Parcels(Protocol):
+    async def pack(self, text: str) -> str: ...
+
+
+class Post:
+    """One class of clients for two resources."""
+
+    async def send(self, text: str) -> str:
+        return text
+
+    async def pack(self, text: str) -> str:
+        return text
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_resources_whose_clients_have_one_class_have_limits_of_their_own(at: Workers, is_first: bool) -> None:
+    payment = Service("payment", retry=Retry(in_place_s=0))
+
+    async def letters() -> AsyncIterator[Letters]:
+        yield Post()
+
+    async def parcels() -> AsyncIterator[Parcels]:
+        yield Post()
+
+    limits = [(letters, 1.0), (parcels, 1000.0)]
+    for opener, rate_per_s in limits if is_first else limits[::-1]:
+        payment.resource(rate_per_s=rate_per_s)(opener)
+
+    @payment.handler
+    async def reserve(order: OrderPlaced, letters: Letters, parcels: Parcels, saga: Saga) -> None:
+        await saga.step(parcels.pack, order.order_id)
+        await saga.step(letters.send, order.order_id)
+
+    worker = await at.worker(payment)
+    await worker.takes(an_order())
+    assert {used.resource.name: used.limiter._own.free_s - at.clock.monotonic_s() for used in used_by(worker)} == {
+        "letters": pytest.approx(1.0, abs=0.01),
+        "parcels": pytest.approx(0.001, abs=0.01),
+    }
 
 
 async def test_a_function_that_each_run_defines_again_is_one_call(at: Workers) -> None:

@@ -96,6 +96,7 @@ REFUSED = {
     "a name that comes twice": in_binary_mode(as_json()[:-1] + b', "card": "SECRET"}'),
     "JSON that ends too early": in_binary_mode(as_json()[:-3]),
     "no object": in_binary_mode(json.dumps([CARD]).encode()),
+    "half of a surrogate pair in the subject": in_binary_mode(as_json(order_id="order-\ud800")),
     "JSON with another content type": in_binary_mode(as_json(), "text/plain"),
     "markup": in_binary_mode(f"<card>{CARD}</card>".encode(), "application/xml"),
     "the key is not the saga": in_binary_mode(NATIVE, "application/avro", key="order-2"),
@@ -106,6 +107,7 @@ REFUSED = {
 UNKNOWN = codec.MARKER + b"unknown!" + NATIVE[codec.HEADER_SIZE :]
 LETTERS = {
     "no key": in_binary_mode(as_json(), key=""),
+    "no key, and half of a surrogate pair in the subject": in_binary_mode(as_json(order_id="order-\ud800"), key=""),
     "an unknown schema, and no key": in_binary_mode(UNKNOWN, "application/avro", key=""),
     "no type, and no event": Outgoing("orders", SAGA.encode(), f"card={CARD}".encode(), ()),
     "a time that is none": in_binary_mode(NATIVE, "application/avro")._replace(

@@ -200,18 +200,48 @@ async def test_after_a_failure_that_the_handler_catches_no_other_step_begins(tmp
         assert [name for name, _ in bank.calls] == ["charge", "charge"]
 
 
-async def test_a_step_whose_annotations_cannot_be_read_is_a_dead_letter(tmp_path: Path) -> None:
-    async def vague(key: "Nowhere") -> str:  # type: ignore[name-defined] # noqa: F821 - what the runtime says to it
+async def test_a_function_that_is_not_async_runs_once_and_its_message_is_a_dead_letter(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    def mail(key: str) -> str:
+        calls.append(key)
+        return key
+
+    async def body(order: OrderPlaced, bank: Bank, saga: Saga) -> Reaction:
+        return reserved(order, await saga.step(mail, "k"))  # type: ignore[arg-type] # no checker has seen it
+
+    payment, _ = served(body)
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        assert await reason_of(place, payment) == (
+            "NotAsync: 'mail' is no `async def`, and has run already: make it one, or wrap it in one"
+        )
+        assert calls == ["k"]
+        assert [letter.blame for letter in place.reported_dead_letters()] == ["code"]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "why"),
+    [
+        ("Nowhere", "name 'Nowhere' is not defined"),
+        ("asyncio.Nowhere", "module 'asyncio' has no attribute 'Nowhere'"),
+        ("str |", "Forward reference must be an expression"),
+    ],
+)
+async def test_a_step_whose_annotations_cannot_be_read_is_a_dead_letter(
+    tmp_path: Path, annotation: str, why: str
+) -> None:
+    async def vague(key: str) -> str:
         raise AssertionError
 
     async def body(order: OrderPlaced, bank: Bank, saga: Saga) -> Reaction:
         return reserved(order, await saga.step(vague, "k"))
 
+    vague.__annotations__["key"] = annotation
     payment, _ = served(body)
     async with workplace(tmp_path) as place, at_work(place, payment):
         reason = await reason_of(place, payment)
         assert reason.startswith("Permanent: the annotations of ")
-        assert reason.endswith("vague cannot be read: name 'Nowhere' is not defined")
+        assert f"vague cannot be read: {why}" in reason
 
 
 class FakeBank(Bank):

@@ -84,3 +84,23 @@ async def test_a_flag_attribute_that_is_no_literal_call_counts_as_any_flag() -> 
         assert flag_helpers.THING.flag
 
     assert find_flags(service_of(reserve).declared) is None
+
+
+class NotThereYet:
+    """Stands for an object that exists only while a request is handled, as frameworks have it."""
+
+    def __call__(self) -> None: ...
+
+    def __getattr__(self, name: str) -> object:
+        raise RuntimeError("outside of a request")
+
+
+request = NotThereYet()
+
+
+async def test_an_object_that_cannot_be_looked_at_hides_no_other_flag() -> None:
+    async def reserve(order: OrderPlaced, saga: Saga) -> None:
+        request()
+        await saga.flag("one")
+
+    assert find_flags(service_of(reserve).declared) == frozenset({"one"})

@@ -1,6 +1,7 @@
 """Handlers declared by their signatures, and signatures that are refused."""
 
 import sys
+import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -340,7 +341,10 @@ def test_a_retry_that_is_none_is_refused() -> None:
         a_service().handler(retry=3)(reserve)  # type: ignore[call-overload] # the mistake
 
 
-@pytest.mark.parametrize("returns", [str, list[int], Sequence[object], Event, list, dict[str, OrderPlaced]])
+@pytest.mark.parametrize(
+    "returns",
+    [str, list[int], Sequence[object], Event, list, dict[str, OrderPlaced], typing.List, typing.Sequence],  # noqa: UP006
+)
 def test_a_return_annotation_that_is_no_event_is_refused(returns: type) -> None:
     async def reserve(order: OrderPlaced) -> None: ...
 

@@ -324,6 +324,18 @@ async def test_a_wait_beyond_the_retention_is_a_dead_letter() -> None:
     assert "longer retention=" in str(done.progress.transitions[-1].reason)
 
 
+async def test_a_wait_for_ever_is_a_dead_letter_with_the_same_reason() -> None:
+    payment = Service("payment")
+
+    @payment.handler
+    async def wait(order: OrderPlaced, saga: Saga) -> Later | None:
+        return Later(after=timedelta.max if saga.elapsed else DAY)
+
+    done = await trial(payment, PLACED, 20 * DAY)
+    assert [t.outcome for t in done.progress.transitions] == ["later", "dead"]
+    assert "would have waited for 999999999 days" in str(done.progress.transitions[-1].reason)
+
+
 async def test_two_waits_at_once_are_none() -> None:
     payment = Service("payment")
 

@@ -57,6 +57,10 @@ class Hotel:
             raise Refused("not yours")
         self.calls.append(f"free {room} for {nights} with {key[-2:]}")
 
+    def ring(self, room: str) -> str:
+        self.calls.append("ring")
+        return room
+
     async def unannotated(self, room: str):  # type: ignore[no-untyped-def]
         """Has no return annotation."""
 
@@ -193,6 +197,10 @@ async def test_an_abort_action_that_could_not_be_found_again_is_refused_on_regis
         saga.on_abort(hotel.unannotated, "12")
         return RESERVED
 
+    async def not_async(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
+        saga.on_abort(hotel.ring, "12")  # type: ignore[arg-type]
+        return RESERVED
+
     async def limited_for_nothing(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
         saga.on_abort(give_back_one_by_one, saga, order.sku)
         return RESERVED
@@ -203,6 +211,7 @@ async def test_an_abort_action_that_could_not_be_found_again_is_refused_on_regis
         (of_another_resource, "free could not be found again after a crash"),
         (not_plain, "cannot be recorded"),
         (unread, "has no return annotation"),
+        (not_async, "hotel.ring is no `async def`: make it one, or wrap it in one"),
     ):
         done = await trial(service_of(handler), PLACED, use=[Hotel()])
         assert done.progress.transitions[-1].outcome == "dead"

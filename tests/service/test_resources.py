@@ -242,6 +242,21 @@ def test_two_resources_of_one_type_are_refused_also_of_a_subclass() -> None:
         turned.resource(second)
 
 
+def test_two_resources_of_one_name_are_refused() -> None:
+    payment = Service("payment")
+
+    @payment.resource
+    async def client() -> AsyncIterator[Bank]:
+        yield Bank()
+
+    async def other() -> AsyncIterator[Ledger]:
+        yield Ledger()
+
+    other.__name__ = "client"  # as one of another module
+    with pytest.raises(DeclarationError, match="'payment' has two resources called client"):
+        payment.resource(other)
+
+
 def test_answers_that_are_not_named_exceptions_are_refused() -> None:
     async def bank() -> AsyncIterator[Bank]:
         yield Bank()

@@ -1,6 +1,7 @@
 """The clock of the operating system: waits end in time, and a cancelled task stays cancelled."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -66,3 +67,69 @@ async def test_a_task_that_is_cancelled_while_it_waits_stays_cancelled(seconds: 
         while CLOCK.monotonic_s() < busy_until_s:
             pass
     assert (task.cancelled(), ended) == (True, [])
+
+
+async def test_a_task_that_survived_a_cancellation_gets_a_timeout_of_a_later_future() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await CLOCK.sleep(0)
+    assert task.cancelling() == 1
+    with pytest.raises(TimeoutError):
+        await CLOCK.within(0.001, made())
+    task.uncancel()
+
+
+async def survive() -> None:
+    """Survive a cancellation of this task, which stays counted."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await CLOCK.sleep(0)
+
+
+async def survive_and_wait() -> None:
+    await survive()
+    await made()
+
+
+async def test_a_coroutine_that_survived_a_cancellation_is_late_as_any_other() -> None:
+    with pytest.raises(TimeoutError):
+        await CLOCK.within(0.001, survive_and_wait())
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.uncancel() == 0, "only the one that it survived was left"
+
+
+@pytest.mark.parametrize("seconds", [0.001, 60])
+async def test_a_task_that_is_cancelled_in_a_coroutine_stays_cancelled(seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+
+    async def waits() -> None:
+        await survive()
+        await CLOCK.within(seconds, survive_and_wait())
+
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(waits())
+        for _ in range(5):
+            await CLOCK.sleep(0)  # it waits by now
+        loop.call_later(0.001, task.cancel)  # behind its own time, and before it goes on
+        busy_until_s = CLOCK.monotonic_s() + 0.01
+        while CLOCK.monotonic_s() < busy_until_s:
+            pass
+    assert task.cancelled()
+
+
+async def test_two_times_that_end_together_are_over_for_the_outer_one() -> None:
+    async def inner() -> str:
+        with suppress(TimeoutError):
+            await CLOCK.within(0.001, survive_and_wait())
+        return await made()
+
+    task = asyncio.current_task()
+    assert task is not None
+    with pytest.raises(TimeoutError):
+        await CLOCK.within(0.001, inner())
+    assert task.uncancel() == 0, "only the one that it survived was left"

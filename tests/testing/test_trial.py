@@ -198,19 +198,35 @@ async def test_a_store_that_cannot_be_used_ends_the_trial_at_once(monkeypatch: p
         await trial(payment, an_order(), use=[FakeBank()])
 
 
-async def test_a_resource_without_a_fake_that_does_not_open_is_reported() -> None:
+@pytest.mark.parametrize("why", [OSError("no connection"), TimeoutError(110, "Connection timed out")])
+async def test_a_resource_without_a_fake_that_does_not_open_is_reported(why: OSError) -> None:
     shut = Service("payment")
 
     @shut.resource
     async def bank() -> AsyncIterator[Bank]:
-        raise OSError("no connection")
+        raise why
         yield Bank()  # type: ignore[unreachable] # what makes it a generator
 
     @shut.handler
     async def note(order: OrderPlaced, bank: Bank) -> None: ...
 
-    with pytest.raises(ConfigurationError, match="resource bank does not open: OSError: no connection"):
+    with pytest.raises(ConfigurationError) as refused:
         await trial(shut, an_order(), real=[Bank])
+    assert f"resource bank does not open: {type(why).__name__}: {why}" in str(refused.value)
+
+
+async def test_a_resource_that_yields_none_is_reported_before_anything_is_handled() -> None:
+    empty = Service("payment")
+
+    @empty.resource
+    async def bank() -> AsyncIterator[Bank]:
+        yield  # type: ignore[misc] # no checker has seen it
+
+    @empty.handler
+    async def note(order: OrderPlaced, bank: Bank) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="resource bank yields None: yield a Bank"):
+        await trial(empty, an_order(), real=[Bank])
 
 
 async def test_a_resource_is_opened_as_it_is_only_where_that_is_asked_for_by_name() -> None:

@@ -156,10 +156,7 @@ class KeyedExecutor:
                 item = queue.current = waiting.popleft()
                 try:
                     finished = await (self.handle_guarded if item.tracker.guarded else self.handle)(item)
-                    if (
-                        item in self._late and queue.task is not None
-                    ):  # the handler finished in spite of the cancellation
-                        queue.task.uncancel()
+                    forget_cancellations()  # the handler has finished in spite of them
                 except asyncio.CancelledError:
                     if item not in self._late or queue.task is None or queue.task.uncancel():
                         raise
@@ -222,6 +219,16 @@ class KeyedExecutor:
                     queue.task.cancel()
         if late:
             await asyncio.wait(late)
+
+
+def forget_cancellations() -> None:
+    """Forget the cancellations that this task has survived: otherwise a later error would count as another one.
+
+    Before Python 3.13, a task group whose task failed leaves one behind in the task of its handler.
+    """
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()
 
 
 # -------------------------------------------------------------------- batching

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from saga.broker.port import Broker
-from saga.engine.consumer.keyed_executor import Batcher
+from saga.engine.consumer.keyed_executor import Batcher, forget_cancellations
 from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.errors import Draining
 from saga.engine.known_schemas import ReloadContracts, reload_in_thread
@@ -71,6 +71,7 @@ class WorkerAssignment:
 
     async def pause(self, seconds: float, position: Position) -> None:
         self.check_running(position)
+        forget_cancellations()
         woken = asyncio.get_running_loop().create_future()
         self._pauses[woken] = None
         pause = self.outage_watch.clock.within(seconds, woken)

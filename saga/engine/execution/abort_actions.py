@@ -39,6 +39,8 @@ def record_action(
     crash."""
     name = _name(service, call)
     return_type_of(call)  # its result has to be recorded, like that of a step
+    if not iscoroutinefunction(unwrap(call)):  # an abort is retried without limit, and would repeat its effect
+        raise Permanent(f"{name} is no `async def`: make it one, or wrap it in one")
     places = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
     mine = tuple(place for place, value in places.items() if value is saga)
     if mine and limits_of(call) is not None:

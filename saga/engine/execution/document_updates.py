@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar, get_args, get_origin
 import msgspec
 from msgspec import Raw, Struct
 
-from saga.declarations.annotations import accepts_none, return_type_of
+from saga.declarations.annotations import accepts_none, return_type_of, spell, split_union
 from saga.declarations.resources import check_recorded, find_declared_error
 from saga.declarations.values import DocumentKind
 from saga.encryption.sensitive_fields import find_marks
@@ -103,8 +103,7 @@ class DocumentUpdate(Struct, frozen=True, kw_only=True):
 def result_of(change: Callable[..., object], kind: type) -> Any:
     """Return the type of an update's result: the part of the return annotation after the document. `Self` means the
     class of the document."""
-    returned = return_type_of(change)
-    for option in get_args(returned) if get_origin(returned) is not tuple else (returned,):
+    for option in split_union(return_type_of(change)):
         if get_origin(option) is tuple and len(get_args(option)) == 2:
             result = get_args(option)[1]
             return kind if result is Self else result
@@ -153,10 +152,11 @@ async def apply_together(
         body = _decode_body(updates[0].declared, key, document, head)
         made: list[Marker | Exception | Superseded] = []
         new: dict[str, Marker] = {}
-        changed = False
+        written = None if document is None or head.absent else document.content
+        is_changed = False
         for update in updates:
             # A function may change a mapping in place and then refuse: the other updates must not see that change.
-            before = msgspec.json.encode(body) if len(updates) > 1 and body is not None else None
+            before = written if len(updates) > 1 else None
             known = head.markers.get(update.marker)
             # Checked after the document was read: a worker that has lost its intent since must not replace it.
             if refused and known is None and service.ports.clock.monotonic_s() >= update.until_s:
@@ -168,22 +168,24 @@ async def apply_together(
             else:
                 try:
                     marker, after = _change(update, body)
+                    changed = None if after is None else _encode_body(update, after)
                 except Exception as why:  # noqa: BLE001 - the function is the service's own; its failure is this update's
                     made.append(why)
                     body = _restore(update.declared, before, body)
                     continue
                 new[update.marker] = marker
                 made.append(marker)
-                if after is None:
+                if changed is None:
                     body = _restore(update.declared, before, body)
                 else:
-                    body, changed = after, True
+                    written, body = changed
+                    is_changed = True
         if not new:
             return made
         markers = {**await _drop_old_markers(service, position, head.markers), **new}
-        head = Head(markers=markers, absent=head.absent and not changed)
+        head = Head(markers=markers, absent=head.absent and not is_changed)
         try:
-            content = _encode_document(document, body if changed else None, head)
+            content = _encode_document(document, written if is_changed else None, head)
             if await _put(service, position, collection, key, document, content):
                 return made
         except TooLarge as why:
@@ -291,14 +293,47 @@ def _change(update: DocumentUpdate, current: Any) -> tuple[Marker, Any]:
     if not isinstance(returned, kind):
         update.seen.append((kind, returned))
         raise Permanent(f"{name} returned {returned!r}: it must return a {kind.__name__}, or one and a result")
-    made = _with_value(marker, name, result, None, result_of(update.change, kind))
+    type_ = result_of(update.change, kind)
+    made = _with_value(marker, name, result, None, type_)
+    if result is not type_:  # both are `None` where there is no result
+        _check_result(made.value, name, type_)
     return msgspec.structs.replace(made, value=update.close(made.value)), returned
+
+
+def _check_result(value: Raw, name: str, type_: Any) -> None:
+    """Check that a result can be read again. Raises `Permanent` if it cannot: otherwise the document would be changed
+    by a run that can never end."""
+    try:
+        if find_marks(type_) is None:
+            msgspec.json.decode(value, type=type_)
+    except (*UNREADABLE, TypeError) as why:
+        raise Permanent(
+            f"what {name!r} gives back is no {spell(type_)}: {why}; the document stays as it was; let the function "
+            "give back what its annotation says"
+        ) from why
+
+
+def _encode_body(update: DocumentUpdate, after: Any) -> tuple[bytes, Any]:
+    """Return the new document as JSON, and as it is read again.
+
+    Raises `Permanent` if it cannot be written, or not be read again: every other saga would fail on it.
+    """
+    kind = update.declared.kind
+    try:
+        written = msgspec.json.encode(after)
+        return written, msgspec.json.decode(written, type=kind)
+    except UNENCODABLE as why:
+        name = getattr(update.change, "__name__", "the function")
+        raise Permanent(
+            f"the {kind.__name__} that {name} returned cannot be written and read again: {why}; give plain values of "
+            "the types that its fields have"
+        ) from why
 
 
 def _restore(declared: DocumentKind, before: bytes | None, body: Any) -> Any:
     """Return the document as it was `before` an update, because the update's function may have changed it in place.
 
-    If only one update is made, `before` is `None`, and the document is returned unchanged.
+    `before` is `None` if only one update is made, or if there was no document: then nothing has to be restored.
     """
     return body if before is None else msgspec.json.decode(before, type=declared.kind)
 
@@ -314,14 +349,14 @@ def _with_value(marker: Marker, name: str, value: object, answer: str | None, ty
         raise Permanent(f"what {name!r} gives back cannot be recorded: {why}; give plain values") from why
 
 
-def _encode_document(document: Document | None, body: Any, head: Head) -> bytes:
+def _encode_document(document: Document | None, body: bytes | None, head: Head) -> bytes:
     """Encode the next version of a document; `body` is `None` if only the markers change.
 
     Fields that the service's class does not have are kept.
     """
     fields: dict[str, Any] = {} if document is None else dict(_fields.decode(document.content))
     if body is not None:
-        fields |= _fields.decode(msgspec.json.encode(body))
+        fields |= _fields.decode(body)
     return msgspec.json.encode({**fields, "_saga": head})
 
 

@@ -21,6 +21,7 @@ from saga.messages import Event, Message, name_of
 from saga.progress.document import Intent, SuspendedRun
 
 _MS = timedelta(milliseconds=1)
+_LONGEST_MS = timedelta.max // _MS
 
 
 class RunResult(NamedTuple):
@@ -141,10 +142,9 @@ class HandlerRunner:
                 raise context.failure from why
             # This task was not cancelled: something that the handler waited for was, which is a failure like any other.
             raise RuntimeError(f"{handler.name} waited for something that was cancelled") from why
-        except (
-            ExceptionGroup
-        ) as why:  # from a task group: the error of a step is more specific, and may be in `retry.never`
-            raise context.failure or why from why
+        except ExceptionGroup as why:  # from a task group: what is inside is more specific, and retry rules name that
+            error = context.failure or _find_single(why)
+            raise error from error.__cause__
         except (Exception, Halted, GeneratorExit, KeyboardInterrupt):
             raise
         except BaseException as why:  # it would end this process and, after redelivery, the next one
@@ -181,7 +181,7 @@ class HandlerRunner:
         if due_ms - first_ms > service.retention_s * 1000:
             raise Permanent(
                 f"{handler.name} returned {later!r}, and would have waited for "
-                f"{timedelta(milliseconds=due_ms - first_ms)} then: no handler waits longer in all than the retention "
+                f"{min(due_ms - first_ms, _LONGEST_MS) * _MS} then: no handler waits longer in all than the retention "
                 f"of {service.name!r}, {timedelta(seconds=service.retention_s)}. Give the service a longer retention="
             )
         return SuspendedRun(
@@ -224,6 +224,14 @@ class HandlerRunner:
                 assert parameter.gives is not None
                 arguments[parameter.name] = service.resources[parameter.gives]
         return arguments
+
+
+def _find_single(why: ExceptionGroup[Exception]) -> Exception:
+    """Return the exception in a group that has only one; otherwise the group."""
+    if len(why.exceptions) > 1:
+        return why
+    inner = why.exceptions[0]
+    return _find_single(inner) if isinstance(inner, ExceptionGroup) else inner
 
 
 def _missing_argument(handler: Reaction, parameter: Parameter) -> str:

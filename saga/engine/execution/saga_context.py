@@ -253,7 +253,8 @@ class SagaContext(Saga[Any]):
         answered = self.replay.answer_of(asked, self._digest)
         if answered is None:
             asked = self._with_arguments(asked, self._written, call, args, kwargs)
-            used = self.service.used_resources.get(type(getattr(call, "__self__", None)))
+            owner, resources = getattr(call, "__self__", None), self.service.used_resources
+            used = resources.get(type(owner)) or resources.get(id(owner))
             step = ExternalCall(
                 self.processing.message.saga, self.handler.name, asked, call, args, kwargs, self.secrets
             )
@@ -492,7 +493,8 @@ class SagaContext(Saga[Any]):
             timeout_s = limits.timeout_s
         at, latest_s = self.processing.position, self.until_s - min(timeout_s, self.handler.timeout_s / 2)
         begun = self.replay.begun_before
-        if begun is not None and begun.instead and limits is not None:
+        # Without this fallback the call goes on to `_begin`, which says that this code has no such way.
+        if begun is not None and begun.instead and limits is not None and callable(limits.fallback):
             return await self._call_fallback(step, limits, timeout_s)
         memory = None if limits is None else self.service.memory_of(limits, used)
 
