@@ -22,6 +22,7 @@ from saga.testing.conformance.broker_suite import RecordingListener, event, valu
 
 CLOCK = SystemClock()
 conformance = BrokerConformance()
+conformance.within_s = 60.0
 
 
 @pytest.fixture
