@@ -26,7 +26,7 @@ from tests.servers.plain_clients import recreate_topic
 
 CLOCK = SystemClock()
 NUMBERS = itertools.count()
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 SETTINGS = KafkaSettings(
     servers=("127.0.0.1:1",),
     replication_factor=1,
