@@ -38,7 +38,7 @@ from services.shipping.carrier import Carrier, LedgerCarrier
 T = TypeVar("T")
 
 FASTER = 20
-REST_S_MAX = 20.0
+REST_S_MAX = 60.0
 LOOK_S = 0.002
 
 Mode = Literal["before", "lost", "after", "late"]
