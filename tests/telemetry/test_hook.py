@@ -325,7 +325,7 @@ async def test_processes_started_by_a_hook_command_end_with_it_and_delay_nothing
 ) -> None:
     file, another = tmp_path / "pid", tmp_path / "another"
     hangs = make_sender(f"command:sh -c 'sleep 60 & echo $! > {file}; wait'")
-    call = asyncio.get_running_loop().create_task(hangs(b"{}", {"x-saga-id": "dead-1"}))
+    call = asyncio.gather(hangs(b"{}", {"x-saga-id": "dead-1"}))
     async with asyncio.timeout(30):
         while not file.exists() or not file.read_text().endswith("\n"):
             await SystemClock().sleep(0.02)
