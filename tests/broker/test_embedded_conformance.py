@@ -15,6 +15,8 @@ from tests.broker.removal import removal_from
 
 
 class TestEmbeddedBroker(BrokerConformance):
+    within_s = 60.0
+
     @pytest.fixture(params=[b"\xff" * 8, b"\x91\x92\xa1\xff\xc4\x00", b"\x93", "text"])
     def damage(self, tmp_path: Path, request: pytest.FixtureRequest) -> Damage:
         """By another hand: headers that cannot be decoded. A damaged page of the file is an error of SQLite."""

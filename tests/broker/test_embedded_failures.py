@@ -22,6 +22,7 @@ from saga.testing.conformance.broker_suite import RecordingListener, event, valu
 
 CLOCK = SystemClock()
 conformance = BrokerConformance()
+conformance.within_s = 60.0
 
 
 @pytest.fixture
@@ -185,7 +186,7 @@ async def test_a_process_that_holds_the_lock_for_long_makes_the_broker_unavailab
     (outcome,) = await publishing
     assert isinstance(outcome, BrokerUnavailable)
     assert "resume or end it" in str(outcome)
-    assert turns > 30
+    assert turns > 5, "a loop that is blocked has one or two"
     lock.release()
     await broker.publish([event("orders", "k", "after")])
     assert values([record async for record in broker.scan("orders")]) == ["after"]

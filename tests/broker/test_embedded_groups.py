@@ -24,6 +24,7 @@ from saga.testing.conformance.broker_suite import RecordingListener, event, valu
 
 CLOCK = SystemClock()
 conformance = BrokerConformance()
+conformance.within_s = 60.0
 ORDERS = Topic("orders", 4)
 T = TypeVar("T")
 

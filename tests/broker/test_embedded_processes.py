@@ -21,6 +21,7 @@ from tests.broker.embedded_child import GROUP, TOPIC
 CLOCK = SystemClock()
 ROOT = Path(__file__).parents[2]
 conformance = BrokerConformance()
+conformance.within_s = 60.0
 
 
 @dataclass
@@ -29,7 +30,7 @@ class Child:
 
     async def read_words(self) -> list[str]:
         assert self.process.stdout is not None
-        return (await CLOCK.within(10, self.process.stdout.readline())).decode().split()
+        return (await CLOCK.within(60, self.process.stdout.readline())).decode().split()
 
     async def read_until(self, what: str) -> list[str]:
         while (line := await self.read_words())[:1] != [what]:
@@ -106,20 +107,20 @@ async def test_a_killed_members_partitions_move_at_once(tmp_path: Path) -> None:
         await broker.ensure_topics([TOPIC])
         async with broker.join(Subscription(GROUP, [TOPIC.name]), listener), child("member", path, 60) as other:
             await other.read_until("assigned")
-            assert len(listener.has) == 2
+            await conformance.until(lambda: len(listener.has) == 2)
             other.process.kill()
             killed_s = CLOCK.monotonic_s()
             await conformance.complete(listener)
-            assert CLOCK.monotonic_s() - killed_s < 2  # not by silence, which here takes a minute
+            assert CLOCK.monotonic_s() - killed_s < 30  # not by silence, which here takes a minute
 
 
 async def test_a_frozen_member_is_a_zombie_whose_commit_is_fenced_and_which_joins_again(tmp_path: Path) -> None:
-    path, listener = tmp_path / "broker.db", RecordingListener()
-    async with EmbeddedBroker(path, clock=CLOCK, timing=Timing(silence_s=1)) as broker:
+    path, listener, silence_s = tmp_path / "broker.db", RecordingListener(), 5.0
+    async with EmbeddedBroker(path, clock=CLOCK, timing=Timing(silence_s=silence_s)) as broker:
         await broker.ensure_topics([TOPIC])
         async with (
             broker.join(Subscription(GROUP, [TOPIC.name]), listener) as membership,
-            child("member", path, 1) as other,
+            child("member", path, silence_s) as other,
         ):
             had = await other.read_until("assigned")
             other.send_line(f"commit {had[0]} 3")
@@ -127,7 +128,7 @@ async def test_a_frozen_member_is_a_zombie_whose_commit_is_fenced_and_which_join
             other.process.send_signal(signal.SIGSTOP)
             frozen_s = CLOCK.monotonic_s()
             await conformance.complete(listener)
-            assert CLOCK.monotonic_s() - frozen_s > 0.7  # its lock is still held: only the silence shows it
+            assert CLOCK.monotonic_s() - frozen_s > 0.7 * silence_s  # its lock is still held: only the silence shows it
             assert listener.has[Partition(TOPIC.name, int(had[0]))] == 3
             await membership.commit({Partition(TOPIC.name, int(had[0])): 7})
             other.send_line(f"commit {had[0]} 5")

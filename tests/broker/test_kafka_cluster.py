@@ -34,7 +34,7 @@ CLOCK = SystemClock()
 LANES = 8
 FURTHER = 20
 """So many values of each lane show that it continues."""
-GOES_ON_S_MAX = 25.0
+GOES_ON_S_MAX = 60.0
 """Generous: a broker is taken for dead after three seconds, and a controller has to be elected."""
 
 
@@ -132,7 +132,7 @@ async def coordinates(cluster: KafkaCluster, group: str, topic: str) -> int:
     return node
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 async def test_a_broker_that_leads_and_coordinates_is_killed_and_nothing_acknowledged_is_lost(
     cluster: KafkaCluster,
     settings: KafkaSettings,
@@ -184,7 +184,7 @@ def found_in(result: Result) -> set[tuple[str, str, str]]:
     return {(each["severity"], each["about"], each["what"]) for each in json.loads(result.stdout)["findings"]}
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 async def test_without_two_of_three_nothing_is_acknowledged_and_it_resumes_once_one_is_back(
     cluster: KafkaCluster, settings: KafkaSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -233,7 +233,7 @@ async def test_brokers_that_are_away_are_named_with_the_reason(cluster: KafkaClu
         assert cluster.nodes[node].address in str(raised.value)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 async def test_the_only_broker_of_a_new_partition_is_away_and_the_others_are_read_meanwhile(
     cluster: KafkaCluster, settings: KafkaSettings
 ) -> None:

@@ -13,7 +13,7 @@ from saga.messages import Partition
 from tests.broker.waiting import CLOCK, until
 
 ORDERS, PAYMENTS = Partition("orders", 0), Partition("payments", 0)
-AT_ONCE_S, LONG_S = 1.0, 60.0
+AT_ONCE_S, LONG_S = 20.0, 60.0
 
 
 class Committing(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka has no types

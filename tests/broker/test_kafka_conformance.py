@@ -22,7 +22,7 @@ NUMBERS = itertools.count()
 
 
 class TestKafkaBroker(BrokerConformance):
-    within_s = 20.0
+    within_s = 60.0
 
     @pytest.fixture(params=WAYS)
     def damage(self, kafka_data: Path, request: pytest.FixtureRequest) -> Damage:

@@ -16,7 +16,7 @@ from tests.broker.retrying import Reader, put
 from tests.broker.waiting import CLOCK, until
 from tests.servers.plain_clients import start_client
 
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 
 
 @pytest.mark.timeout(120)

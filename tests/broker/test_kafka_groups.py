@@ -278,11 +278,11 @@ async def test_a_member_that_leaves_during_a_rebalance_is_not_waited_for(setting
                     lambda: slow.partitions_of("revoked") and not first.has
                 )  # the first has to wait for the slow one
                 leave.set()
-                await CLOCK.within(10, asyncio.wait([staying]))
+                await CLOCK.within(WITHIN_S, asyncio.wait([staying]))
                 slow.may_let_go.set()
                 began_s = CLOCK.monotonic_s()
                 await until(lambda: len(slow.has) + len(third.has) == 3)
-                assert CLOCK.monotonic_s() - began_s < 5  # less than the wait for a member that is away
+                assert CLOCK.monotonic_s() - began_s < 15  # less than the wait for a member that is away
 
 
 async def test_a_position_never_goes_back_within_an_assignment(settings: KafkaSettings, topic: str) -> None:

@@ -57,7 +57,7 @@ async def read_next(member: Membership, partitions: Collection[Partition]) -> st
             pass
         return values(found)[0]
 
-    return await CLOCK.within(10, read())
+    return await CLOCK.within(60, read())
 
 
 async def again(broker: KafkaBroker, messages: Sequence[Outgoing]) -> None:

@@ -63,7 +63,7 @@ async def test_each_call_is_given_up_when_its_own_time_is_up(
         calls = [broker.publish([event(topic, "k", f"{n}"), event(topic, "k", "and")]) for n in range(50)]
         for result in await asyncio.gather(*calls, return_exceptions=True):
             assert isinstance(result, BrokerUnavailable)
-        assert 1 <= CLOCK.monotonic_s() - began_s < 5
+        assert 1 <= CLOCK.monotonic_s() - began_s < 25, "not one after the other"
         await broker.publish([event(topic, "k", "after")])  # by another producer
         assert values([record async for record in broker.scan(topic)]) == ["before", "after"]
     gc.collect()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from saga.support.clock import SystemClock
 
 CLOCK = SystemClock()
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 
 
 async def until(holds: Callable[[], object]) -> None:

@@ -133,7 +133,7 @@ def test_a_service_without_its_upcaster_does_not_start_and_shows_what_to_write(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_releases_come_in_the_wrong_order_and_go_back_and_nothing_is_lost(market: Market) -> None:
     market.deploy("shop", 1)
     market.deploy("till", 1)

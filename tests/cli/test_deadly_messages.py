@@ -156,13 +156,13 @@ def test_a_process_that_is_stopped_in_good_order_counts_nothing(embedded_pottery
     with running(name) as process:
         until(lambda: handled(saga, {*CUPS}) == set(CUPS[:4]))
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     publish(saga, "CupOrdered", *CUPS[4:])
     with running(name) as process:
         until(lambda: handled(saga, {*CUPS}) == set(CUPS))
         assert guarded(embedded_pottery) == []
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 def guarded(pottery: Pottery) -> list[str]:

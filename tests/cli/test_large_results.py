@@ -188,7 +188,7 @@ def is_killed_and_goes_on(module: str, dies_at: Sequence[int], is_over: Callable
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(480)
 def test_large_results_are_made_once_and_undone_in_reverse_whichever_process_is_killed(
     scanner: str, kafka_pottery: Pottery, saga: Call
 ) -> None:

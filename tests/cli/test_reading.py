@@ -323,7 +323,7 @@ def test_following_ends_well_with_ctrl_c_and_prints_what_it_saw_at_once(shop: Pa
         assert following.stderr is not None
         assert json.loads(following.stdout.readline())["outcome"] == "noted"
         following.send_signal(signal.SIGINT)
-        assert following.wait(timeout=20) == 0
+        assert following.wait(timeout=60) == 0
         assert following.stderr.read() == b""
 
 

@@ -35,7 +35,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=TelemetryEvent)
 
 ROOT = Path(__file__).parents[2]
-AWAITED_S_MAX = 30.0
+AWAITED_S_MAX = 60.0
 LOOK_S = 0.002
 SAGA = "order-1"
 

@@ -215,7 +215,7 @@ async def test_a_write_that_failed_is_reported_and_its_pause_is_not_taken_for_it
     assert max(latency_s for latency_s, _ in bound.observed) < PAUSE_S
 
 
-PAUSE_S = 0.5
+PAUSE_S = 2.0
 """First pause after an outage, at its shortest, which `Impatient` draws: no write takes as long."""
 
 

@@ -238,7 +238,7 @@ async def test_a_waiting_call_notices_that_the_worker_stops(
 
 
 async def test_calls_follow_each_other_at_their_rate_and_who_would_come_too_late_takes_no_turn() -> None:
-    gate = Gate(rate_per_s=10)
+    gate = Gate(rate_per_s=2)  # half a second is more than a busy machine holds a process up
     began_s = CLOCK.monotonic_s()
     for _ in range(3):
         gate.limiter.leave(await gate.enter(), failed=False)
@@ -246,13 +246,13 @@ async def test_calls_follow_each_other_at_their_rate_and_who_would_come_too_late
         with pytest.raises(CallNotAdmitted):
             await gate.enter("late", CLOCK.monotonic_s())
     gate.limiter.leave(await gate.enter(), failed=False)
-    assert 0.29 <= CLOCK.monotonic_s() - began_s < 1
+    assert CLOCK.monotonic_s() - began_s >= 1.49
     gate.check_empty()
 
 
 async def test_not_more_wait_for_a_turn_of_this_second_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "WAITING_MAX", 1)
-    gate = Gate(rate_per_s=10)
+    gate = Gate(rate_per_s=1)
     gate.limiter.leave(await gate.enter(), failed=False)
     waiting = gate.waits("b")
     await a_moment()

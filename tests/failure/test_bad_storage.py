@@ -285,7 +285,7 @@ def replaced(path: Path) -> None:
     copy.rename(path)
 
 
-ENDS_S_MAX = 20.0
+ENDS_S_MAX = 60.0
 
 
 @pytest.mark.parametrize("happens", [Path.unlink, replaced, garbled])

@@ -77,6 +77,7 @@ def name(fault: Fault) -> str:
     return f"{fault.kind}-{fault.n}-{fault.mode}"
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("shop", "because"),
     [

@@ -25,7 +25,7 @@ TWICE = 18
 KILLS = 12
 LOOK_S_MAX = 0.08
 """Longest time that orders are under way when a service dies: about the time in which half of them end."""
-ENDED_S_MAX, SETTLED_S_MAX = 60.0, 20.0
+ENDED_S_MAX, SETTLED_S_MAX = 60.0, 60.0
 
 
 def with_repetitions(orders: list[OrderPlaced], chance: Random) -> list[OrderPlaced]:
@@ -72,7 +72,7 @@ async def until_ended(watch: Watch, count: int, fleet: Fleet) -> None:
         assert clock.monotonic_s() < until_s, f"{watch.count} of {count} orders have ended after {ENDED_S_MAX} s"
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 async def test_every_effect_happens_once_though_services_are_killed_at_random_moments(tmp_path: Path) -> None:
     clock, chance = SystemClock(), Random(SEED)
     orders = list(read_orders(ORDERS))[:ORDERS_MAX]

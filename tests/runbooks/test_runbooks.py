@@ -26,6 +26,7 @@ from tests.servers.damage import spoil
 from tests.servers.plain_clients import delete_topics, recreate_topic
 from tests.servers.rights import Guarded, a_client, guarded_kafka
 
+pytestmark = pytest.mark.timeout(400)  # each page is many commands, and each of them a process
 HANDLED = "payment: 1 member, 0 not handled"
 
 

@@ -303,10 +303,11 @@ async def test_a_thread_that_cannot_be_started_to_wait_for_the_lock_fails_the_wr
         with pytest.raises(SagaError, match="can't start new thread") as raised:
             await CLOCK.within(5, there.writer.do(lambda: there.add(1)))
     assert type(raised.value) is there.file.purpose.errors.unavailable
+    there.file.lock_s = 60  # a busy machine may hold us up for longer than the fifth of a second that others have
     landing = there.writer.do(lambda: there.add(5))
     await CLOCK.sleep(0.05)
     held.release()
-    assert await CLOCK.within(5, landing) == 5
+    assert await landing == 5
     held.close()
 
 

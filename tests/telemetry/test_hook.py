@@ -353,18 +353,21 @@ async def test_a_url_that_keeps_calls_waiting_takes_no_threads_from_others_and_i
 async def test_processes_started_by_a_hook_command_end_with_it_and_delay_nothing(
     tmp_path: Path,
 ) -> None:
-    file = tmp_path / "pid"
+    file, another = tmp_path / "pid", tmp_path / "another"
     hangs = make_sender(f"command:sh -c 'sleep 60 & echo $! > {file}; wait'")
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(1):
-            await hangs(b"{}", {"x-saga-id": "dead-1"})
-    async with asyncio.timeout(10):
+    call = asyncio.gather(hangs(b"{}", {"x-saga-id": "dead-1"}))
+    async with asyncio.timeout(30):
+        while not file.exists() or not file.read_text().endswith("\n"):
+            await SystemClock().sleep(0.02)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
         while _runs(int(file.read_text())):
             await SystemClock().sleep(0.02)
-    leaves = make_sender(f"command:sh -c 'sleep 5 & echo $! > {file}'")
-    async with asyncio.timeout(4):
+    leaves = make_sender(f"command:sh -c 'sleep 60 & echo $! > {another}'")
+    async with asyncio.timeout(30):
         await leaves(b"{}", {"x-saga-id": "dead-1"})
-    os.kill(int(file.read_text()), signal.SIGKILL)
+    os.kill(int(another.read_text()), signal.SIGKILL)
     with pytest.raises(OSError, match="no/such/pager"):
         await make_sender("command:no/such/pager")(b"{}", {"x-saga-id": "dead-1"})
 

@@ -22,7 +22,7 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
 def guest(workers: Workers) -> Worker:
     """One that has ended, for it could not start."""
     guest = workers.hire("payment", guest=True)
-    assert guest.process.wait(20) == COULD_NOT_START
+    assert guest.process.wait(60) == COULD_NOT_START
     return guest
 
 

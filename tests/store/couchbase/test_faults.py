@@ -23,7 +23,7 @@ from tests.store.couchbase.conftest import Stores, settings_for
 INTERNAL_ERROR = 0x84
 FROZEN_S = 4.0
 KV_S = 1.0
-SLACK_S = 2.0
+SLACK_S = 10.0
 
 
 @contextmanager

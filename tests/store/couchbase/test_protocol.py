@@ -244,7 +244,7 @@ async def test_a_write_that_is_refused_until_time_runs_out_does_not_claim_to_kno
         began_s = time.monotonic()
         with pytest.raises((Ambiguous, StoreUnavailable)) as raised:
             await store.replace("saga", "a", b"1", cas=cas)
-        assert time.monotonic() - began_s < settings.durable_s + 1
+        assert time.monotonic() - began_s < settings.durable_s + 6
         assert isinstance(raised.value, Ambiguous) == (" 13 " in str(raised.value))
         assert len(node.of_documents(Op.REPLACE)) > 3  # it was tried again
         del node.answers[Op.REPLACE]
