@@ -84,7 +84,7 @@ def service(name: str, hears: str | None, as_json: bool) -> None:
 
 
 def _root() -> Path:
-    """Return the folder of the project in which the command was called."""
+    """Return the folder of the project to which the current folder belongs."""
     try:
         return find_folder().parent
     except DeclarationError:

@@ -166,7 +166,7 @@ async def _print_records(
     as_saga: bool,
     show: Callable[[TailedRecord], None],
 ) -> bool:
-    """Print records until the end of the topics. Return whether there were any."""
+    """Print records until the end of the topics. Return whether there was one."""
     library, trouble = find_contracts()
     if library is None:
         print_error(f"no values are shown: {trouble}")

@@ -414,7 +414,7 @@ class MetricsPage:
         GCCollector(registry=self._registry)
 
     async def text(self, accept: str) -> tuple[bytes, str]:
-        """Return the page and its content type. The `Accept` header of the request selects the content type."""
+        """Return the page and its content type. The Accept header of the request selects the content type."""
         try:
             encode, content_type = choose_encoder(accept)
         except TypeError:  # the client's version is not made of numbers

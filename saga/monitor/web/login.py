@@ -61,7 +61,7 @@ class LoginMiddleware:
 
 
 def _parse_basic(header: str) -> tuple[str, str] | None:
-    """Parse name and password in an `Authorization` header. Return `None` if it has none.
+    """Parse name and password in an Authorization header. Return `None` if it has none.
 
     >>> _parse_basic("Basic YWRhOmNvcnJlY3QgaG9yc2U=")
     ('ada', 'correct horse')
