@@ -310,7 +310,7 @@ def lint_(form: str | None) -> None:
 
 
 def _find_drift(path: Path) -> list[ContractProblem]:
-    """Return a problem for each difference between a generated module and the contracts."""
+    """Return the problem that a generated module differs from what the contracts say; an empty list if it does not."""
     found = path.read_text("utf-8", "replace")
     try:
         wanted = generate(load_contracts(path), list_classes(found))

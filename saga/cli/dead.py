@@ -127,9 +127,9 @@ def list_dead(deployment: Deployment, selection: Selection, with_ended: bool, as
 def show(saga: str, deployment: Deployment, as_json: bool) -> None:
     """Show every dead letter and escalation of SAGA in full, with its remedy and its present state.
 
-    For each: the headers of the original; why it failed, where, and through which lines of the service; who can fix it,
-    and who owns the event; the saga's state before the run; and the external calls that were made. All
-    of this may contain values from messages.
+    For each one it shows the headers of the original; why it failed, where, and through which lines of the service; who
+    can fix it, and who owns the event; the saga's state before the run; and the external calls that were made. All of
+    this may contain values from messages.
 
     \b
     Exit code 0: shown.

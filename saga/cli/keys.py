@@ -42,7 +42,8 @@ def keys() -> None:
 def new(operator: Operator) -> None:
     """Create a key that wraps the secrets of subjects: new secrets are wrapped with it from now on.
 
-    Services keep running. A process that reads a secret wrapped by a key that it does not see yet waits for the key.
+    Services keep running. If a process reads a secret that is wrapped with a key which the process does not see yet, it
+    waits for the key.
 
     \b
     Exit code 0: created, and recorded in the key log.

@@ -33,7 +33,7 @@ SPOOL_BYTES_MAX = 32_000_000
 """Maximum size in bytes of input that is kept in memory while it is checked. Larger input is kept on disk."""
 PROBLEMS_SHOWN_MAX = 20
 PROBLEMS_OF_LINE_MAX, PROBLEMS_MAX = 20, 10_000
-"""Maximum number of problems that are reported of one line, and of all lines. Further wrong lines are only counted."""
+"""Maximum number of problems that are reported for one line, and for all lines. Other wrong lines are only counted."""
 
 
 class LineProblem(NamedTuple):

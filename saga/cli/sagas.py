@@ -129,9 +129,10 @@ def list_command(deployment: Deployment, selection: Selection, only_open: bool, 
     saga among them, that wait for a message with the start of the saga. If the service has forgotten the saga, they
     wait for ever.
 
-    A message of a fan-in counts as open, except in two cases. One: its handler can never run, because it is closed, has
-    already run, or emits outcomes and the saga has ended in this service. Two: the saga has an outcome or a failure
-    that some service knows, nothing else is open in any service, and no service has written anything for an hour.
+    A message of a fan-in counts as open, except in two cases. First, if its handler can never run, because the handler
+    is closed, has already run, or emits outcomes and the saga has ended in this service. Second, if the saga has an
+    outcome or a failure that some service knows, nothing else is open in any service, and no service has written
+    anything for an hour.
 
     With --dead: everything that the services published on their topics <service>.dead, and what blocks a saga in their
     stores, each with its reason and its state: dead letters, escalations (a compensation that fails, or something that
@@ -234,12 +235,13 @@ def _make_details(*, wait: str | None, reveal: bool, who: str, why: str, **given
 def show(saga_id: str, details: ShowOptions, deployment: Deployment, as_json: bool) -> None:
     """Show one saga in all services as a timeline.
 
-    One line for each transition: time, service and number, handler, what was done with the message and why, the
-    message, the emitted events, and the steps; below it each failed attempt. Lines are in order of time, but an effect
-    never stands above its cause. At the end: unfinished work, and for each retried handler how often it failed, why,
-    when its next attempt is, and how many messages wait behind it. The reason why a compensation fails is read from
-    the topics <service>.dead. The heading says who started the saga, if that is known. What is left over once the saga
-    has ended stands apart: messages of handlers that wait for further events. They expire with the saga's progress.
+    There is one line for each transition: time, service and number, handler, what was done with the message and why,
+    the message, the emitted events, and the steps. Below it is a line for each failed attempt. Lines are in order of
+    time, but an effect never stands above its cause. At the end is unfinished work, and for each retried handler how
+    often it failed, why, when its next attempt is, and how many messages wait behind it. The reason why a compensation
+    fails is read from the topics <service>.dead. The heading says who started the saga, if that is known. What is left
+    over when the saga has ended is listed separately: messages of handlers that wait for further events. They expire
+    with the saga's progress.
 
     --steps shows for each step, update and read: how long a step took, the digest of its arguments, the expected error
     that it raised, and the size of its result, or the document in saga-archive that holds it.

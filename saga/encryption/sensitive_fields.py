@@ -226,8 +226,8 @@ def _pattern(form: str) -> str:
 
 
 def _forms(text: str) -> Iterator[str]:
-    """Yield the forms in which a string may occur: plain, quoted and encoded, in other cases, and in each Unicode
-    normalization form."""
+    """Yield the forms in which a string may occur: plain, quoted and encoded, in upper and lower case, and in each
+    Unicode normalization form."""
     composed = [text] if text.isascii() else [text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))]
     for each in composed:
         cased = [each] if each.isascii() else [each, each.upper(), each.lower(), each.casefold()]

@@ -32,12 +32,13 @@ NUMBER_MAX = 1 << 20
 TYPES_MAX = 8
 """Maximum number of event types that are kept for one transition; the same of steps, and of waiting handlers."""
 NAME_MAX, SAGA_MAX = 200, 1000
-"""Maximum length of a name, and of a saga id, in characters. Longer ones are cut."""
+"""Maximum length of a name, and of a saga id, in characters. Longer names are cut. Transitions of sagas with longer ids
+are ignored."""
 AHEAD_MS = 60_000
 """Maximum time in milliseconds by which a service's clock may be ahead of the broker's clock. A later time is replaced
 with this limit."""
 BUSY_LEAST, BUSY_MAX = 50, 1000
-"""Minimum number of transitions of a hot saga, and maximum number of hot sagas that are remembered."""
+"""Minimum number of transitions of a hot saga, and number of hot sagas that are kept when there are twice as many."""
 EVICT_LOOK = 1000
 """To make room, a saga that has ended is searched for among this number of sagas, those that have been silent
 longest."""

@@ -158,7 +158,10 @@ async def read_topic_records(service: str, settings: Settings, clock: Clock) -> 
     if (file := missing_broker_file(settings)) is not None:
         records.wrong.append(f"commands and moves of offsets are unknown, as there is no file {file}: name the broker")
         return records
-    topics = (dead_letter_topic(service), command_topic(service))  # in this order the command of each end is found
+    topics = (
+        dead_letter_topic(service),
+        command_topic(service),
+    )  # in this order, so that the command of each end is read, too
     try:
         async with open_administration(settings, clock) as broker:
             found = await broker.count_partitions(topics)
@@ -216,7 +219,7 @@ def _add_record(service: str, record: Record, records: _TopicRecords) -> None:
         return
     if letter.what in (MOVED, STAYED):
         records.moves[letter.id] = _audit_move(record, letter)
-    elif letter.what in ENDS and letter.what != "dropped":  # an outcome drops a dead letter, no operator
+    elif letter.what in ENDS and letter.what != "dropped":  # dropped by an outcome, not by an operator
         records.ends[letter.id] = letter
 
 

@@ -492,7 +492,8 @@ def _find_undelivered(situation: SagaSituation) -> Iterator[Obstacle]:
 
 
 def _is_forgotten(situation: SagaSituation, manifest: Manifest) -> bool:
-    """Return whether the service has no progress because the progress may have expired since the saga ended."""
+    """Return whether the service has no progress of the saga, and may have had one that has expired since the saga
+    ended."""
     ended = situation.outcome
     if ended is None or manifest.stored in situation.progresses:
         return False

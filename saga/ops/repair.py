@@ -57,8 +57,8 @@ from saga.telemetry.events import Report
 NAME = "saga sagas repair"
 """Name of the worker in the transition events that a repair publishes."""
 SETTLES_S_MAX = 60.0
-"""Seconds that are added to the longest timeout of a handler. If work has been ready for longer than that, no worker is
-processing it."""
+"""Seconds that are added to the longest timeout of a handler. If work has been ready for longer than the sum, it is
+assumed that no worker is processing it."""
 NOTHING = StrandedWork()
 
 

@@ -291,8 +291,7 @@ class PassedOver(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 class UnknownType(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """A consumed topic contains a record of a type that no contract has. All records of that type are skipped. Each
-    process reports only the first one.
-    """
+    process reports only the first record of each such type."""
 
     topic: str
     partition: int
@@ -302,7 +301,7 @@ class UnknownType(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 class OtherPartitioner(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """A record of an event topic is in another partition than its key requires. So some client uses another
-    partitioner. Each process reports only the first such record."""
+    partitioner. Each process reports only the first such record of each topic."""
 
     topic: str
     partition: int

@@ -369,7 +369,7 @@ class SuppressedLines(NamedTuple):
 
 @dataclass(slots=True)
 class LineQuota:
-    """Number of lines of one kind that were written in the current period."""
+    """Number of lines of one kind in the current period, including suppressed ones."""
 
     since_s: float
     lines: int = 0

@@ -42,7 +42,7 @@ EXPIRES_S = 120 * MINUTES
 """Seconds for which the rate table keeps a minute."""
 SESSION_S, HEARTBEAT_S, REQUEST_S = 10.0, 1.0, 40.0
 LOOK_S, LOG_S = 0.2, 5.0
-"""Seconds between two checks of the app's state, and between two checks whether the topic still has the same log."""
+"""Seconds between two checks of the app's state, and between two checks of whether the topic still has the same log."""
 
 for _name in ("faust", "mode"):
     logging.getLogger(_name).setLevel(

@@ -60,7 +60,7 @@ async def _list_sagas(site: Site, request: Request) -> Rows:
         after = page.next
         if not after:
             return
-        await site.clock.sleep(0)  # other requests have their turn
+        await site.clock.sleep(0)  # lets other requests run
 
 
 def _describe_saga(row: SagaRow) -> Row:

@@ -372,7 +372,7 @@ def _find_arrows(runs: Sequence[PlacedRun], lanes: dict[str, SwimLane], outcome:
             emitted[run.service, type_] = each
         is_repeated = again in unfinished
         (unfinished.discard if run.outcome in _BARS and run.outcome != "later" else unfinished.add)(again)
-        if is_repeated:  # the next attempt or turn: its message did not come again
+        if is_repeated:  # another attempt, or the next part of a suspended run: its message did not come again
             continue
         form: RowForm = "plain"
         if cause is None:

@@ -21,7 +21,7 @@ from saga.errors import BadInput, ConfigurationError
 from saga.support.clock import Clock
 
 COST, BLOCK, LANES = 1 << 15, 8, 1
-"""Parameters of scrypt for new passwords. With them a guess takes 32 MB and about a tenth of a second."""
+"""Parameters of scrypt for new passwords. They make a guess take 32 MB and about a tenth of a second."""
 COST_MAX, BLOCK_MAX, LANES_MAX = 1 << 17, 16, 4
 """Largest scrypt parameters accepted from a line of the users file, so that the file cannot make a sign-in use
 unlimited memory.
