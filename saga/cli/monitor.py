@@ -550,8 +550,7 @@ def password(name: str, role: Role) -> None:
     """Print a line for the file of users of the page.
 
     SAGA_MONITOR_USERS names that file. Users in it can sign in on the page, and act there; those with --role read can
-    only read. You enter the password twice; without a terminal it is the first line of standard input. The printed line
-    holds its scrypt hash. The monitor need not restart: a user whose line is removed or changed is signed out at once.
+    only read.
 
     You enter the password twice; without a terminal it is the first line of standard input. The printed line holds its
     scrypt hash. The monitor need not restart: a user whose line is removed or changed is signed out at once.

@@ -17,8 +17,8 @@ RECENT = 5
 STORM_LEAST = 20
 """Minimum number of retries in the recent minutes for a retry storm."""
 KEYS_MAX = 1000
-"""Maximum number of handlers that are counted separately; the same of error classes in handlers, and of partitions. All
-others are counted together."""
+"""Maximum number of handlers that are counted separately. The same limit applies to error classes in handlers, and to
+partitions. All others are counted together."""
 OTHERS = "(others)"
 """Name under which all others are counted together."""
 _FINE = 8

@@ -30,7 +30,8 @@ SAGAS_MAX = 1_000_000
 NUMBER_MAX = 1 << 20
 """Maximum transition number that is accepted. No real saga has so many transitions."""
 TYPES_MAX = 8
-"""Maximum number of event types that are kept for one transition; the same of steps, and of waiting handlers."""
+"""Maximum number of event types that are kept for one transition. The same limit applies to its steps, and to its
+waiting handlers."""
 NAME_MAX, SAGA_MAX = 200, 1000
 """Maximum length of a name, and of a saga id, in characters. Longer names are cut. Transitions of sagas with longer ids
 are ignored."""

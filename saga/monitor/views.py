@@ -290,8 +290,7 @@ class ServiceActivity(Struct, frozen=True, kw_only=True):
     stuck: dict[Why, int]
     """Number of sagas that are stuck in this service, by reason. Reasons that do not occur are missing."""
     oldest: tuple[StuckSaga, ...]
-    """For each of these reasons, the saga that has been stuck longest. Of these, the one that has been stuck longest
-    comes first."""
+    """For each of these reasons, the saga that has been stuck longest. These sagas are sorted, longest first."""
 
 
 class MonitorActivity(Struct, frozen=True, kw_only=True):

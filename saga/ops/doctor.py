@@ -501,9 +501,9 @@ class TopicSample:
 
 def find_unknown_type(record: Record, libraries: Iterable[Library]) -> tuple[str, str] | None:
     """Find a type that no contract has. Return the type that the record states, and the name of the contract to which
-    the record's bytes or schema belong instead (empty if to none).
+    the record's bytes or schema belong instead; the name is empty if they belong to none.
 
-    Return `None` if a contract has the type, or if the record has no type, as dead letters and tombstones.
+    Return `None` if a contract has the type, or if the record has no type. Dead letters and tombstones have none.
     """
     found = None
     for library in libraries:
