@@ -59,8 +59,8 @@ def list_kafka_access(
     client: ClientUse,
     transitions: Topic | None,
 ) -> list[GrantedAccess]:
-    """List the rights that a kind of user needs on Kafka. Raises `ConfigurationError` if `client` names events that no
-    client may use.
+    """List the rights that a kind of user needs on Kafka. Raises `ConfigurationError` if `client` asks for something
+    that clients may not do.
 
     Args:
         who: Kind of user.
@@ -138,7 +138,8 @@ def _list_client_rights(services: Sequence[Declared], client: ClientUse) -> Brok
     """Compute which topics and groups a client uses.
 
     Only events that these services consume or emit count. The client may publish events that clients may produce. It
-    may read events that clients may consume, and outcomes. Raises `ConfigurationError` if `client` names other events.
+    may read events that clients may consume, and outcomes. Raises `ConfigurationError` if `client` asks for anything
+    else.
     """
     named = {
         name_of(event): contract_of(event)

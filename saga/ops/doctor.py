@@ -521,8 +521,8 @@ def find_unknown_type(record: Record, libraries: Iterable[Library]) -> tuple[str
 async def check_types(
     services: Sequence[Declared], topics: Collection[str], broker: Administration, clock: Clock
 ) -> list[Finding]:
-    """Return findings about types of the newest records in those of these topics that the services read. Raises
-    `BrokerError` if the broker fails."""
+    """Return findings about the types of the newest records in those of `topics` from which these services read events.
+    Raises `BrokerError` if the broker fails."""
     libraries = dict[str, list[Library]]()
     for service in services:
         if read := begun_topics(service) & set(topics):
