@@ -1,3 +1,2 @@
-"""The command line: one file per command. Each command parses its arguments, calls the toolkit and prints the
-result.
-"""
+"""The command line, with one file per command. Each command parses its arguments, calls the toolkit and prints the
+result."""

@@ -1,4 +1,4 @@
-"""`saga access`: print the commands that grant the rights and roles which services and people need."""
+"""`saga access`: print commands that grant the rights and roles that services and people need."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -67,8 +67,8 @@ def drop(module: str, collections: tuple[str, ...], store: str | None) -> None:
     """Stop recording changes of a collection in the store of the service in MODULE.
 
     Call it once no release of the service consumes these changes. Recorded changes that are not on the topic yet are
-    dropped, too. Services never do this by themselves: another release of the service may run beside them, or come
-    back.
+    dropped, too. Services never do this by themselves: another release of the service may be running at the same time,
+    or may be deployed again.
 
     \b
     saga changes drop services.intake --collection returns

@@ -55,8 +55,9 @@ def check(
 
     The command proves from the manifests that every saga ends in exactly one outcome, that success can be reached, that
     a failure leaves nothing done, that nothing irreversible happens too early, that nothing waits for ever, and that
-    every event has a producer and a consumer. Rules prove the usual style at once. Where a rule does not hold, a search
-    looks for a sequence of events that breaks the property, and prints the shortest that it finds.
+    every event has a producer and a consumer. For choreographies in the usual style, rules prove this at once. Where a
+    rule does not hold, a search looks for a sequence of events that breaks the property, and prints the shortest one
+    that it finds.
 
     \b
     saga check
@@ -67,7 +68,7 @@ def check(
         old and new processes side by side, in any order
 
     \b
-    Exit code 0: every property is proved, or its findings are accepted; calls beside saga.step are only noted.
+    Exit code 0: every property is proved, or its findings are accepted; calls outside saga.step are only noted.
     Exit code 1: something was found or is not decided.
     Exit code 2: wrong usage: no manifests, or an unusable manifest, module or file.
     """

@@ -134,7 +134,8 @@ def generate_(module: Path | None, names: tuple[str, ...], is_added: bool) -> No
 
 
 def _classes_to_write(module: Path, names: tuple[str, ...], is_added: bool) -> list[str]:
-    """Return the names of the classes to write: those named, those in the module, or both. Raises `SyntaxError`."""
+    """Return the names of the classes to write: those named, those in the module, or both. Raises `SyntaxError` if the
+    module is not valid Python."""
     if names and not is_added:
         return [*names]
     there = list_classes(module.read_text("utf-8")) if module.exists() else []
@@ -181,8 +182,8 @@ def write_contracts(modules: tuple[Path, ...]) -> None:
 def _compare_classes(modules: Iterable[Path]) -> tuple[dict[ContractProblem, ClassDrift], list[ContractProblem], int]:
     """Compare the event classes of these modules with their contract files.
 
-    Return a problem for each class that differs, with its difference. Also return the other problems (modules that
-    cannot be imported, contracts that two classes declare) and the number of classes.
+    Return a problem for each class that differs from its file, with the difference. Also return all other problems
+    (modules that cannot be imported, contracts that two classes declare), and the number of classes.
     """
     drifts: dict[ContractProblem, ClassDrift] = {}
     problems: list[ContractProblem] = []
@@ -207,7 +208,7 @@ def _compare_classes(modules: Iterable[Path]) -> tuple[dict[ContractProblem, Cla
 
 
 def _describe_import_failure(failure: ImportFailure, module: str) -> ContractProblem:
-    """Return the problem of a module that cannot be imported, in the file that has to be corrected."""
+    """Return the problem of a module that cannot be imported. It names the file that has to be corrected."""
     file = module if failure.file is None else _to_relative(Path(failure.file))
     return ContractProblem(rule="class", file=str(file), line=failure.line, says=f"{failure.module}: {failure.says}")
 
@@ -220,7 +221,8 @@ def _describe_drift(name: str, drift: ClassDrift, file: str, line: int) -> Contr
 
 
 def _write_files(texts: Mapping[Path, str]) -> None:
-    """Write contracts. If a folder can no longer be loaded with them, restore the old files. Raises `ContractError`."""
+    """Write contract files. If a folder of contracts is invalid with them, restore the old files and raise
+    `ContractError`."""
     before = {file: file.read_bytes() if file.exists() else None for file in texts}
     for file, text in texts.items():
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -308,7 +310,7 @@ def lint_(form: str | None) -> None:
 
 
 def _find_drift(path: Path) -> list[ContractProblem]:
-    """Return a problem for each difference between a generated module and the contracts."""
+    """Return the problem that a generated module differs from what the contracts say; an empty list if it does not."""
     found = path.read_text("utf-8", "replace")
     try:
         wanted = generate(load_contracts(path), list_classes(found))
@@ -325,7 +327,8 @@ def _find_drift(path: Path) -> list[ContractProblem]:
 
 
 def _find_generated(module: Path | None) -> list[Path]:
-    """Return the named module, or all generated modules below the current folder."""
+    """Return the named module, or all generated modules below the current folder. Raises a usage error if the named
+    module was not generated, or if there are none."""
     if module is not None:
         if module.exists() and not is_generated(module.read_text("utf-8", "replace")):
             raise click.UsageError(f"{module} was not generated, so it is not overwritten; name another file")
@@ -340,7 +343,8 @@ def _find_generated(module: Path | None) -> list[Path]:
 
 
 def _load_library_of(module: Path) -> Library:
-    """Load the contracts of a module. Exits with a usage error if there are none, and with 1 if they are invalid."""
+    """Load the contracts that apply to a module. Exits with a usage error if there are none, and with code 1 if they
+    are invalid."""
     try:
         return load_contracts(module)
     except ContractError as why:
@@ -349,7 +353,7 @@ def _load_library_of(module: Path) -> Library:
 
 
 def _exit_with(problems: list[str]) -> None:
-    """Print the problems, if any, and exit with code 1."""
+    """Print the problems and exit with code 1. Do nothing if there are none."""
     for problem in problems:
         print_lines(*problem.split("\n"), err=True)
     if problems:
@@ -368,10 +372,13 @@ def print_problems_and_exit(
     bad: Iterable[str] = (),
     **counts: int,
 ) -> None:
-    """Print the problems, or that there are none, and end the command: with exit code 1 if there are any.
+    """Print the problems, or that there are none. If there are any, end the command with exit code 1.
 
-    `rules`: the rules that were applied, each with a sentence. `good`, `bad`: lines of the text output, if there are no
-    problems or after the problems. `counts`: numbers of the things that were checked, for JSON.
+    Args:
+        rules: The rules that were checked, each with a sentence about it.
+        good: Lines that are printed as text if there are no problems.
+        bad: Lines that are printed as text after the problems.
+        counts: Numbers of the things that were checked, for JSON.
     """
     match form:
         case "json":
@@ -389,8 +396,8 @@ def print_problems_and_exit(
 
 
 def load_contracts(module: Path) -> Library:
-    """Load the contracts of a module. Exits with a usage error if there are none. Raises `ContractError` if they are
-    invalid."""
+    """Load the contracts that apply to a module. Exits with a usage error if there are none. Raises `ContractError` if
+    they are invalid."""
     try:
         return find_library(module.parent)
     except DeclarationError as why:
@@ -398,7 +405,7 @@ def load_contracts(module: Path) -> Library:
 
 
 def try_load_contracts(module: Path) -> tuple[Library | None, list[ContractProblem]]:
-    """Load the contracts of a module. If they cannot be used, return all problems instead."""
+    """Load the contracts that apply to a module. If they are invalid, return `None` and all problems instead."""
     try:
         return load_contracts(module), []
     except ContractError as why:
@@ -408,9 +415,8 @@ def try_load_contracts(module: Path) -> tuple[Library | None, list[ContractProbl
 
 
 def find_broken_releases(library: Library) -> list[ContractProblem]:
-    """Return the problems of released versions that were changed or removed, and of the file that lists the
-    releases.
-    """
+    """Return a problem for each released version that was changed or removed, or for the file that lists the released
+    versions."""
     try:
         return check_released(library.by_path, read_released(library.folder) or {})
     except ContractError as why:
@@ -418,7 +424,8 @@ def find_broken_releases(library: Library) -> list[ContractProblem]:
 
 
 def locate_problems(folder: Path, problems: Iterable[ContractProblem]) -> list[ContractProblem]:
-    """Return the problems of a contracts folder with line numbers, and with paths relative to the current folder."""
+    """Return the problems of a contracts folder with line numbers added, and with paths relative to the current
+    folder."""
     place = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     return [
         replace(problem, file=(place / problem.file).as_posix(), line=_find_line(folder / problem.file, problem.at))
@@ -610,9 +617,8 @@ def diff_contracts(old: str, new_: str, manifests: Path | None, as_json: bool) -
 
 
 def _describe_effects(change: SchemaChange, old: Version, new_: Version) -> list[str]:
-    """Describe the effects of a change, line by line: which version cannot read, or misreads, messages of the other
-    version.
-    """
+    """Describe the effects of a change, one per line: which version cannot read, or misreads, messages of the other
+    version."""
     lines = []
     for findings, writer, reader in ((change.backward, old, new_), (change.forward, new_, old)):
         verbs = {"fails": "cannot read", "misread": "misreads", "default": "reads"}
@@ -651,9 +657,8 @@ def _changes_to_json(changes: tuple[SchemaChange, ...]) -> list[dict[str, Any]]:
 
 
 def _find_version(given: str) -> Version:
-    """Return the version that an argument names, which may be a file or a version in the contracts of the current
-    folder.
-    """
+    """Return the version that an argument names. It names a file, or a version in the contracts of the current
+    folder."""
     if given.endswith(".avsc"):
         if not Path(given).is_file():
             raise click.UsageError(f"there is no file {given}")
@@ -668,7 +673,7 @@ def _find_version(given: str) -> Version:
 
 
 def _load_library_here() -> Library:
-    """Load the contracts of the current folder. Exits with 1 if they are invalid."""
+    """Load the contracts of the current folder. Exits with code 1 if they are invalid."""
     try:
         return load_contracts(Path.cwd() / _ANY)
     except ContractError as why:
@@ -677,8 +682,8 @@ def _load_library_here() -> Library:
 
 
 def _find_folder(start: Path) -> Path:
-    """Return the folder of the contracts above `start`. For the very first contract this is a new one in the current
-    folder."""
+    """Return the contracts folder that is nearest above `start`. If there is none yet, return the path of a new one in
+    the current folder."""
     try:
         return find_folder(start)
     except DeclarationError:
@@ -693,7 +698,7 @@ def _to_relative(path: Path) -> Path:
 
 
 def print_consumers(found: Sequence[AffectedConsumer], folder: Path, new: Version) -> None:
-    """For each service that consumes the contract, print how the change affects it."""
+    """Print how the change affects each service that consumes the contract."""
     if not found:
         print_lines(f"no manifest in {folder} consumes it")
         return

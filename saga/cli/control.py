@@ -32,8 +32,9 @@ from saga.support.clock import SystemClock, iso
 def control() -> None:
     """Set flags, pause, limit or route running services.
 
-    A handler asks `await saga.flag("new_pricing")`. A run that has begun keeps its answer. While a handler or the
-    whole service is paused, no run of it begins; no message is lost, and no attempt is counted.
+    A handler asks for a flag with `await saga.flag("new_pricing")`. A run that has begun keeps the answer that it got.
+    While a handler or the whole service is paused, none of its runs begins; no message is lost, and no attempt is
+    counted.
 
     \b
     saga control pause payment --handler reserve --for 2h --who ada --why "the bank is moving"
@@ -74,7 +75,7 @@ def _make_flag(percent: float | None, saga: str | None, until: str | None) -> Sw
 def flag(service: str, name: str, wanted: Switch, operator: Operator, deployment: Deployment) -> None:
     """Set flag NAME of SERVICE, for a percentage of its sagas or for one saga.
 
-    If the percentage is raised, sagas that had the flag keep it. Workers apply it within five seconds.
+    If the percentage is raised, sagas that had the flag keep it. Workers apply the new setting within five seconds.
 
     \b
     Exit code 0: it is in the control log of the service.
@@ -91,8 +92,14 @@ until_option = click.option(
 
 
 def _switching(kind: str, *options: Option, off: bool = False, check: Callable[..., dict[str, Any]] = dict) -> Option:
-    """Return a decorator with the arguments and options of a command that sets a control. The command gets them as one
-    `Switch`.
+    """Return a decorator that adds the arguments and options of a command that sets a control. The command gets them as
+    one `Switch`.
+
+    Args:
+        kind: Kind of the control.
+        options: Options for fields of the `Switch`.
+        off: True if the command ends the control.
+        check: Function that checks the options' values, and returns fields of the `Switch`.
     """
 
     def make(**given: Any) -> Switch:
@@ -124,8 +131,8 @@ def _switch(service: str, wanted: Switch, operator: Operator, deployment: Deploy
 def pause(service: str, wanted: Switch, operator: Operator, deployment: Deployment) -> None:
     """Pause a handler of SERVICE, or the whole service.
 
-    Within five seconds no run of it begins or is repeated any more. Events are still read and kept in order, and
-    deadlines wait. Compensations go on, unless one is named with --handler or the whole service is paused.
+    After five seconds at most, none of its runs begins or is repeated. Events are still read and kept in order, and
+    deadlines wait. Compensations continue, unless one is named with --handler or the whole service is paused.
 
     \b
     Exit code 0: it is in the control log of the service.
@@ -140,7 +147,7 @@ def pause(service: str, wanted: Switch, operator: Operator, deployment: Deployme
 def resume(service: str, wanted: Switch, operator: Operator, deployment: Deployment) -> None:
     """End the pause of a handler of SERVICE, or of the whole service.
 
-    Paused runs go on within a minute. Handlers with a pause of their own stay paused when the service goes on.
+    Paused runs continue within a minute. When the service is resumed, handlers with a pause of their own stay paused.
 
     \b
     Exit codes: as `saga control pause`.
@@ -168,7 +175,8 @@ def _make_limit(off: bool, **given: Any) -> dict[str, Any]:
 def limit(service: str, wanted: Switch, operator: Operator, deployment: Deployment) -> None:
     """Override the declared limits of a resource or a handler of SERVICE. The new limits may be lower or higher.
 
-    Limits that are not given stay as declared. They apply to each process: two workers admit twice as many.
+    Limits that are not given stay as declared. A limit applies to each process: two workers together admit twice as
+    many.
 
     \b
     Exit codes: as `saga control pause`.
@@ -197,8 +205,8 @@ def _make_route(to: str | None, off: bool, **given: Any) -> dict[str, Any]:
 def route(service: str, wanted: Switch, operator: Operator, deployment: Deployment) -> None:
     """Send messages of SERVICE to the dead letters, instead of running their handler.
 
-    Their sagas are blocked, as by every dead letter. Later end the route and replay them: saga dead replay SERVICE
-    --class person. Runs that have begun are finished; compensations and deadlines cannot be routed.
+    This blocks their sagas, as every dead letter does. Later, end the route and replay the dead letters: saga dead
+    replay SERVICE --class person. Runs that have begun are finished. Compensations and deadlines cannot be routed.
 
     \b
     Exit codes: as `saga control pause`.
@@ -274,9 +282,10 @@ def audit(service: str, asked: AuditFilter, limit: int, deployment: Deployment, 
     whether entries at the end of the control log were removed, compare its last digest with one that you kept
     elsewhere.
 
-    Moves of offsets, and commands that are in no history (any more), are proved by a topic alone (`topic`): any client
-    that may write there can have forged them. Records removed at the beginning of a topic are noticed, but lost. The
-    name is the one given by `--who`; only the broker, which asks for a password, knows the real user.
+    Moves of offsets, and commands that are not (or no longer) in a history, are proved only by a topic (`topic`): any
+    client that may write to it can have forged them. If records were removed from the beginning of a topic, this is
+    noticed, but the records are lost. The name of the operator is the one given with `--who`. Only the broker knows the
+    real user, if it asks for a password.
 
     \b
     Exit code 0: printed, and no contradiction was found.

@@ -63,7 +63,7 @@ from saga.ops.selection import Deployment, Operator, Selection
 from saga.policies.retry import BLAMES
 
 BATCH = 1000
-"""Default maximum number of sagas that one command affects, unless `--limit` sets another."""
+"""Default of `--limit`: the maximum number of sagas that one command affects."""
 
 
 @click.group()
@@ -104,11 +104,12 @@ def dead() -> None:
 def list_dead(deployment: Deployment, selection: Selection, with_ended: bool, as_json: bool) -> None:
     """List what needs a person now, newest first.
 
-    That is: dead letters that block a saga, open escalations, runs that keep failing because of the service's own code
-    (`failing`), and rejected messages that block nothing (`-`), which stay in the list. With --all also what has ended.
+    These are dead letters that block a saga, open escalations, runs that keep failing because of the service's own code
+    (`failing`), and rejected messages that block nothing (`-`), which stay in the list. With --all, items that have
+    ended are listed, too.
 
-    CLASS says who can fix it: `data`, the sender; `code`, the authors of this service; `outside`, those who run what it
-    calls.
+    CLASS says who can fix it: `data`, the sender; `code`, the authors of this service; `outside`, those who run the
+    systems that the service calls; `person`, the operator who routed it there.
 
     \b
     Exit code 0: nothing that is selected needs a person.
@@ -126,9 +127,9 @@ def list_dead(deployment: Deployment, selection: Selection, with_ended: bool, as
 def show(saga: str, deployment: Deployment, as_json: bool) -> None:
     """Show every dead letter and escalation of SAGA in full, with its remedy and its present state.
 
-    For each: the headers of the original; why it failed, where, and through which lines of the service; who can fix it,
-    and who owns the event; the saga's state before the run; and the external calls that were made. All
-    of this may contain values from messages.
+    For each one it shows the headers of the original; why it failed, where, and through which lines of the service; who
+    can fix it, and who owns the event; the saga's state before the run; and the external calls that were made. All of
+    this may contain values from messages.
 
     \b
     Exit code 0: shown.
@@ -177,7 +178,7 @@ def _lines(letter: DeadLetter, now: str) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
-    """Options of a replay or a discard."""
+    """The options of a replay or a discard."""
 
     again: bool
     """True to include sagas that have had `REPLAYS_MAX` replays or more."""
@@ -185,9 +186,9 @@ class ReplayOptions:
     older: bool = False
     """True to include messages that were older than the service's retention."""
     modules: Sequence[str] = ()
-    """Modules whose code is used for a rehearsal."""
+    """Modules that declare the service. Their code is run in a rehearsal."""
     rate_per_s: float | None = None
-    """Number of commands in a second; `None` to send all at once."""
+    """Number of commands that are sent per second; `None` to send all at once."""
 
 
 def _make_replay_options(*, rate: str | None, **given: Any) -> ReplayOptions:
@@ -257,7 +258,8 @@ def _command(wanted: Wanted, help_text: str) -> click.Command:
 async def _replay(
     selection: Selection, request: CommandRequest, options: ReplayOptions, deployment: Deployment, as_json: bool
 ) -> bool:
-    """Send the commands and print the results. Return whether all were carried out."""
+    """Select dead letters, send the commands and print the results. Return whether everything that was asked for was
+    done."""
     (service,) = selection.services
     code = _declared_in(options.modules, service) if options.modules else None
     late, is_cut = await find_too_old(selection, deployment) if options.older else ((), False)
@@ -297,7 +299,8 @@ async def _replay(
 async def _print_answers(
     sent: Sequence[SentCommand], request: CommandRequest, deployment: Deployment, as_json: bool
 ) -> bool:
-    """Print the result of each command. Return whether all were carried out and no repeated run has failed again."""
+    """Print the result of each command when it arrives. Return whether all commands were carried out and no repeated
+    run has failed again."""
     is_whole = True
     async for answer in wait_for_answers(sent, deployment, request.operator.wait_s):
         is_whole = answer.is_success(request.wanted) and is_whole
@@ -308,8 +311,9 @@ async def _print_answers(
 async def _send_at_rate(
     letters: Sequence[DeadLetter], request: BulkRequest, deployment: Deployment, as_json: bool
 ) -> bool:
-    """Send the commands at a rate, and print each result and then how many there are. Return whether all were carried
-    out and no repeated run has failed again.
+    """Send the commands at a limited rate. Print each result and, at the end, how many of each there were.
+
+    Return whether all commands were carried out and no repeated run has failed again.
     """
 
     def report(answer: CommandAnswer) -> None:
@@ -333,7 +337,8 @@ def _declared_in(modules: Sequence[str], service: str) -> Declared:
 
 
 async def _read_originals(service: str, late: Sequence[DeadLetter], deployment: Deployment) -> Mapping[str, Message]:
-    """Read those original messages of these dead letters that are complete on the topic."""
+    """Read the original messages of these dead letters from the topic. Messages that are not complete there are
+    reported and left out."""
     if not late:
         return {}
     ids = {letter.id for letter in late}
@@ -349,7 +354,7 @@ def _loops(each: BlockingDeadLetter, request: CommandRequest, options: ReplayOpt
 
 
 def _report_missing(selection: Selection, found: Sequence[DeadLetter], what: str) -> bool:
-    """Print the selected sagas for which nothing was found. Return whether there are any."""
+    """Print each selected saga for which nothing was found. Return whether there was one."""
     present = {letter.saga for letter in found}
     missing = [saga for saga in dict.fromkeys(selection.sagas) if saga not in present]
     for saga in missing:
@@ -428,7 +433,7 @@ async def _rehearse_all(
     *,
     as_json: bool,
 ) -> bool:
-    """Print the effects of each replay. Return whether all could be rehearsed and none would fail again."""
+    """Print what each replay would do. Return whether all replays could be rehearsed and none would fail again."""
     is_whole = True
     async with deployment.open_stores((declared.name,)) as sources:
         store = next((source.store for source in sources if source.service == declared.name), None)
@@ -480,7 +485,7 @@ def _text(value: object) -> str:
 
 
 class _Resolution(NamedTuple):
-    """The answer for a step, or the escalations to close."""
+    """The answer to a step, or the ids of the escalations to close."""
 
     answer: StepAnswer | None
     escalations: tuple[str, ...]
@@ -493,7 +498,7 @@ def _make_resolution(step: str | None, escalations: tuple[str, ...], **given: An
 
 
 def _make_answer(step: str, number: int, answered: str | None, raised: str | None, arguments: str | None) -> StepAnswer:
-    """Return the answer that the operator supplies for a step."""
+    """Return the answer to a step that the operator has given with these options."""
     if (answered is None) == (raised is None):
         raise click.UsageError("give what the step returned, --answered JSON, or what it raised, --raised NAME")
     if arguments is not None and raised is None:
@@ -571,7 +576,7 @@ def resolve(
 async def _resolve(
     selection: Selection, escalations: Sequence[str], request: CommandRequest, deployment: Deployment, as_json: bool
 ) -> bool:
-    """Send the commands and print the results. Return whether all were carried out."""
+    """Send the commands and print the results. Return whether all commands were carried out."""
     (saga,) = selection.sagas
     if request.answered is None:
         letters = await _escalations(selection, escalations, deployment)
@@ -593,8 +598,9 @@ async def _resolve(
 
 
 async def _escalations(selection: Selection, ids: Sequence[str], deployment: Deployment) -> list[DeadLetter]:
-    """Find the escalations with these ids. Refuse one of a failing compensation, because it ends when the compensation
-    succeeds.
+    """Find the escalations with these ids.
+
+    Escalations of failing compensations are reported and left out, because they end when the compensation succeeds.
     """
     found = await find_attention(selection, deployment)
     selected = [each.letter for each in found.items if each.letter.id in ids and each.letter.what == "escalation"]
@@ -653,7 +659,8 @@ def release(selection: Selection, operator: Operator, dry_run: bool, deployment:
 async def _release(
     selection: Selection, request: CommandRequest, deployment: Deployment, *, dry_run: bool, as_json: bool
 ) -> bool:
-    """Send the commands and print the results. Return whether all were carried out and no run has failed again."""
+    """Send the commands and print the results. Return whether all commands were carried out and no run has failed
+    again."""
     found = await select_parked_runs(selection, deployment)
     runs = [run for run in found.runs if selection.matches(run)]
     is_missing = _report_missing(selection, runs, "parked run")

@@ -40,8 +40,8 @@ def check(modules: tuple[str, ...], deployment: Deployment, as_json: bool) -> No
     The command compares the services in MODULES, as they are in the code, with what is in flight: open runs and
     suspended runs, deadlines, queued and pending messages, dead letters, results that a compensation may have to undo,
     events that may not be published yet, states of newer versions, and records that are not handled yet. It reads the
-    progress of each saga in their stores, and changes nothing. `saga check --during` looks at the choreography instead,
-    `saga manifest --check` at the declarations of the last release.
+    progress of each saga in the services' stores, and changes nothing. In contrast, `saga check --during` looks at the
+    choreography, and `saga manifest --check` at the declarations of the last release.
 
     \b
     saga deploy check services.payment

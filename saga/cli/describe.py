@@ -61,7 +61,7 @@ def format_service(manifest: Manifest) -> list[str]:
 
 
 def _align(rows: Iterable[tuple[str, str]]) -> list[str]:
-    """Format pairs as two aligned columns, indented."""
+    """Format pairs as two aligned columns, indented. If there are no pairs, return a line that says so."""
     found = list(rows)
     width = max((len(name) for name, _ in found), default=0)
     return [f"  {name:{width}}  {text}".rstrip() for name, text in found] or ["  nothing"]
@@ -87,7 +87,7 @@ def _describe_contract(each: EmittedContract) -> str:
 
 
 def _describe_reaction(each: DeclaredReaction) -> Iterator[str]:
-    """Yield the lines about a reaction: its events, what it does and what it emits."""
+    """Yield what is known about a handler, compensation or deadline: its events, what it does and what it returns."""
     parameters = [" or ".join(names) for names in (*each.takes, *each.took)]
     if each.within_s is not None:
         unless = f" unless {' or '.join(each.unless)}" if each.unless else ""

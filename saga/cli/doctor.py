@@ -15,7 +15,7 @@ from saga.support.clock import SystemClock
 from saga.support.printable import count_noun, printable_lines
 
 NAMED_MAX = 3
-"""Maximum number of names before the text of a finding. If there are more, all names are listed after the text."""
+"""Maximum number of names that are printed before the text of a finding. Further names are listed after the text."""
 
 
 @click.command()
@@ -26,11 +26,11 @@ NAMED_MAX = 3
 def doctor(modules: tuple[str, ...], broker: str | None, store: str | None, as_json: bool) -> None:
     """Check that broker and stores are set up as the services need.
 
-    It connects as the services would, with their settings (SAGA_BROKER, SAGA_STORE, ...), and compares: topics with the
-    contracts, how long records are kept with how long services remember, partitions, replicas and rights, the brokers'
-    settings, positions with what the log still holds, and clocks. Each finding says what is at risk and what to do.
-    Errors come first, then warnings, the rarest of each first. A finding about several topics is printed once, and NAME
-    in its remedy stands for each of them.
+    It connects as the services would, with their settings (SAGA_BROKER, SAGA_STORE, ...). It compares topics with the
+    contracts, and how long records are kept with how long services remember sagas. It checks partitions, replicas,
+    rights, the brokers' settings, positions outside the log, and clocks. Each finding says what is at risk and what to
+    do. Errors come first, then warnings; among each of them, rare findings come before frequent ones. A finding about
+    several topics is printed once, and NAME in its remedy stands for each of them.
 
     It writes one document to each store and removes it. On Kafka it writes one record to the topic saga.doctor, which
     it creates and which keeps records for a day. Nothing else is created or changed.

@@ -28,8 +28,9 @@ from saga.ops.selection import Deployment
 def explain(saga_id: str, monitor: str | None, deployment: Deployment, as_json: bool) -> None:
     """Explain why a saga is not finished, and what would end the wait.
 
-    Three sentences: what the saga waits for; which service has to emit that, what holds it up, since when, and what
-    the service did last; and what ends it, with the command to type. Below them the path of the saga:
+    It prints three sentences. The first says what the saga waits for. The second says which service has to emit that,
+    what holds it up, since when, and what the service did last. The third says what ends the wait, with the command to
+    type. Below them is the path of the saga:
 
     \b
     +  an event that has happened
@@ -38,8 +39,8 @@ def explain(saga_id: str, monitor: str | None, deployment: Deployment, as_json: 
     .  an event that comes later
 
     It reads the progress of this saga in each service, the controls, the offsets of the services, and the manifests
-    beside the contracts: `saga manifest --write` makes them, and without them only handlers that have begun are known.
-    Services whose store is not read here are explained by what they reported to the monitor at SAGA_MONITOR or
+    next to the contracts. `saga manifest --write` makes the manifests; without them only handlers that have begun are
+    known. Services whose store is not read here are explained by what they reported to the monitor at SAGA_MONITOR or
     --monitor, if there is one. What could not be read is on standard error.
 
     \b
@@ -60,7 +61,8 @@ def explain(saga_id: str, monitor: str | None, deployment: Deployment, as_json: 
 
 
 def _ask_monitor(saga: str, address: str) -> SagaReports:
-    """Return what the monitor at this address knows of the saga; nothing without an address, or without an answer."""
+    """Return what the monitor at this address knows about the saga. Without an address, or if the monitor does not
+    answer, return reports with nothing in them."""
     if not address:
         return NO_REPORTS
     try:

@@ -31,15 +31,15 @@ FORMATS: Final[Mapping[str, Callable[[ChoreographyGraph, str], str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class GraphPart:
-    """The part of a graph that is drawn."""
+    """Selects the part of a graph that is drawn."""
 
     start: str | None
-    """Draw only what can follow from this event; `None` draws everything."""
+    """Event: only what can follow from it is drawn. `None` draws everything."""
     services: tuple[str, ...]
-    """Services that are drawn with their neighbours; empty for all."""
+    """Services: only these and their neighbours are drawn. Empty draws all services."""
 
     def select(self, graph: ChoreographyGraph) -> ChoreographyGraph:
-        """Return this part of a graph."""
+        """Return the selected part of a graph."""
         if self.start is not None:
             _refuse_unknown("event", [self.start], graph.events)
             graph = select_reached(graph, self.start)
@@ -81,9 +81,10 @@ def graph(
 ) -> None:
     """Draw which service emits and which consumes each event.
 
-    Services are lanes, events are arrows in causal order: above what is possible before the outcome, below that what
-    follows a success, and what follows a failure, with its compensations. Deadlines are clocks with their duration. The
-    picture is made of manifests only; arguments are manifests, folders of manifests, or modules of services.
+    Services are lanes, and events are arrows in causal order. What is possible before the outcome comes first; below it
+    comes what follows a success, and what follows a failure, with its compensations. Deadlines are clocks with their
+    duration. The picture is made only from manifests. Arguments are manifests, folders of manifests, or modules of
+    services.
 
     \b
     saga graph --output choreography.svg

@@ -16,7 +16,7 @@ from saga.support.printable import count_noun
 
 
 def key_ring_of(settings: Settings) -> KeyRing:
-    """Return the key ring of the configured folder, which need not exist yet."""
+    """Return the management of the keys in the configured folder. The folder need not exist yet."""
     if not settings.keys:
         raise ConfigurationError("there is no folder of keys:", ["set SAGA_KEYS to the one that all services share"])
     return wiring.key_ring(Path(settings.keys), SystemClock())
@@ -42,7 +42,8 @@ def keys() -> None:
 def new(operator: Operator) -> None:
     """Create a key that wraps the secrets of subjects: new secrets are wrapped with it from now on.
 
-    Services keep running. A process that reads a secret wrapped by a key that it does not see yet waits for the key.
+    Services keep running. If a process reads a secret that is wrapped with a key which the process does not see yet, it
+    waits for the key.
 
     \b
     Exit code 0: created, and recorded in the key log.
@@ -56,9 +57,9 @@ def new(operator: Operator) -> None:
 def rewrap(operator: Operator) -> None:
     """Wrap the secrets of all subjects with the newest key, and print which keys are no longer needed.
 
-    Remove the printed keys and their copies. Then earlier backups of the secrets can no longer be decrypted, and with
-    them those of subjects that were forgotten since. Services keep running, and others may create keys meanwhile: a key
-    is printed only if no secret uses it and none will.
+    Remove the printed keys and all copies of them. Then the secrets in earlier backups can no longer be decrypted,
+    including those of subjects that have been forgotten since. Services keep running, and others may create keys
+    meanwhile: a key is printed only if no secret uses it and none will.
 
     \b
     Exit code 0: all secrets are wrapped with the newest key.

@@ -1,4 +1,4 @@
-"""Tables and JSON of sagas, and of dead letters and escalations."""
+"""Tables and JSON of sagas, dead letters and escalations."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -18,10 +18,10 @@ DEAD_WIDTHS = (24, 14, 12, 24, 20, 16, 8, 14)
 async def print_attention(
     selection: Selection, deployment: Deployment, as_json: bool, *, with_ended: bool = True
 ) -> bool:
-    """Print everything that may need a person. Return whether something needs one now.
+    """Print everything that may need a person. Return whether anything needs one now.
 
     Args:
-        with_ended: Include items that have ended.
+        with_ended: True to include items that have ended.
     """
     found = await find_attention(selection, deployment, with_ended=with_ended)
     if as_json:
@@ -36,7 +36,7 @@ async def print_attention(
 
 
 def attention_to_json(each: AttentionItem) -> dict[str, object]:
-    """Convert a dead letter, escalation or failing run and its state to JSON values."""
+    """Convert a dead letter, escalation or failing run, with its state, to JSON values."""
     fields = asdict(each.letter)
     blame = fields.pop("blame")
     return {**fields, "class": blame, "now": each.state}

@@ -1,4 +1,4 @@
-"""The command `saga`: it finds the subcommand, and prints errors without a traceback.
+"""The command `saga`. It finds the subcommand, and prints errors without a traceback.
 
 A subcommand is imported only when it is called, so that the help and other commands start fast.
 """
@@ -18,7 +18,7 @@ from saga.support.printable import printable_lines
 from saga.support.settings import UNCLOSED
 
 Commands: TypeAlias = Mapping[str, tuple[str, str]]
-"""Commands by name. Each has its `module:function`, and its line in the help of the group."""
+"""Commands by name. The value is `module:function`, and the command's line in the help of its group."""
 
 
 class LazyGroup(click.Group):
@@ -78,7 +78,7 @@ COMMANDS: Commands = {
     "access": ("saga.cli.access:access", "Print the broker and store permissions that services and people need."),
     "changes": ("saga.cli.changes:changes", "Configure the connector that brings document changes to services."),
 }
-"""All commands. Their lines in `saga --help` are here too, so that the help needs no import."""
+"""All commands. Their lines in `saga --help` are repeated here, so that the help needs no import."""
 
 
 NO_TEXT = "saga.cli.main.no_text"
@@ -97,7 +97,8 @@ class Main(LazyGroup):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Call the command. If the toolkit raises an error, print it with all its problems, and exit with code 2."""
+        """Call the command. If the toolkit raises an error, print the error with all its problems, and exit with code
+        2."""
         escape_unencodable()
         try:
             return super().invoke(ctx)
@@ -114,7 +115,7 @@ class Main(LazyGroup):
             ctx.exit(2)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        """Run the command as a process. An unexpected exception that ends it is reported."""
+        """Run the command as a process. If an unexpected exception ends it, the exception is reported."""
         install_hooks()
         try:
             return super().__call__(*args, **kwargs)
@@ -129,7 +130,7 @@ class Main(LazyGroup):
 
 
 def _leave_threads(code: int) -> None:
-    """End the process at once with this code if threads of a driver are still running.
+    """End the process at once with this exit code if threads of a driver are still running.
 
     Python cannot shut down while they run: the driver would end the process with SIGABRT.
     """

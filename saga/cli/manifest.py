@@ -126,7 +126,7 @@ def _releases_to_json(compared: list[ComparedManifest]) -> list[dict[str, object
 
 
 def _shown(path: Path) -> str:
-    """Return a path for display: relative to the current folder if it is inside."""
+    """Return a path for display: relative to the current folder if it is inside that folder."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 

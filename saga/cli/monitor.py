@@ -1,6 +1,5 @@
-"""`saga monitor`: run the monitor, query it over HTTP or read the topic of transition events, and create users for its
-page.
-"""
+"""`saga monitor`: run the monitor, query it over HTTP or read the topic of transition events instead, and create users
+for its page."""
 
 import asyncio
 import re
@@ -45,9 +44,9 @@ ADDRESS = "127.0.0.1:8642"
 """Default address of the monitor."""
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
-"""Valid names of a shared monitor. The names of its topics and of its group begin with this name."""
+"""Valid names of a shared monitor. The names of its topics and of its consumer group begin with its name."""
 Serve: TypeAlias = Callable[[asyncio.Event], Coroutine[None, None, None]]
-"""Function that serves until an event is set."""
+"""Function that serves until the event is set."""
 
 
 def _check_name(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
@@ -165,7 +164,7 @@ def _print_address(address: str) -> None:
 
 
 def _run_until_stopped(serve: Serve) -> None:
-    """Run the function until the process receives a signal to stop."""
+    """Run the function until the process receives a stop signal."""
 
     async def until_stopped() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -183,19 +182,19 @@ def _run_until_stopped(serve: Serve) -> None:
 TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 64 << 20
 ERROR_TEXT_MAX = 1000
-"""Maximum number of characters of an error that are shown."""
+"""Maximum number of characters that are shown of an error."""
 
 Answer = TypeVar("Answer")
 
 
 class MonitorClient:
-    """HTTP client of the monitor at an address (host and port)."""
+    """HTTP client of the monitor at an address (host:port)."""
 
     def __init__(self, address: str) -> None:
         self._address = address
 
     def saga(self, saga: str) -> Timeline | None:
-        """Return one saga across all services."""
+        """Return one saga over all services; `None` if the monitor does not know it."""
         return self._ask(f"/api/trace/{quote(saga, safe='')}", Timeline)
 
     def stuck(self) -> StuckSagas:
@@ -221,8 +220,10 @@ class MonitorClient:
         return answer
 
     def _ask(self, path: str, kind: type[Answer]) -> Answer | None:
-        """Send a query, and return the answer; `None` if the monitor does not know the saga. Raises `OSError` if no
-        server answers, and `SagaError` if the server is not a monitor.
+        """Send a query and return the answer. Return `None` if the server answers with status 404, as a monitor does
+        for an unknown saga.
+
+        Raises `OSError` if no server answers, and `SagaError` if the server is not a monitor or cannot answer.
         """
         host, _, port = self._address.rpartition(":")
         connection = HTTPConnection(host.strip("[]"), int(port), timeout=TIMEOUT_S)
@@ -252,7 +253,7 @@ class _ErrorAnswer(Struct, frozen=True):
 
 
 def _find_error(content: bytes) -> str:
-    """Return the error message from a response, shortened."""
+    """Return the error message in a response, shortened."""
     try:
         return shorten(msgspec.json.decode(content, type=_ErrorAnswer).error, ERROR_TEXT_MAX)
     except msgspec.DecodeError:
@@ -322,11 +323,12 @@ def stuck(monitor: str | None, broker: str | None, as_json: bool) -> None:
     silent    it has no outcome, waits for nothing that is known, and reported nothing for four times as long as 99 % of
               the sagas took that began with the same type of message, and at least a minute
 
-    It also lists services that have messages to handle and no running process: what waits for them shows up in no
-    transition, for example money that stays reserved although the order is confirmed.
+    It also lists services that have messages to handle and no running process. What waits for such a service may not
+    show up in any transition, for example money that stays reserved although the order is confirmed.
 
-    If fewer than 20 waits, or outcomes of sagas, are known, five minutes are allowed. A saga that will resume by itself
-    at a set time is not waiting; it may become overdue. SINCE is the time from which on it counts as stuck.
+    While fewer than 20 earlier waits (or, for `silent`, outcomes) are known, the limit is five minutes. A saga that
+    will resume by itself at a set time is not waiting; it may become overdue. SINCE is the time from which on it counts
+    as stuck.
 
     The monitor at SAGA_MONITOR or --monitor is asked. If none is set, or it does not answer, the topic
     saga.transitions is read from its oldest record. Standard error says which one was used.
@@ -354,7 +356,7 @@ def stuck(monitor: str | None, broker: str | None, as_json: bool) -> None:
 
 
 def _find_unattended(settings: Settings) -> list[ServiceOffsets] | None:
-    """Return services that have unhandled records but no running process; `None` if the broker cannot be asked."""
+    """Return the services that have unhandled records but no running process; `None` if the broker cannot be read."""
     try:
         return asyncio.run(find_unattended(settings, SystemClock()))
     except SagaError as why:
@@ -402,7 +404,10 @@ def rates(monitor: str | None, broker: str | None, as_json: bool) -> None:
 def _ask_or_read(
     monitor: str | None, broker: str | None, asks: Callable[[MonitorClient], Answer], reads: Callable[[Queries], Answer]
 ) -> Answer:
-    """Query a running monitor if there is one, else read the topic. Print which of the two was used."""
+    """Query a running monitor if there is one, otherwise read the topic. Print which of the two was used.
+
+    `asks`: function that queries the monitor. `reads`: function that answers the same from the topic.
+    """
     settings = Settings.from_environment(broker=broker, monitor=monitor)
     if settings.monitor:
         try:
@@ -423,7 +428,7 @@ def _ask_or_read(
 
 
 def _report_unanswered(unanswered: Sequence[str]) -> None:
-    """Print which parts of a shared monitor are missing from an answer."""
+    """Print which parts are missing from the answer of a shared monitor."""
     for each in unanswered:
         print_error(f"missing in this answer: {each}")
 
@@ -544,7 +549,8 @@ def _format_table(rows: Sequence[Sequence[str]]) -> list[str]:
 def password(name: str, role: Role) -> None:
     """Print a line for the file of users of the page.
 
-    SAGA_MONITOR_USERS names that file. Afterwards NAME can sign in on the page, and act, or with --role read only read.
+    SAGA_MONITOR_USERS names that file. Users in it can sign in on the page, and act there; those with --role read can
+    only read.
 
     You enter the password twice; without a terminal it is the first line of standard input. The printed line holds its
     scrypt hash. The monitor need not restart: a user whose line is removed or changed is signed out at once.

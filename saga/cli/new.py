@@ -46,8 +46,8 @@ def new() -> None:
 def project(name: str, template: str, as_json: bool) -> None:
     """Write the project NAME into a new folder of that name.
 
-    It has contracts for an order, from its start to its outcome; the service `order`, which decides the outcome; its
-    tests; pyproject.toml, a Makefile, and compose files. Templates:
+    It has contracts for an order, from its start to its outcome; the service `order`, which decides the outcome; tests
+    of the service; pyproject.toml, a Makefile, and compose files. Templates:
 
     \b
     one-service    nothing more
@@ -84,7 +84,7 @@ def service(name: str, hears: str | None, as_json: bool) -> None:
 
 
 def _root() -> Path:
-    """Return the folder of the project in which the command was called."""
+    """Return the folder of the project to which the current folder belongs."""
     try:
         return find_folder().parent
     except DeclarationError:

@@ -112,7 +112,7 @@ def _as_json(shown: ServiceOffsets) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Partitions, and the offset to which they are moved."""
+    """The partitions to move, and the offset to which they are moved."""
 
     topic: str
     partition: int | None
@@ -142,9 +142,9 @@ def reset(service: str, target: _Target, operator: Operator, broker: str | None,
     saga offsets reset payment --module services.payment --topic orders \\
         --to 2026-11-21T08:00:00Z --who ada --why "store restored from the copy of 8:00"
 
-    Messages that come again and were handled are ignored as long as the service remembers their saga (retention=). So
-    going back further than that is refused, and --module says how long it is. Going forward over records that are not
-    handled is refused: their sagas would be stuck for ever. All partitions move, or none.
+    Messages that were handled and come again are ignored while the service remembers their saga (retention=). So going
+    back further than that is refused, and --module is needed to find out how long that is. Going forward over records
+    that are not handled is refused: their sagas would be stuck for ever. All partitions move, or none.
 
     The move is recorded on <service>.dead, with who and why, before it is done.
 
@@ -208,8 +208,8 @@ def skip(service: str, topic: str, partition: int, operator: Operator, broker: s
     \b
     saga offsets skip payment --topic orders --partition 3 --who ada --why "lost with disk 2; customers are informed"
 
-    The service loses the content of skipped records: restore the topic's data if you can. Only unreadable records are
-    skipped: the command is refused if the next record can be read.
+    The service loses the content of the skipped records, so restore the topic's data if you can. Only unreadable
+    records are skipped: if the next record can be read, the command is refused.
 
     The skip is recorded on <service>.dead, with who and why and all that is known of the records, before it is done.
 

@@ -1,6 +1,5 @@
-"""Options that several commands share. An option takes precedence over an environment variable and over the settings
-file.
-"""
+"""Options that several commands share. An option takes precedence over an environment variable, and over the settings
+file."""
 
 import functools
 import os
@@ -25,9 +24,8 @@ stores_option = click.option(
     metavar="URL",
     help="Address of the stores, instead of SAGA_STORE; {service} in it stands for the name of the service.",
 )
-"""The option `--store`, instead of SAGA_STORE, for commands that are given services and open their stores. Commands
-that search stores for services have `read_stores_option`.
-"""
+"""The option `--store`, instead of SAGA_STORE, for commands that are given services and open the stores of these
+services. Commands that look for services in stores have `read_stores_option`."""
 
 read_stores_option = click.option(
     "--store",
@@ -41,14 +39,16 @@ read_stores_option = click.option(
 
 
 def require_audit_fields(who: str, why: str) -> None:
-    """Refuse a command that is recorded in an audit if the operator's name or the reason is missing."""
+    """Exit with a usage error if the operator's name or reason is missing. Both are needed for commands that an audit
+    records."""
     for name, text in (("--who", who), ("--why", why)):
         if not text.strip():
             raise click.UsageError(f"{name} is needed for the audit: give it")
 
 
 def find_docs() -> str:
-    """Return the setting SAGA_DOCS: the address of the documentation, with `{page}`; empty if it is not given."""
+    """Return the setting SAGA_DOCS: the address of the documentation, with the placeholder `{page}`. Empty if it is not
+    set."""
     try:
         return Settings.from_environment().docs
     except SagaError:  # a link is not worth the failure of a command that needs no setting
@@ -68,12 +68,11 @@ Option: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def pack_options(name: str, make: Callable[..., object], *options: Option) -> Option:
-    """Return a decorator that adds these options to a command. The command gets their values combined into one argument
-    `name`, which `make` creates.
-    """
+    """Return a decorator that adds these options to a command. The command gets the value that `make` makes of them, as
+    its one argument `name`."""
 
     def options_only() -> None:
-        """Collect the parameters that the options add; it is never called."""
+        """Collect the parameters that the options add. This function is never called."""
 
     for option in options:
         option(options_only)
@@ -107,7 +106,8 @@ def _make_record(who: str, why: str) -> Operator:
 
 
 def _find_user() -> str:
-    """Return the name of the operating system's user if the broker is embedded, as in development.
+    """Return the name of the operating system's user if the broker is embedded, as in development; otherwise an empty
+    string.
 
     With another broker a name must be given, because on a server several people often share a user.
     """
@@ -137,13 +137,11 @@ operator_options = pack_options(
         help="Seconds to wait for the services' answers.",
     ),
 )
-"""Options for CLI commands that send a command to a running service and wait for its answer: who, why, and how long to
-wait. They are passed to the function as an `Operator`.
-"""
+"""Options of commands that send a command to a running service and wait for its answer: who, why, and how long to wait.
+The command gets them as one `Operator`."""
 record_options = pack_options("operator", _make_record, _who_option, _why_option)
-"""Options for CLI commands that change something themselves and record it: who and why. They are passed to the function
-as an `Operator`.
-"""
+"""Options of commands that change something themselves and record it: who and why. The command gets them as one
+`Operator`."""
 
 
 def _make_deployment(addresses: tuple[str, ...], broker: str | None) -> Deployment:
@@ -152,16 +150,17 @@ def _make_deployment(addresses: tuple[str, ...], broker: str | None) -> Deployme
 
 
 deployment_options = pack_options("deployment", _make_deployment, read_stores_option, broker_option)
-"""Options that name stores and broker. They are passed to the function as a `Deployment`."""
+"""Options that name stores and broker. The command gets them as one `Deployment`."""
 
 
 def selection_options(*options: Option, required: bool = False, **fixed: Any) -> Option:
-    """Options of a command that selects sagas, runs or dead letters. They are passed to the function as a `Selection`.
+    """Return a decorator that adds the options of a command that selects sagas, runs or dead letters. The command gets
+    them as one `Selection`.
 
     Args:
         options: Any of the options below, and the argument `service`.
-        required: If none of the options is given, `--all` must be.
-        fixed: Fields of the selection that are not set by an option.
+        required: True if at least one option that selects something must be given, or else `--all`.
+        fixed: Fields of the selection that no option sets.
     """
 
     def make(
@@ -176,7 +175,7 @@ def selection_options(*options: Option, required: bool = False, **fixed: Any) ->
         return selection
 
     def options_only() -> None:
-        """Collect the parameters that the options add; it is never called."""
+        """Collect the parameters that the options add. This function is never called."""
 
     for option in options:
         option(options_only)
@@ -215,7 +214,7 @@ def limit_option(default: int) -> Option:
 
 
 def parse_duration_s(option: str, text: str) -> int:
-    """Parse an option with a duration to seconds."""
+    """Parse the value of an option that is a duration, such as `2h`. Return it in seconds."""
     time_s = _parse_seconds(text)
     if time_s is None:
         raise click.UsageError(f"{option} {text}: give a time as 90s, 30m, 2h or 3d")
@@ -223,7 +222,7 @@ def parse_duration_s(option: str, text: str) -> int:
 
 
 def parse_before(before: str | None, age: str | None, clock: Clock) -> str | None:
-    """Parse `--before` or `--age`, and return the time before which dead letters are selected."""
+    """Parse `--before` or `--age`. Return the time before which records are selected; `None` if neither was given."""
     if before is not None and age is not None:
         raise click.UsageError("--before and --age mean the same: give one of them")
     if age is not None:
@@ -235,7 +234,8 @@ def parse_before(before: str | None, age: str | None, clock: Clock) -> str | Non
 
 
 def parse_time(option: str, text: str | None, clock: Clock) -> str | None:
-    """Parse an option with a time: a duration from now, or RFC 3339."""
+    """Parse the value of an option that is a time: a duration from now, or RFC 3339. Return it as RFC 3339; `None` if
+    it was not given."""
     if text is None:
         return None
     time_s = _parse_seconds(text)
@@ -246,7 +246,8 @@ def parse_time(option: str, text: str | None, clock: Clock) -> str | None:
 
 
 def parse_since_ms(option: str, text: str, clock: Clock) -> int:
-    """Parse an option with a time in the past, a duration ago or RFC 3339, to milliseconds since 1970."""
+    """Parse the value of an option that is a time in the past: a duration before now, or RFC 3339. Return it in
+    milliseconds since 1970."""
     time_s = _parse_seconds(text)
     try:
         return max(0, clock.now_ms() - time_s * 1000) if time_s is not None else max(0, from_iso(text))

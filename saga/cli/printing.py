@@ -1,4 +1,4 @@
-"""Output of the commands, with all text escaped. No other module writes to a terminal."""
+"""Output of the commands. All text is escaped. No other module writes to a terminal."""
 
 import io
 import json
@@ -16,14 +16,14 @@ from saga.support.printable import printable, printable_lines
 log = logging.getLogger("python")
 
 LIBRARY_LINES_MAX = 20
-"""Maximum number of lines that a process prints from one place in a library."""
+"""Maximum number of messages that a process prints from one place in a library."""
 
 
 def print_lines(*lines: str, err: bool = False) -> None:
-    """Print these lines, escaped, so that text from outside can neither start a new line nor control the terminal.
+    """Print these lines, escaped, so that text from outside can neither begin a new line nor control the terminal.
 
     Args:
-        err: Print to standard error.
+        err: True to print to standard error.
     """
     click.echo("\n".join(map(printable, lines)), err=err)
 
@@ -40,29 +40,26 @@ def print_json(value: object) -> None:
 
 def print_error(what: object) -> None:
     """Print an error, or the reason why a part of the answer is missing, to standard error. If it has several lines,
-    all but the first are indented.
-    """
+    all except the first are indented."""
     click.echo("\n".join(printable_lines(f"saga: {what}")), err=True)
 
 
 def print_traceback(kind: type[BaseException], why: BaseException, trace: TracebackType | None) -> None:
-    """Print the traceback of an unexpected exception. This is a `sys.excepthook`."""
+    """Print the traceback of an unexpected exception. Used as `sys.excepthook`."""
     print_lines(*"".join(traceback.format_exception(kind, why, trace)).rstrip("\n").split("\n"), err=True)
 
 
 def escape_unencodable() -> None:
-    """Make output escape characters that the terminal's encoding lacks, so that a name in another script does not end
-    the process.
-    """
+    """Make the standard streams escape characters that the terminal's encoding lacks. So a name in another script does
+    not end the process."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 class LibraryLogHandler(logging.Handler):
-    """Log handler that prints messages of libraries, used as `logging.lastResort`. `saga run` writes them to its log
-    instead.
-    """
+    """Log handler that prints messages of libraries. Used as `logging.lastResort`. `saga run` writes such messages to
+    its log instead."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -81,9 +78,8 @@ class LibraryLogHandler(logging.Handler):
 
 
 def install_hooks() -> None:
-    """Install hooks so that everything that Python itself would print is escaped too: uncaught exceptions of the
-    process and its threads, unraisable exceptions, and messages of libraries.
-    """
+    """Install hooks that escape everything that Python itself would print: uncaught exceptions of the process and its
+    threads, unraisable exceptions, and messages of libraries."""
     sys.excepthook = print_traceback
     sys.unraisablehook = _log_unraisable
     threading.excepthook = _log_thread_error

@@ -1,4 +1,5 @@
-"""`saga publish`: publish events given as lines of JSON. All lines are checked before the first event is published."""
+"""`saga publish`: publish events that are given as lines of JSON. All lines are checked before the first event is
+published."""
 
 import asyncio
 import sys
@@ -27,12 +28,12 @@ from saga.messages import Event
 BATCH = 500
 """Number of events that are published together."""
 LINE_TIMES = 4
-"""Maximum size of a line as a multiple of the maximum size of a record, because JSON needs more space than Avro."""
+"""Maximum size of a line, as a multiple of the maximum size of a record. JSON needs more space than Avro."""
 SPOOL_BYTES_MAX = 32_000_000
-"""Maximum size of the input that is kept in memory while it is checked, in bytes. Larger input is kept on disk."""
+"""Maximum size in bytes of input that is kept in memory while it is checked. Larger input is kept on disk."""
 PROBLEMS_SHOWN_MAX = 20
 PROBLEMS_OF_LINE_MAX, PROBLEMS_MAX = 20, 10_000
-"""Maximum number of problems that are reported of one line, and of all lines. Further wrong lines are only counted."""
+"""Maximum number of problems that are reported for one line, and for all lines. Other wrong lines are only counted."""
 
 
 class LineProblem(NamedTuple):
@@ -67,7 +68,8 @@ def publish(
     out.
 
     All lines are checked first, and all problems are printed: if a line is invalid, nothing is published. Equal events
-    are one event, however often they are published: if this command is interrupted, call it again with the same file.
+    count as one event, however often they are published. So if this command is interrupted, call it again with the same
+    file.
 
     \b
     Exit code 0: all events are durable in the broker.
@@ -98,11 +100,12 @@ def publish(
 
 
 def check_lines(lines: IO[bytes], to: type[Event], bytes_max: int, spool: IO[bytes]) -> tuple[list[LineProblem], int]:
-    """Check the lines. Return their problems and the number of wrong lines.
+    """Check the lines. Return the problems, and the number of lines with problems.
 
-    Until the first wrong line, all non-empty lines are copied to `spool`.
+    All non-empty lines before the first wrong one are copied to `spool`.
 
     Args:
+        to: Class of the event.
         bytes_max: Maximum size of a record in bytes.
     """
     problems: list[LineProblem] = []
@@ -160,7 +163,8 @@ def _decode_event(line: bytes, to: type[Event]) -> Event:
 
 
 def _decode_line(line: bytes) -> tuple[object, list[str]]:
-    """Decode the JSON of a line. Also return the names that occur twice in an object. Raises `BadInput`."""
+    """Decode the JSON of a line. Also return the names that occur twice in an object. Raises `BadInput` if the line is
+    not JSON."""
     try:
         return read_json(line)
     except (ValueError, RecursionError) as why:  # a ValueError also for bytes that are not UTF-8
@@ -168,7 +172,7 @@ def _decode_line(line: bytes) -> tuple[object, list[str]]:
 
 
 async def _publish(lines: IO[bytes], to: type[Event], connecting: Client) -> int:
-    """Publish all events, and return their number. Exits with code 1 if the broker stops acknowledging."""
+    """Publish all events and return their number. Exit with code 1 if the broker does not acknowledge a batch."""
     published = 0
     async with connecting as client:
         for batch in _read_batches(lines, to):

@@ -1,6 +1,5 @@
-"""`saga run` and `saga dev`: run services in this process until it is stopped, or run all services of a folder in
-processes of their own, which are restarted when something changes.
-"""
+"""`saga run` and `saga dev`. The first runs services in this process until it is stopped. The second runs all services
+of a folder in processes of their own, which are restarted when something changes."""
 
 import asyncio
 import os
@@ -26,7 +25,7 @@ from saga.support.clock import SystemClock
 from saga.telemetry.logs import EventLog
 
 GRACE_S = 5.0
-"""Seconds after the drain. If something still keeps the process running then, the process is ended."""
+"""Seconds that the process has after the time for the drain to end by itself. After them it is ended."""
 
 
 @click.command()
@@ -76,9 +75,8 @@ async def _until_stopped(services: Sequence[Declared], settings: Settings, modul
 
 
 def _leave_all() -> None:
-    """End the process at once, as in a crash. Nothing is lost by that. Called from a thread, because the loop may be
-    blocked.
-    """
+    """End the process at once, as in a crash. Nothing is lost by this. It is called from a thread, because the event
+    loop may be blocked."""
     print_lines(
         "saga: the process did not end in time after the stop signal; it ends as by a crash, and a handler that was "
         "running will run again",
@@ -91,7 +89,7 @@ def _leave_all() -> None:
 
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_red")
-"""Colours for the services' names on a terminal."""
+"""Colours for the names of services on a terminal."""
 
 
 @click.command()
@@ -142,7 +140,8 @@ def dev(folder: Path, page: str | None, no_page: bool, broker: str | None, store
 
 
 def _suggest_commands(folder: Path) -> Iterator[str]:
-    """Yield what a newcomer may type next: how an event that starts a saga is published, and its saga shown."""
+    """Yield lines with the commands that a newcomer may type next: to publish an event that starts a saga, and to show
+    the saga."""
     try:
         contracts = find_library(folder).contracts.values()
     except SagaError:
@@ -176,7 +175,7 @@ async def _watch_until_stopped(
 
 
 class _Shown:
-    """Printer of lines that are prefixed with a service's name. Each name has its own colour."""
+    """Prints lines with the name of a service as a prefix. Each name has its own colour."""
 
     def __init__(self) -> None:
         self._colours: dict[str, str] = {}

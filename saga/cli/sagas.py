@@ -129,9 +129,10 @@ def list_command(deployment: Deployment, selection: Selection, only_open: bool, 
     saga among them, that wait for a message with the start of the saga. If the service has forgotten the saga, they
     wait for ever.
 
-    A message of a fan-in counts as open, except in two cases. One: its handler can never run, because it is closed, has
-    already run, or emits outcomes and the saga has ended in this service. Two: the saga has an outcome or a failure
-    that some service knows, nothing else is open in any service, and no service has written anything for an hour.
+    A message of a fan-in counts as open, except in two cases. First, if its handler can never run, because the handler
+    is closed, has already run, or emits outcomes and the saga has ended in this service. Second, if the saga has an
+    outcome or a failure that some service knows, nothing else is open in any service, and no service has written
+    anything for an hour.
 
     With --dead: everything that the services published on their topics <service>.dead, and what blocks a saga in their
     stores, each with its reason and its state: dead letters, escalations (a compensation that fails, or something that
@@ -181,17 +182,17 @@ async def _print_list(selection: Selection, deployment: Deployment, as_json: boo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowOptions:
-    """Options that select which details of a saga `saga sagas show` prints."""
+    """The options that select what `saga sagas show` prints of a saga."""
 
     follow: bool
     wait_s: int | None
-    """Maximum seconds to wait until the saga has ended; `None` to show it as it is."""
+    """Maximum time in seconds to wait until the saga has ended; `None` to show it as it is."""
     transition: int | None
     service: str | None
     steps: bool
     values: bool
     reveal: Operator | None
-    """Operator to whom sensitive fields are shown; `None` to redact them."""
+    """The operator to whom sensitive fields are shown; `None` to redact them."""
 
 
 def _make_details(*, wait: str | None, reveal: bool, who: str, why: str, **given: Any) -> ShowOptions:
@@ -234,12 +235,13 @@ def _make_details(*, wait: str | None, reveal: bool, who: str, why: str, **given
 def show(saga_id: str, details: ShowOptions, deployment: Deployment, as_json: bool) -> None:
     """Show one saga in all services as a timeline.
 
-    One line for each transition: time, service and number, handler, what was done with the message and why, the
-    message, the emitted events, and the steps; below it each failed attempt. Lines are in order of time, but an effect
-    never stands above its cause. At the end: unfinished work, and for each retried handler how often it failed, why,
-    when its next attempt is, and how many messages wait behind it. The reason why a compensation fails is read from
-    the topics <service>.dead. The heading says who started the saga, if that is known. What is left over once the saga
-    has ended stands apart: messages of handlers that wait for further events. They expire with the saga's progress.
+    There is one line for each transition: time, service and number, handler, what was done with the message and why,
+    the message, the emitted events, and the steps. Below it is a line for each failed attempt. Lines are in order of
+    time, but an effect never stands above its cause. At the end is unfinished work, and for each retried handler how
+    often it failed, why, when its next attempt is, and how many messages wait behind it. The reason why a compensation
+    fails is read from the topics <service>.dead. The heading says who started the saga, if that is known. What is left
+    over when the saga has ended is listed separately: messages of handlers that wait for further events. They expire
+    with the saga's progress.
 
     --steps shows for each step, update and read: how long a step took, the digest of its arguments, the expected error
     that it raised, and the size of its result, or the document in saga-archive that holds it.
@@ -278,7 +280,8 @@ def show(saga_id: str, details: ShowOptions, deployment: Deployment, as_json: bo
 
 
 def _wait(saga: str, deployment: Deployment, wait_s: int | None) -> list[str]:
-    """Wait until the saga has ended, if that is wanted. Return what it still waits for."""
+    """Wait up to `wait_s` seconds until the saga has ended. Return what the saga still waits for: nothing if it has
+    ended, or if `wait_s` is `None`."""
     if wait_s is None:
         return []
     try:
@@ -315,7 +318,7 @@ def _show(saga_id: str, details: ShowOptions, deployment: Deployment, as_json: b
 
 
 async def _reveal(saga: str, seen: SagaDetails, operator: Operator) -> EventDecoder:
-    """Return a decoder that decrypts the saga's events, after recording in the key log who sees them."""
+    """Return a decoder that decrypts the saga's events. Before that, record in the key log who sees them."""
     ring = key_ring_of(Settings.from_environment())
     decoder = await make_decoder(seen.histories, ring)
     ring.append_audit_line("reveal", saga, operator.who, operator.why)
@@ -329,7 +332,7 @@ async def _follow(saga: str, deployment: Deployment, service: str | None, as_jso
 
 
 def _get_only_history(seen: SagaDetails) -> SagaHistory:
-    """Return the history of the one selected service."""
+    """Return the history of the one service that was read. Raises a usage error if there are several."""
     first, *others = seen.histories
     if others:
         names = ", ".join(h.service for h in seen.histories)
@@ -338,7 +341,7 @@ def _get_only_history(seen: SagaDetails) -> SagaHistory:
 
 
 def _print_transition(history: SagaHistory, n: int, as_json: bool, with_steps: bool) -> None:
-    """Print the transition and the state after it. Exit with code 1 if it does not exist."""
+    """Print a transition and the state after it. Exit with code 1 if there is no such transition."""
     try:
         line, state = find_transition(history, n)
     except LookupError:
@@ -357,7 +360,7 @@ def _print_transition(history: SagaHistory, n: int, as_json: bool, with_steps: b
 
 
 Values: TypeAlias = Mapping[str, Mapping[int, Sequence[EventFields]]]
-"""Decoded events, by service and transition."""
+"""Decoded events, by service and number of the transition."""
 
 
 def _details_to_json(saga: str, seen: SagaDetails, values: Values | None) -> dict[str, object]:
@@ -392,7 +395,7 @@ def _format_heading(saga: str, seen: SagaDetails, service: str | None) -> list[s
 
 
 def _name_history(history: SagaHistory) -> str:
-    """Return the service's name, with the version of its state if that is not the first."""
+    """Return the service's name, followed by the version of its state unless that is the first version."""
     version = history.progress.version
     return f"{history.service} (state version {version})" if version > 1 else history.service
 
@@ -418,7 +421,7 @@ def _format_line(line: TimelineEntry, widths: Sequence[int] = (24, 14, 14, 11)) 
 
 
 def _format_attempts(line: TimelineEntry) -> list[str]:
-    """Format the attempts that failed before or in the transition, one per line."""
+    """Format the failed attempts of a transition, one per line."""
     return [
         f"    attempt {each.attempt} failed at {each.time} after {each.ms} ms"
         + (f" on {each.worker}" if each.worker else "")
@@ -448,7 +451,7 @@ _CELLS: tuple[Callable[[TimelineEntry], str], ...] = (
 
 
 def _format_story(line: TimelineEntry) -> str:
-    """Describe the message of a transition, and what the service did with it."""
+    """Describe the message of a transition and what the service did with it."""
     story = line.type + (f" -> {', '.join(line.emitted)}" if line.emitted else "")
     if line.steps:
         story += f"  [{', '.join(line.steps)}]"
@@ -593,7 +596,7 @@ def repair(
 
     A new release may have a handler for an event that the service itself emits. Events of this type that earlier
     releases emitted are in the progress of each saga, and a saga handles them with its next message. This command
-    handles them in all sagas at once, also in those that will get no message.
+    handles them in all sagas at once, even in those that will get no further message.
 
     MODULES declare the services: call `saga sagas repair services.payment --dry-run` first, then without. Call it when
     all processes run the new release. They may keep running: it works like one more of them. It may be stopped at any
@@ -612,7 +615,7 @@ def repair(
 async def _repair_and_print(
     services: Sequence[Declared], settings: Settings, saga: str | None, dry_run: bool, as_json: bool
 ) -> bool:
-    """Print a line for each saga as it is repaired. Return whether all were repaired without a problem."""
+    """Print a line for each saga when it is repaired. Return whether all sagas were repaired without a problem."""
     count = problems = 0
     report = EventLog(sys.stderr, settings).report
     async for one in repairing.repair(services, settings, SystemClock(), report, saga=saga, dry_run=dry_run):
@@ -647,7 +650,7 @@ def _format_repaired(one: RepairedSaga, dry_run: bool) -> str:
 
 
 def _describe_repaired(one: RepairedSaga, dry_run: bool) -> str:
-    """Describe what was done, or in a dry run would be done, with a saga."""
+    """Describe what was done with a saga or, in a dry run, what would be done."""
     work, words = one.work, []
     if one.again:
         words.append(f"{count_noun(one.again, 'record')} {'would be' if dry_run else 'are'} published again")
@@ -712,7 +715,7 @@ def rebuild(  # one parameter for each option
 async def _rebuild_and_print(
     services: Sequence[Declared], settings: Settings, saga: str | None, apply: bool, as_json: bool
 ) -> bool:
-    """Print a line for each saga. Return whether all were rebuilt without a problem."""
+    """Print a line for each saga. Return whether all sagas were rebuilt without a problem."""
     made, problems, clock = 0, 0, SystemClock()
     async for one in repairing.rebuild(services, settings, clock, saga=saga, apply=apply):
         problems += one.problem is not None

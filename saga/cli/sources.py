@@ -1,4 +1,4 @@
-"""Find the manifests that a command is about: files, folders, or the services of modules."""
+"""Load the manifests that a command is about, from files, from folders, or from modules that declare services."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,17 +19,17 @@ class ManifestSources(NamedTuple):
     manifests: Mapping[str, Manifest]
     """Manifests by service."""
     files: Mapping[str, str]
-    """Path of each manifest's file, by service. Manifests made from modules have none."""
+    """Path of each manifest's file, by service. Manifests that were made from modules have none."""
     folder: Path | None
-    """Folder from which manifests were read; `None` if there is no folder, or more than one."""
+    """The folder from which manifests were read; `None` if there was none, or more than one."""
 
 
 def load_manifests(sources: Sequence[str], folder: Path | None) -> ManifestSources:
     """Return the manifests of these sources: files, folders of files, and modules that declare services.
 
-    Without sources they are read from `folder`, or from `manifests/` beside `contracts/`. If several sources have the
-    same service, modules take precedence over folders, and folders over files. Raises `ConfigurationError` for a file
-    or module that cannot be used, or if there is none.
+    Without sources the manifests are read from `folder` or, if that is `None`, from `manifests/` next to `contracts/`.
+    If several sources have the same service, modules take precedence over folders, and folders over files. Raises
+    `ConfigurationError` if a file or module cannot be used, or if there is no manifest.
     """
     if folder is None and not sources:
         try:

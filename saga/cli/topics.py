@@ -62,9 +62,9 @@ def plan_(modules: tuple[str, ...], broker: str | None, as_json: bool) -> None:
 def apply_(modules: tuple[str, ...], broker: str | None, as_json: bool) -> None:
     """Create and change topics so that they match the contracts. Running it again changes nothing.
 
-    It creates missing topics, sets their retention, and has the broker date the records. It adds partitions only while
-    no client consumes or publishes there and all records are handled, because keys change their partition; it never
-    removes any. Stop other programs that publish there yourself: saga does not know of them.
+    It creates missing topics, sets their retention, and has the broker set the time of each record. It adds partitions
+    only while no client consumes or publishes there and all records are handled, because keys change their partition.
+    It never removes any. Stop other programs that publish there yourself, because saga does not know about them.
 
     \b
     Exit code 0: all topics match the contracts.
@@ -166,7 +166,7 @@ async def _print_records(
     as_saga: bool,
     show: Callable[[TailedRecord], None],
 ) -> bool:
-    """Print records until the end of the topics. Return whether there were any."""
+    """Print records until the end of the topics. Return whether there was one."""
     library, trouble = find_contracts()
     if library is None:
         print_error(f"no values are shown: {trouble}")

@@ -1,18 +1,18 @@
 """Folder of keys, which all services and clients share. It contains wrapping keys, one wrapped secret for each subject,
 and an audit log.
 
-    keys/2026-11-23T10-00-00Z.key     wraps secrets; the last by name wraps new ones keys/subjects/3f/3f09....json
-        wrapped secret of one subject, or the mark that it was forgotten keys/made/3f                      names of the
-        secrets that were ever created keys/book.jsonl                   audit log: who created, rewrapped, forgot or
-        revealed what, when and why
+    keys/2026-11-23T10-00-00Z.key     a wrapping key; the last by name wraps new secrets
+    keys/subjects/3f/3f09....json     the wrapped secret of one subject, or the mark that it was erased
+    keys/made/3f                      the names of all secrets that were ever created
+    keys/book.jsonl                   the audit log: who created, rewrapped, forgot or revealed what, when and why
 
-A secret is created once, by the first process that encrypts a value of its subject. It is never changed: its file is
-only replaced by the same secret, wrapped with a newer key, or by a mark that it was erased. A missing file does not
-mean an erasure, because it may be restored; operations that need it wait.
+A secret is created once, by the first process that encrypts a value of its subject. The secret itself never changes.
+Its file is only replaced with the same secret, wrapped with a newer key, or with a mark that the secret was erased. A
+missing file does not mean that the secret was erased, because the file may be restored. Operations that need it wait.
 
-Keys change while services run. A new secret becomes visible while the lock of the folder is held, and only if its
-wrapping key is still the newest. So if the holder of the lock finds an older wrapping key that no secret uses, no
-secret will ever use it.
+Wrapping keys change while services run. A new secret becomes visible while the lock of the folder is held, and only if
+its wrapping key is still the newest. So if the holder of the lock finds an older wrapping key that no secret uses, no
+secret will ever use that key.
 """
 
 import asyncio
@@ -35,19 +35,19 @@ from saga.errors import ConfigurationError, KeyMissing, KeysUnavailable
 from saga.support.clock import Clock, iso
 
 CACHE_S: Final = 60.0
-"""Time for which a process caches a key, in seconds. For this time it may still decrypt after an erasure."""
+"""Time in seconds for which a process caches a key. After an erasure, the process may still decrypt for this long."""
 CACHE_MAX: Final = 10_000
-"""Largest number of keys that a process caches."""
+"""Maximum number of keys that a process caches."""
 ENDING: Final = ".key"
 MAKE_ONE: Final = ": make one, saga keys new"
 LOCK_RETRY_S: Final = 0.01
-"""Pause between two attempts to lock the folder, in seconds."""
+"""Pause in seconds between two attempts to lock the folder."""
 LOCK_ATTEMPTS_MAX: Final = 1000
-"""Largest number of attempts to lock the folder, before an error reports that another process does not release it."""
+"""Maximum number of attempts to lock the folder. After them, an error says that another process does not release it."""
 
 
 class KeyFolder:
-    """Keys in a folder: see `saga.encryption.port.Keys` and `KeyRing`."""
+    """Provider and management of keys in a folder. See `Keys` and `KeyRing` in `saga.encryption.port`."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self.folder, self._clock = folder, clock
@@ -55,7 +55,7 @@ class KeyFolder:
         self._made_names = MadeNames(folder / "made")
 
     def check(self) -> None:
-        """Raise `ConfigurationError` if nothing can be encrypted with this folder."""
+        """Raise `ConfigurationError` if nothing can be encrypted, because the folder has no usable wrapping key."""
         try:
             self._wrapping_key(self._newest())
         except KeysUnavailable as why:
@@ -112,9 +112,10 @@ class KeyFolder:
             ) from None
 
     def _load_key(self, name: str) -> SubjectKey | None:
-        """Return a key, or `None` if its subject was forgotten.
+        """Return a key; `None` if its subject was forgotten.
 
-        Raises `FileNotFoundError` if there is neither a secret nor the mark of an erasure, and `KeysUnavailable`.
+        Raises `FileNotFoundError` if there is neither a secret nor the mark of an erasure, and `KeysUnavailable` if the
+        secret cannot be read or unwrapped.
         """
         content = self._load_content(name)
         while "erased" not in content:
@@ -153,13 +154,14 @@ class KeyFolder:
     # ------------------------------------------------------------ keys that wrap
 
     def _newest(self) -> str:
-        """Return the name of the key that wraps new secrets. Raises `KeysUnavailable`."""
+        """Return the name of the key that wraps new secrets. Raises `KeysUnavailable` if there is none, or if the
+        folder cannot be read."""
         if names := self._list_wrapping_keys():
             return max(names)
         raise KeysUnavailable(f"there is no key in {self.folder}{MAKE_ONE}")
 
     def _list_wrapping_keys(self) -> list[str]:
-        """Return the names of the wrapping keys. Raises `KeysUnavailable`."""
+        """Return the names of the wrapping keys. Raises `KeysUnavailable` if the folder cannot be read."""
         try:
             return [path.name for path in self.folder.iterdir() if path.suffix == ENDING]
         except OSError as why:
@@ -183,7 +185,7 @@ class KeyFolder:
     # ------------------------------------------------------------ for operators
 
     def create_wrapping_key(self, who: str, why: str) -> str:
-        """Create a key that wraps new secrets from now on. Return its name."""
+        """Create a wrapping key, and return its name. All new secrets are wrapped with it from now on."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as trouble:
@@ -211,8 +213,8 @@ class KeyFolder:
         return name if name > newest else f"{stem}_{now}{ENDING}"
 
     def rewrap(self, who: str, why: str) -> tuple[int, list[str]]:
-        """Wrap all secrets with the newest key. Return the number of rewrapped secrets, and the wrapping keys that are
-        no longer needed."""
+        """Wrap all secrets with the newest wrapping key. Return the number of secrets that had another one, and the
+        wrapping keys that are no longer needed."""
         count = 0
         with self._translate_errors(self.folder, "wrapped"):
             while found := [name for name in self._subjects() if self._is_older(self._load_content(name))]:
@@ -228,22 +230,23 @@ class KeyFolder:
                 return count + sum(map(self._wrap_again, names)), self._find_unneeded()
 
     def _is_older(self, content: Mapping[str, Any]) -> bool:
-        """Return whether the content is a secret that is wrapped with a key other than the newest."""
+        """Return whether the content of a subject's file is a secret that is wrapped with another key than the
+        newest."""
         return "erased" not in content and content.get("by") != self._newest()
 
     def _wrap_again(self, name: str) -> bool:
-        """Wrap a secret with the newest key. Return whether it was wrapped with another key before. The lock must be
-        held."""
+        """Wrap a secret with the newest key, unless it already is. Return whether it was wrapped again. The lock must
+        be held."""
         content = self._load_content(name)
         if not self._is_older(content):
             return False
         return self._write(name, self._wrap(name, self._secret(name, content), self._newest()), replaces=True)
 
     def _find_unneeded(self) -> list[str]:
-        """Return the wrapping keys that no secret needs or will need. The lock must be held.
+        """Return the wrapping keys that no secret uses or will use. The lock must be held.
 
-        Raises `KeysUnavailable` if a secret cannot be read, because a backup copy of this secret may need any of the
-        keys.
+        Raises `KeysUnavailable` if a secret is missing or cannot be read, because a backup copy of it may be wrapped
+        with any of the keys.
         """
         for trouble in self._find_lost():
             raise KeysUnavailable(f"it is not known which keys are still needed: {trouble}")
@@ -252,7 +255,7 @@ class KeyFolder:
         return sorted(set(self._list_wrapping_keys()) - used - {self._newest()})
 
     def _find_lost(self) -> Iterator[str]:
-        """Yield a problem for each secret that was created and is now missing."""
+        """Yield a problem for each secret that was created and whose file is missing."""
         with self._translate_errors(self.folder / "made", "read"):
             made = self._made_names.all()  # read before the secrets: one that is created meanwhile is not lost
         for name in sorted(made - set(self._subjects())):
@@ -280,7 +283,7 @@ class KeyFolder:
         return had_secret
 
     def append_audit_line(self, did: str, what: str, who: str, why: str) -> None:
-        """Append a line to the audit log; it is durable when this returns."""
+        """Append a line to the audit log. The line is durable when this returns."""
         line = {"time": iso(self._clock.now_ms()), "did": did, "what": what, "who": who, "why": why}
         try:
             log_file = os.open(self.folder / "book.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -293,7 +296,7 @@ class KeyFolder:
             raise KeysUnavailable(f"the audit log of {self.folder} cannot be written: {trouble.strerror}") from trouble
 
     def read_audit_log(self) -> list[dict[str, str]]:
-        """Return the lines of the audit log, oldest first. Raises `KeysUnavailable`."""
+        """Return the lines of the audit log, oldest first. Raises `KeysUnavailable` if the log cannot be read."""
         try:
             return [msgspec.json.decode(line) for line in (self.folder / "book.jsonl").read_bytes().splitlines()]
         except FileNotFoundError:
@@ -302,7 +305,7 @@ class KeyFolder:
             raise KeysUnavailable(f"the audit log of {self.folder} cannot be read: {why}") from why
 
     def summarize(self) -> KeyState:
-        """Read all keys and summarise them. Raises `KeysUnavailable` if the folder is missing."""
+        """Read all keys and return a summary. Raises `KeysUnavailable` if the folder is missing or cannot be read."""
         subjects, erased, troubles = 0, 0, list(self._find_lost())
         for name in self._subjects():
             try:
@@ -328,7 +331,7 @@ class KeyFolder:
 
     @contextmanager
     def _hold_lock(self) -> Iterator[None]:
-        """Hold the folder's lock, which every change of keys and secrets needs."""
+        """Hold the folder's lock within the block. Every change of keys and secrets needs the lock."""
         try:
             lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as why:
@@ -340,7 +343,7 @@ class KeyFolder:
             os.close(lock)
 
     def _wait_for(self, lock: int) -> None:
-        """Take the lock. Raises `KeysUnavailable` if its owner, which may be frozen, does not release it."""
+        """Take the lock. Raises `KeysUnavailable` if its holder, which may be frozen, does not release it in time."""
         pause = threading.Event()
         for _ in range(LOCK_ATTEMPTS_MAX):
             try:
@@ -356,7 +359,7 @@ class KeyFolder:
 
     @contextmanager
     def _translate_errors(self, place: Path, what: str) -> Iterator[None]:
-        """Convert an `OSError` to `KeysUnavailable`."""
+        """Convert an `OSError` inside the block to `KeysUnavailable`. `what`: what was to be done with `place`."""
         try:
             yield
         except OSError as why:
@@ -369,10 +372,11 @@ class KeyFolder:
         return (path.stem for path in sorted((self.folder / "subjects").glob("??/*.json")))
 
     def _write(self, name: str, content: Mapping[str, str], *, replaces: bool) -> bool:
-        """Write a secret, or the mark of an erasure. Return whether it was written or exists.
+        """Write a secret, or the mark of an erasure.
 
-        Without `replaces`, existing content stays; if the secret's wrapping key is no longer the newest, nothing is
-        written, and the result is false. With `replaces`, the lock must be held.
+        With `replaces`, existing content is replaced, and the lock must be held. Without it, existing content stays; if
+        the secret's wrapping key is no longer the newest, nothing is written, and the result is `False`. In all other
+        cases the result is `True`.
         """
         place = self._place(name)
         with self._write_beside(place, msgspec.json.encode(content)) as file:
@@ -390,8 +394,8 @@ class KeyFolder:
 
     @contextmanager
     def _write_beside(self, place: Path, content: bytes) -> Iterator[Path]:
-        """Write a file durably in the same folder, under a temporary name. The caller moves it to its final name inside
-        the block. Raises `KeysUnavailable`."""
+        """Write a file durably under a temporary name in the folder of `place`, and yield its path. The caller moves
+        the file to `place` inside the block. Raises `KeysUnavailable` if it cannot be written."""
         beside = place.parent / f".{place.name}.{secrets.token_hex(8)}"
         with self._translate_errors(place, "written"):
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -414,13 +418,14 @@ class KeyFolder:
 
 
 class MadeNames:
-    """Names of all secrets that were ever created. All methods raise `OSError`."""
+    """The names of all secrets that were ever created, in files. All methods raise `OSError` if a file cannot be read
+    or written."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def file_of(self, name: str) -> Path:
-        """Return the file that lists a name."""
+        """Return the file whose list contains a name, if the name was added."""
         return self._folder / name[:2]
 
     def __contains__(self, name: str) -> bool:

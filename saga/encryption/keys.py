@@ -1,8 +1,8 @@
 """Keys of subjects, with which values are encrypted. A subject is a person or a saga whose data may have to be erased.
 
 The encryption is deterministic (AES-SIV, RFC 5297): equal values of one subject at the same place give equal
-ciphertexts. So a message that is published again is the same message, and a rerun emits the same bytes. An observer of
-two ciphertexts learns whether the values are equal, and nothing else.
+ciphertexts. So an event that is published again has the same bytes, and so has an event that a rerun emits again. An
+observer of two ciphertexts learns whether the values are equal, and nothing else.
 """
 
 import base64
@@ -24,7 +24,7 @@ _MARK_BYTES: Final = 4
 
 
 class SubjectKey:
-    """Key of one subject."""
+    """The key of one subject. It encrypts and decrypts values that are about this subject."""
 
     __slots__ = ("_cipher", "_mark", "_mark_of_recorded", "digest", "name")
 
@@ -46,7 +46,7 @@ class SubjectKey:
         return self._encrypt_marked(self._mark, plain, place)
 
     def encrypt_recorded(self, plain: bytes, place: str) -> str:
-        """Encrypt a value that a service records. The ciphertext contains a mark which shows that it is bound to a
+        """Encrypt a value that a service records. The ciphertext contains a mark which shows that it is bound to one
         place within its saga."""
         return self._encrypt_marked(self._mark_of_recorded, plain, place)
 
@@ -59,7 +59,7 @@ class SubjectKey:
     def decrypt_recorded(self, text: str, place: str, place_before: str) -> bytes:
         """Decrypt a ciphertext made by `encrypt_recorded`. Raises the same errors as `decrypt`.
 
-        `place_before`: the place to which earlier releases bound the value; they did not distinguish places within a
+        `place_before`: the place to which earlier releases bound the value. They did not distinguish places within a
         saga.
         """
         try:
@@ -71,9 +71,12 @@ class SubjectKey:
             raise DecryptionFailed from why
 
     def decrypt(self, text: str, place: str, place_before: str | None = None) -> bytes:
-        """Decrypt a value. Raises `DecryptionFailed` and `WrongSecret`.
+        """Decrypt a value.
 
-        `place_before`: the place to which earlier releases bound the value; they did not distinguish all places, and
+        Raises `DecryptionFailed` if the value has the mark of this secret, but was changed or encrypted for another
+        place. Raises `WrongSecret` if it has another mark and this secret cannot decrypt it.
+
+        `place_before`: the place to which earlier releases bound the value. They did not distinguish all places, and
         did not mark the secret.
         """
         try:
@@ -89,7 +92,7 @@ class SubjectKey:
 
 
 def _bytes_in(text: str) -> bytes:
-    """Return the bytes of an encrypted value. Raises `ValueError`."""
+    """Return the bytes of an encrypted value. Raises `ValueError` if they are not valid base64."""
     return base64.b64decode(text[len(ENCRYPTED_PREFIX) + KEY_NAME_LENGTH + 1 :], b"-_", validate=True)
 
 
@@ -101,14 +104,18 @@ def subject_key_name(subject: str) -> str:
 def wrap_secret(secret: bytes, name: str, by: bytes, nonce: bytes) -> bytes:
     """Encrypt a subject's secret with a wrapping key.
 
-    `nonce`: random bytes, new each time.
+    Args:
+        name: Name of the subject's key. The result can be decrypted only for the same name.
+        by: The wrapping key.
+        nonce: Random bytes, new for each call.
     """
     nonce = nonce[:_NONCE_BYTES]
     return nonce + AESGCM(by).encrypt(nonce, secret, name.encode())
 
 
 def unwrap_secret(content: bytes, name: str, by: bytes) -> bytes:
-    """Decrypt a subject's secret. Raises `DecryptionFailed`."""
+    """Decrypt a subject's secret. Raises `DecryptionFailed` if it was wrapped with another key or for another name, or
+    was changed."""
     try:
         return AESGCM(by).decrypt(content[:_NONCE_BYTES], content[_NONCE_BYTES:], name.encode())
     except (InvalidTag, ValueError) as why:

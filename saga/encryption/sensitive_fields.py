@@ -1,8 +1,8 @@
-"""Sensitive values that a service marks in its classes with `Annotated[str, sensitive]`. This module records them,
+"""Sensitive values, which a service marks in its classes with `Annotated[str, sensitive]`. This module records them,
 hides them from people, redacts them in text, and recognises them when they are encrypted.
 
 A marked value is recorded inside an object of its own, `{"_sensitive": ...}`, wherever it occurs in JSON. So all code
-that shows recorded values can hide them without knowing the service's classes.
+that shows recorded values can hide the marked ones without knowing the service's classes.
 """
 
 import base64
@@ -24,20 +24,22 @@ import msgspec
 HIDDEN: Final = "***"
 """Text that people see instead of a sensitive value."""
 MARK: Final = "_sensitive"
-"""Field of a recorded object that holds a sensitive value."""
+"""Name of the only field of an object that holds a sensitive value."""
 WHOLE_MIN = 4
-"""Smallest length of a sensitive value that is also found inside words. A shorter value is found only as a whole
+"""Minimum length of a sensitive value that is also found inside words. A shorter value is found only as a whole
 word."""
 GROUPED_MIN = 6
-"""Smallest length of a number, such as a card number, that is also found when it is written in groups: 4111 1111."""
+"""Minimum length of a value with digits, such as a card number, that is also found if it is written in groups: 4111
+1111."""
 TEXT_MAX = 20_000
-"""Largest number of characters of a string that are searched for secrets. The rest of the text is cut off."""
+"""Maximum number of characters of a text that are searched for secrets. If there are secrets, the rest of a longer text
+is cut off."""
 _SEPARATOR: Final = "(?:[ ,.'_-]|%20)"
-"""Pattern of a separator between the groups of a number."""
+"""Pattern of a separator between groups, as in a card number."""
 
 
 class Sensitive:
-    """Type of `sensitive`."""
+    """The class of the marker `sensitive`."""
 
     __name__ = "sensitive"
 
@@ -46,8 +48,8 @@ class Sensitive:
 
 
 sensitive: Final = Sensitive()
-"""Marker for a sensitive value, `Annotated[str, sensitive]`: a field of a state or a document, a result of a step, or
-an argument of `on_abort`.
+"""Marker for a sensitive value, as in `Annotated[str, sensitive]`. It may mark a field of a state or a document, a
+result of a step, or an argument of `on_abort`.
 
 People see `***` instead of the value.
 """
@@ -55,11 +57,12 @@ People see `***` instead of the value.
 Change: TypeAlias = Callable[[Any], Any]
 """Function from a sensitive value, as JSON, to its replacement."""
 _Walk: TypeAlias = Callable[[Any, Any, Change], Any]
-"""Function that takes a value, its JSON and a change, and returns the JSON with all sensitive parts changed."""
+"""Function that takes a value, the same value as JSON, and a change. It returns the JSON with all sensitive parts
+changed."""
 
 
 class SensitiveMarks:
-    """The sensitive parts of one type, with functions to change and to find them."""
+    """The sensitive parts of one type. Its methods change or collect them in a value of the type."""
 
     __slots__ = ("_walk",)
 
@@ -67,7 +70,7 @@ class SensitiveMarks:
         self._walk = walk
 
     def change(self, value: object, plain: Any, change: Change) -> Any:
-        """Return the JSON of a value with each sensitive part changed.
+        """Return a value as JSON, with each sensitive part replaced with the result of `change`.
 
         `plain`: the value as JSON. If it is an object, some fields may be missing.
         """
@@ -93,7 +96,7 @@ _UNREAD = (TypeError, ValueError, OverflowError, RecursionError, AttributeError,
 
 
 def mark(plain: Any) -> dict[str, Any]:
-    """Return an object that contains a value and marks it as sensitive."""
+    """Return an object that marks this JSON value as sensitive."""
     return {MARK: plain}
 
 
@@ -111,7 +114,7 @@ def _marks_of(hint: Any) -> SensitiveMarks | None:
 
 
 def hide_marked(recorded: Any) -> Any:
-    """Replace the marked parts of a recorded value by `***`.
+    """Replace the marked parts of a recorded value with `***`.
 
     >>> hide_marked({"paid": True, "card": {"_sensitive": "4242"}})
     {'paid': True, 'card': '***'}
@@ -120,7 +123,7 @@ def hide_marked(recorded: Any) -> Any:
 
 
 def unwrap_marked(recorded: Any) -> Any:
-    """Replace each object that marks a value by the value itself.
+    """Replace each object that marks a value with the value itself.
 
     >>> unwrap_marked({"paid": True, "card": {"_sensitive": "4242"}})
     {'paid': True, 'card': '4242'}
@@ -136,12 +139,12 @@ def find_secrets(recorded: Any) -> list[str]:
 
 
 def replace_marked(recorded: Any, change: Change) -> Any:
-    """Replace each marked part of a recorded value by the result of `change`."""
+    """Replace each marked part of a recorded value with the result of `change`."""
     return replace_marked_at(recorded, lambda _, value: change(value))
 
 
 def replace_marked_at(recorded: Any, change: Callable[[str, Any], Any], path: str = "") -> Any:
-    """Replace each marked part as `replace_marked` does, but also pass the path of the part to `change`.
+    """Replace each marked part as `replace_marked` does. `change` also gets the path of the part.
 
     >>> replace_marked_at({"cards": [{"_sensitive": "4242"}]}, lambda path, value: f"{value} at {path}")
     {'cards': ["4242 at ['cards'][0]"]}
@@ -159,7 +162,7 @@ def replace_marked_at(recorded: Any, change: Callable[[str, Any], Any], path: st
 
 
 def collect_texts(plain: Any) -> Iterator[str]:
-    """Yield the strings of all parts of a value, as JSON and Python write them."""
+    """Yield all parts of a value as strings: names and values, as JSON and Python write them."""
     match plain:
         case str():
             yield plain
@@ -178,7 +181,7 @@ def collect_texts(plain: Any) -> Iterator[str]:
 
 
 def redact_text(text: str, secrets: Iterable[str]) -> str:
-    """Replace every occurrence of these secrets in a string by `***`, even in another case, quoted or encoded.
+    """Replace every occurrence of these secrets in a string with `***`, even in another case, quoted or encoded.
 
     >>> redact_text("card 4111-1111 of 1 declined", ["4111-1111", "1"])
     'card *** of *** declined'
@@ -201,14 +204,19 @@ def redact_text(text: str, secrets: Iterable[str]) -> str:
 
 
 def _join_groups(form: str) -> str | None:
-    """Return a number without the separators of its groups; `None` for a string that is not written in groups."""
+    """Return the string in lower case without separators, such as the spaces in `4111 1111`, so that it can also be
+    found if it is grouped differently.
+
+    Return `None` if fewer than `GROUPED_MIN` characters are left, if they are not all letters and digits, or if none is
+    a digit.
+    """
     bare = re.sub(_SEPARATOR, "", form.lower())
     return bare if len(bare) >= GROUPED_MIN and bare.isalnum() and any(map(str.isdigit, bare)) else None
 
 
 def _pattern(form: str) -> str:
-    """Return the pattern that finds one form of a secret. A short form is found only as a whole word. A number is also
-    found in groups."""
+    """Return the pattern that finds one form of a secret. A string that `_join_groups` accepts is found in any
+    grouping. A short one is found only as a whole word."""
     bare = _join_groups(form)
     if bare is not None:
         return f"{_SEPARATOR}*".join(map(re.escape, bare))
@@ -218,7 +226,8 @@ def _pattern(form: str) -> str:
 
 
 def _forms(text: str) -> Iterator[str]:
-    """Yield the forms in which a string may occur: plain, quoted and encoded, in each Unicode normalization form."""
+    """Yield the forms in which a string may occur: plain, quoted and encoded, in upper and lower case, and in each
+    Unicode normalization form."""
     composed = [text] if text.isascii() else [text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))]
     for each in composed:
         cased = [each] if each.isascii() else [each, each.upper(), each.lower(), each.casefold()]
@@ -230,7 +239,7 @@ def _forms(text: str) -> Iterator[str]:
 
 
 def _quoted(text: str) -> Iterator[str]:
-    """Yield a string unchanged, and in the forms in which Python, JSON, URLs and markup write it."""
+    """Yield a string unchanged, and as Python, JSON, URLs and markup write it."""
     yield text
     for quote in (repr, ascii, json.dumps, lambda each: json.dumps(each, ensure_ascii=False)):
         yield (once := quote(text)[1:-1])
@@ -249,8 +258,11 @@ def _quoted(text: str) -> Iterator[str]:
 
 
 def _encodings_of(content: bytes) -> Iterator[str]:
-    """Yield bytes as hexadecimal digits and as base64. To find them within longer base64, too, the characters at both
-    ends, which depend on neighbouring bytes, are left out."""
+    """Yield bytes as hexadecimal digits and as base64.
+
+    The base64 characters at both ends, which depend on neighbouring bytes, are left out. So the bytes are also found
+    within longer base64.
+    """
     yield content.hex()
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         for at in range(3):
@@ -258,7 +270,7 @@ def _encodings_of(content: bytes) -> Iterator[str]:
 
 
 def _as_times(text: str) -> Iterator[str]:
-    """Yield a date or a time in the forms in which Python and people write it."""
+    """If a string is a date or a time, yield it in the forms in which Python and people write it."""
     with suppress(ValueError):
         day = date.fromisoformat(text)
         yield repr(day)
@@ -289,13 +301,14 @@ def _is_marked(hint: Any, seen: set[Any]) -> bool:
 
 
 def _bare(hint: Any) -> tuple[Any, bool]:
-    """Return a type without its annotations, and whether these annotations mark it as sensitive."""
+    """Return a type without its annotations, and whether one of these annotations is `sensitive`."""
     hint, metadata = unwrap_annotation(hint)
     return hint, any(note is sensitive for note in metadata)
 
 
 def unwrap_annotation(hint: Any) -> tuple[Any, list[Any]]:
-    """Return a type without the type aliases and `Annotated` around it, and what `Annotated` adds, outermost first."""
+    """Return a type without the type aliases and `Annotated` around it, and the metadata of `Annotated`, outermost
+    first."""
     metadata: list[Any] = []
     while True:
         if hasattr(hint, "__value__"):  # an alias, of `typing_extensions` or of the `type` statement
@@ -308,7 +321,8 @@ def unwrap_annotation(hint: Any) -> tuple[Any, list[Any]]:
 
 
 def _hints_of(cls: type) -> Mapping[str, Any]:
-    """Return the types of a class's fields, if it has any."""
+    """Return the types of a class's fields, by name. The result is empty if the class has no fields, or if their types
+    cannot be resolved."""
     if not (is_dataclass(cls) or hasattr(cls, "__struct_fields__") or hasattr(cls, "__annotations__")):
         return {}
     try:
@@ -323,7 +337,7 @@ def _hints_of(cls: type) -> Mapping[str, Any]:
 
 
 def _walk(hint: Any) -> _Walk:
-    """Return the function that changes values of a type that has a sensitive part.
+    """Return the function that changes the sensitive parts of values of a type. The type must have such a part.
 
     If the structure of a part is not known, the whole part is treated as sensitive.
     """
@@ -385,7 +399,7 @@ def _of_union(options: tuple[Any, ...]) -> _Walk:
 
 
 def _class_of(hint: Any) -> type:
-    """Return the class of all values of a type."""
+    """Return the class to which all values of a type belong; `object` if there is no better one."""
     hint, _ = _bare(hint)
     origin = get_origin(hint)
     if hint is None or hint is NoneType:
@@ -421,8 +435,8 @@ class WrongSecret(DecryptionFailed):
 def find_key_names(*contents: bytes) -> set[str]:
     """Return the names of the keys of all encrypted values in these bytes.
 
-    The result includes names in text that only looks like an encrypted value, because any sender may write such text
-    into an unencrypted field.
+    The result may include names from text that only looks like an encrypted value, because any sender may write such
+    text into an unencrypted field.
 
     >>> find_key_names(b'{"card": "sealed:1:0123456789abcdef0123456789abcdef:x-_"}', b"")
     {'0123456789abcdef0123456789abcdef'}
@@ -431,7 +445,7 @@ def find_key_names(*contents: bytes) -> set[str]:
 
 
 def is_encrypted(value: Any) -> bool:
-    """Return whether a value is encrypted."""
+    """Return whether a value has the form of an encrypted value."""
     return isinstance(value, str) and _ENCRYPTED.fullmatch(value) is not None
 
 
@@ -441,12 +455,13 @@ def key_name_of(text: str) -> str:
 
 
 def recorded_place(service: str, saga: str, what: str, path: str = "") -> str:
-    """Return the place to which an encrypted value in a progress is bound, so that it cannot be copied elsewhere.
+    """Return the place to which an encrypted value in a progress is bound, so that the ciphertext cannot be copied
+    elsewhere.
 
     Args:
-        service: The service.
+        service: Name of the service.
         saga: The saga id.
-        what: Name of what contains the value: the state, or a step of a run.
-        path: The path of the value inside of the state or the step's answer.
+        what: What contains the value: the state, or a step of a run.
+        path: Path of the value within the state or the step's answer.
     """
     return f"{service}|{saga}|{what}|{path}"

@@ -1,9 +1,9 @@
-"""Controls: flags, pauses, limits and routes that operators set in a running service, as messages and in the control
-log.
+"""Controls: flags, pauses, limits and routes that operators set in a running service. This module has their messages,
+their records and the control log.
 
-The control log is one document of the service to which entries are only added; each entry holds the digest of the one
-before, so it serves as the audit trail. The active controls are computed from its entries. All functions here are
-pure.
+The control log is one document of the service. Entries are only ever added, and each one holds the digest of the
+previous one, so the log serves as the audit trail. The active controls are computed from its entries. All functions
+here are pure.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -38,33 +38,36 @@ PARTS = 10_000
 
 encode = msgspec.json.encode
 Target = tuple[str, str, str]
-"""Kind of a control, and what it applies to: `handler`, `event`, `resource` or `service`, with the name."""
+"""The kind of a control; the kind of what it applies to (`handler`, `event`, `resource` or `service`); and the name of
+that."""
 
 
 class Switch(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The setting of one control: a flag for a share of all sagas or for one saga, or a pause, a limit or a route.
+    """One setting of a control: of a flag (for a share of all sagas, or for one saga), a pause, a limit or a route.
 
-    Only a setting of kind `flag` has a flag name. An old release, which knows only flags, takes the other kinds for a
-    flag with an empty name, which no code reads. In general, a kind that a release does not know has no effect there.
+    Only settings of kind `flag` have a flag name. A release that knows only flags reads the other kinds as a flag with
+    an empty name, for which no code asks. In general, a release ignores a kind that it does not know.
     """
 
     flag: str = msgspec.field(default_factory=str)  # written even if it is empty: earlier versions require it
     percent: float = msgspec.field(default_factory=float)
-    """Share of the sagas for which the flag is on; for a single saga 0 or 100."""
+    """Share of the sagas for which the flag is on, in percent. For a single saga it is 0 or 100."""
     saga: str | None = None
-    """Saga to which it applies; `None` means all."""
+    """The saga to which a flag's setting applies; `None` for all sagas."""
     until: str | None = None
-    """Time from which the setting has no effect, as if it had never been made; `None` if it stays."""
+    """Time at which the setting ends; `None` if it has no end. When it ends, an earlier setting of the same control
+    does not come back."""
     kind: str = "flag"
     """One of `KINDS`, or a kind of a later version."""
     off: bool = False
-    """True if this ends the control of the same kind and target."""
+    """True if this ends the control of the same kind and target. Not used for flags."""
     handler: str | None = None
-    """Handler, compensation or deadline to which it applies. If nothing is named it applies to the whole service."""
+    """The handler, compensation or deadline to which it applies. A pause that names none applies to the whole
+    service."""
     event: str | None = None
-    """Event whose messages are routed to the dead letters."""
+    """The event type whose messages are routed to the dead letters."""
     resource: str | None = None
-    """Resource that is limited."""
+    """The resource that is limited."""
     at_once_max: int | None = None
     """Maximum number of concurrent calls of the resource, or runs of the handler; `None` for the declared number."""
     rate_per_s: float | None = None
@@ -87,7 +90,7 @@ class ControlEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     why: str
     switch: Switch
     previous: str
-    """SHA-256 of the bytes of the previous entry; for the first entry, of the service's name."""
+    """SHA-256 of the previous entry's bytes. In the first entry, it is the SHA-256 of the service's name."""
     refused: str | None = None
     """Reason why the service refused the control; `None` if it accepted it."""
 
@@ -116,9 +119,9 @@ def control_log_key(service: str) -> str:
 
 
 def control_to_record(service: str, switch: Switch, *, who: str, why: str, now_ms: int) -> Outgoing:
-    """Return the record of a control. Raises `BadInput` if it is invalid.
+    """Return the record of a control. Raises `BadInput` if the control is invalid, or if its `until` has passed.
 
-    The same control at another time has another id.
+    The same control at another time gets another id.
     """
     control = _ControlValue(who=who, why=why, switch=switch)
     _check(control)
@@ -131,8 +134,8 @@ def control_to_record(service: str, switch: Switch, *, who: str, why: str, now_m
 
 
 def parse_control(record: Record) -> Control:
-    """Return the control in a record. Raises `BadInput` if it is invalid, which may happen because anyone may write to
-    the topic."""
+    """Return the control in a record. Raises `BadInput` if the record is not a valid control, because anyone may write
+    to the topic."""
     message = envelope.to_message(record, type_=TYPE, schema="", contract=None)
     try:
         value = msgspec.json.decode(message.value, type=_ControlValue)
@@ -164,7 +167,7 @@ def _check(value: _ControlValue) -> None:
 
 
 def find_mistakes(switch: Switch) -> list[str]:
-    """Return all mistakes in a control that can be seen without the service's declarations."""
+    """Return all mistakes in a setting that can be found without knowing the service's declarations."""
     if switch.kind not in KINDS:
         return [
             f"a control of the kind {switch.kind!r} is of a later version: repeat it when that version runs everywhere"
@@ -220,8 +223,8 @@ def _find_other_mistakes(switch: Switch) -> list[str]:
 
 
 def decode_control_log(service: str, content: bytes | None) -> ControlLog:
-    """Decode a control log; `None` stands for an empty one. Raises `SagaError` if the log, or any entry or time in it,
-    cannot be read."""
+    """Decode a control log. `content`: its bytes; `None` if the service has none yet, which gives an empty log. Raises
+    `SagaError` if the log, one of its entries or a time in them cannot be read."""
     if content is None:
         return ControlLog(service=service)
     try:
@@ -240,10 +243,10 @@ def entries_of(log: ControlLog) -> Sequence[ControlEntry]:
 
 
 def append_control(log: ControlLog, control: Control, refused: str | None = None) -> ControlLog | None:
-    """Return the control log with one more entry; `None` if it already contains this control.
+    """Return the control log with `control` added as an entry; `None` if the log already contains this control.
 
     Args:
-        refused: Reason why the service refuses it.
+        refused: Reason why the service refuses the control; `None` if it accepts it.
 
     Raises:
         BadInput: The control log is full.
@@ -269,8 +272,8 @@ def _digest_before(log: ControlLog, n: int) -> str:
 
 
 def digest_of(log: ControlLog) -> str:
-    """Return the digest of the last entry. A copy of it that is kept elsewhere shows whether entries were removed at
-    the end."""
+    """Return the digest of the last entry. If an operator keeps a copy of the digest elsewhere, it shows later whether
+    entries were removed from the end of the log."""
     return _digest_before(log, len(log.entries))
 
 
@@ -286,7 +289,7 @@ def verify_control_log(log: ControlLog) -> str | None:
 
 
 class Flags(Struct, frozen=True):
-    """Flags as the control log sets them: the latest setting of each, for all sagas and for single ones."""
+    """The latest setting of each flag in the control log, even if it has expired."""
 
     for_all: Mapping[str, Switch] = {}
     for_one: Mapping[tuple[str, str], Switch] = {}
@@ -310,8 +313,8 @@ def flags_of(log: ControlLog) -> Flags:
 def is_on(flags: Flags, flag: str, saga: str, now_ms: int) -> bool:
     """Return whether a flag is on for a saga.
 
-    A setting for this saga takes precedence, otherwise the share for all sagas decides. A saga that belongs to a share
-    also belongs to every larger share of the same flag; each flag divides the sagas differently.
+    A setting for this saga takes precedence. Otherwise the share for all sagas decides. A saga that belongs to one
+    share of a flag also belongs to every larger share of the same flag. Each flag divides the sagas differently.
     """
     for switch in (flags.for_one.get((flag, saga)), flags.for_all.get(flag)):
         if switch is not None and (switch.until is None or now_ms < from_iso(switch.until)):
@@ -339,24 +342,24 @@ class DeclaredNames(NamedTuple):
     deadlines: Collection[str]
     resources: Collection[str]
     events: Mapping[str, Collection[str]]
-    """Consumed event types, each with the handlers for which its messages may be routed to the dead letters;
-    compensations are left out."""
+    """The consumed event types. Each is mapped to the handlers for which its messages may be routed to the dead
+    letters. Compensations are left out."""
     flags: Collection[str] | None = None
-    """Flags that its code reads; `None` if they are not known."""
+    """The flags that the service's code reads; `None` if they are not known."""
 
 
 class ActiveControls(Struct, frozen=True):
-    """All controls that were set and not ended, including expired ones."""
+    """All controls that were set and not ended by an operator, including those whose time has passed."""
 
     flags: Flags = Flags()
     others: Mapping[Target, ControlEntry] = {}
-    """Pauses, limits and routes that were not ended, with the operator and the reason of each."""
+    """Pauses, limits and routes. Each entry names the operator and the reason."""
     unknown: tuple[str, ...] = ()
     """Kinds of controls that this version does not know and ignores."""
 
 
 def read_controls(log: ControlLog) -> ActiveControls:
-    """Compute the controls from the entries of a control log."""
+    """Compute the controls of a service from the entries of its control log."""
     others: dict[Target, ControlEntry] = {}
     unknown = set[str]()
     for entry in entries_of(log):
@@ -387,13 +390,14 @@ def active_entries(controls: ActiveControls, now_ms: int) -> Mapping[Target, Con
 
 
 def find_pause(controls: ActiveControls, service: str, name: str, now_ms: int) -> ControlEntry | None:
-    """Return the pause that prevents a handler or compensation from beginning a run: its own pause, or else the
-    service's."""
+    """Return the pause that prevents a handler, compensation or deadline from beginning a run: its own pause, or else
+    the pause of the whole service. Return `None` if it is not paused."""
     return _first(controls, (("pause", "handler", name), ("pause", "service", service)), now_ms)
 
 
 def find_route(controls: ActiveControls, handler: str, types: Iterable[str], now_ms: int) -> ControlEntry | None:
-    """Return the route that sends a handler's messages of these types to the dead letters."""
+    """Return the route that sends messages of these types to the dead letters instead of to this handler; `None` if
+    there is none."""
     events = [("route", "event", type_) for type_ in types]
     return _first(controls, [("route", "handler", handler), *events], now_ms)
 
@@ -407,7 +411,7 @@ def _first(controls: ActiveControls, targets: Iterable[Target], now_ms: int) -> 
 
 
 def describe_entry(service: str, entry: ControlEntry) -> str:
-    """Describe, as text for operators, why a pause or a route prevents something from running."""
+    """Return a text for operators that says which pause or route prevents something from running."""
     kind, _, name = target_of(service, entry.switch)
     what = "paused" if kind == "pause" else "routed to the dead letters"
     until = "" if entry.switch.until is None else f", until {entry.switch.until}"
@@ -415,7 +419,7 @@ def describe_entry(service: str, entry: ControlEntry) -> str:
 
 
 def why_refused(service: str, switch: Switch, names: DeclaredNames, controls: ActiveControls) -> str | None:
-    """Return all reasons why the service must refuse a control, as one text; `None` if it can apply it."""
+    """Return all reasons why the service must refuse a control, as one string; `None` if the service can apply it."""
     if switch.kind == "flag":
         return _refuse_unused_flag(switch, names, controls)
     if switch.off:  # its target may no longer be declared
@@ -446,7 +450,8 @@ def why_refused(service: str, switch: Switch, names: DeclaredNames, controls: Ac
 
 
 def _refuse_unused_flag(switch: Switch, names: DeclaredNames, controls: ActiveControls) -> str | None:
-    """Return why setting a flag would have no effect; `None` if the service's code reads it, or it is already set."""
+    """Return the reason why setting this flag would have no effect. Return `None` if the service's code reads the flag,
+    if it is not known which flags the code reads, or if the flag was set before."""
     known = {*controls.flags.for_all, *(flag for flag, _ in controls.flags.for_one)}
     if names.flags is None or switch.flag in names.flags or switch.flag in known:
         return None
@@ -461,7 +466,7 @@ def _list_names(names: Iterable[str]) -> str:
 
 
 def describe_switch(switch: Switch) -> str:
-    """Return a control as text, as `saga control show` prints it."""
+    """Describe a setting in one line, as `saga control show` prints it."""
     until = "" if switch.until is None else f" until {switch.until}"
     if switch.kind != "flag":
         return _describe_other(switch) + until
@@ -471,7 +476,7 @@ def describe_switch(switch: Switch) -> str:
 
 
 def _describe_other(switch: Switch) -> str:
-    """Return a pause, a limit or a route, or the end of one, as text."""
+    """Describe a pause, a limit or a route, or the end of one."""
     _, what, name = target_of("", switch)
     target = f"of {what} {name}" if name else "of the whole service"
     if switch.off:

@@ -1,8 +1,8 @@
-"""Convert between messages and records: CloudEvents in binary mode, with the envelope in the broker's headers.
-Structured mode is read, too.
+"""Convert between messages and records. Records are CloudEvents in binary mode: the envelope is in the record's
+headers. CloudEvents in structured mode are read as well.
 
-Any sender may have written a record. Only the headers that are needed are interpreted; all others are kept with the
-message unchanged, up to a limit.
+Any sender may have written a record. Only the headers that the toolkit needs are interpreted. All others are kept with
+the message unchanged, up to a limit.
 """
 
 import base64
@@ -26,34 +26,37 @@ from saga.support.printable import quote_text
 
 CONTENT_TYPE, VERSION = b"application/avro", b"1.0"
 SAGA_BYTES_MAX = 1024
-"""Maximum bytes of a saga id, because it is in every event of its saga, and in document keys."""
+"""Maximum length of a saga id in bytes. It is limited because every event of the saga and the keys of documents contain
+it."""
 PRINCIPAL = "ce_sagaprincipal"
-"""Header that names the principal that began the saga: an extension attribute of CloudEvents."""
+"""Header with the principal that started the saga. It is an extension attribute of CloudEvents."""
 PRINCIPAL_BYTES_MAX = 256
-"""Maximum bytes of a principal, because it is in every event of its saga, and in its progress."""
+"""Maximum length of a principal in bytes. It is limited because every event of the saga and its progress contain it."""
 HEADER_BYTES_MAX = 512
-"""Maximum bytes of the value of a header that is interpreted, because it is stored with the message in the progress."""
+"""Maximum length in bytes of the value of an interpreted header. It is limited because the progress stores it with the
+message."""
 UNKNOWN_SOURCE = "unknown"
-"""Source of messages without a source."""
+"""Source of a message that names no source."""
 FOREIGN_BYTES_MAX = 1 << 14
-"""Maximum bytes of all other headers together that a message keeps."""
+"""Maximum total size in bytes of the other headers that are kept with a message."""
 FOREIGN = "foreign_"
-"""Prefix for the names of other senders' headers that could be mistaken for the toolkit's."""
+"""Prefix added to the name of another sender's header if the header could otherwise be mistaken for one of the
+toolkit's."""
 
 _FIXED: Headers = (("content-type", CONTENT_TYPE), ("ce_specversion", VERSION))
 _ALWAYS: Mapping[str, bytes | None] = dict(_FIXED)
 _FIXED_OF_OURS: Headers = (("ce_specversion", VERSION), ("content-type", b"application/json"))
 ALWAYS_OF_OURS: Mapping[str, bytes | None] = dict(_FIXED_OF_OURS)
-"""Headers that timers, controls and operator commands always have."""
+"""Headers that every timer, control and operator command has."""
 _OURS = frozenset(
     {"ce_type", "ce_id", "ce_source", "ce_time", "ce_subject", "ce_dataschema", "ce_sagastart", PRINCIPAL}
     | {"traceparent"}
     | {name for name, _ in _FIXED}
 )
 _UNQUOTED = _OURS - {"ce_id", "ce_source"}
-"""Headers from whose values surrounding quotes are removed. Id and source stay as the sender wrote them."""
+"""Headers whose values are read without surrounding quotes. Id and source are read as the sender wrote them."""
 _AS_WRITTEN = ("ce_type", "ce_id", "ce_source", "ce_time", "ce_subject", *dict(_FIXED), "ce_dataschema", "ce_sagastart")
-"""Names of the headers of most messages, in the order in which `headers_of` writes them."""
+"""Names of the headers that most messages have, in the order in which `headers_of` writes them."""
 _NO_HEADERS: Headers = (("", None),)
 _NAME_END = slice(-HEADER_BYTES_MAX, None)
 _FIXED_VALUES = tuple(dict(_FIXED).values())
@@ -65,7 +68,8 @@ _TIMES_MS = range(0, from_iso("9999-12-31T00:00:00Z"))
 
 STRUCTURED = "application/cloudevents+json"
 OTHER_MODES = "application/cloudevents"
-"""Prefix of the content types of batches and of structured modes that are not supported."""
+"""Prefix of the content types of CloudEvents in structured mode or in batches. Of these, only `STRUCTURED` is
+supported."""
 JSON = "application/json"
 _NEEDED = frozenset(
     {"specversion", "type", "id", "source", "time", "subject", "dataschema", "datacontenttype", "data", "data_base64"}
@@ -76,7 +80,7 @@ _SHOWN_MAX = 40
 
 
 def headers_of(message: Message, contract: Contract | None) -> Headers:
-    """Return the envelope of a message as headers. `contract`: the contract of its type, if it is known."""
+    """Return the envelope of a message as headers. `contract`: the contract of the message's type, if it is known."""
     name, base = (message.type, URN) if contract is None else (contract.full_name, contract.schemas)
     first, source, last = _of_type(name, base, message.schema, message.source)
     headers: Headers = (
@@ -98,22 +102,22 @@ def headers_of(message: Message, contract: Contract | None) -> Headers:
 
 @lru_cache(maxsize=1024)  # there are not many types
 def _of_type(name: str, base: str, schema: str, source: str) -> tuple[tuple[str, bytes], tuple[str, bytes], Headers]:
-    """Return the headers that are equal for all messages of one type and source: type, source, and those that come
-    last.
-    """
+    """Return the headers that are the same in all messages of one type, schema and source: the header of the type, the
+    header of the source, and the headers that come last."""
     first = ("ce_type", name.encode())  # first, because it decides whether the rest is read
     last = (*_FIXED, ("ce_dataschema", (schema if ":" in schema else base + schema).encode())) if schema else _FIXED
     return first, ("ce_source", source.encode()), last
 
 
 def to_record(message: Message, contract: Contract) -> Outgoing:
-    """Return the record with which a message is published; its saga id is the key."""
+    """Return the record that publishes a message. The record's key is the saga id."""
     headers = headers_of(message, contract)
     return Outgoing(contract.topic, message.saga.encode(), message.value, headers, contract.subject)
 
 
 def type_of(record: Record | Outgoing) -> str | None:
-    """Return the contract's record name from the header of a record; `None` if the header is missing."""
+    """Return the name of a record's contract, without namespace, from the record's header; `None` if the header is
+    missing."""
     for name, value in record.headers:
         if name == "ce_type":
             return _last_part(value[_NAME_END]) if value else None
@@ -146,15 +150,17 @@ def to_message(
     contract: Contract | None,
     always: Mapping[str, bytes | None] = _ALWAYS,
 ) -> Message:
-    """Return the message in a record whose type and schema are known, with defaults for what another sender left out.
+    """Convert a record to a message. Fields that its sender left out get defaults.
 
     Args:
+        type_: Type of the message.
+        schema: Schema of the message if the record does not name one.
         contract: Contract of the type, if it is known.
-        always: Headers that such a record has if the toolkit wrote it.
+        always: Headers that every record of this kind has if the toolkit wrote it.
 
     Raises:
-        BadInput: The record has no value, no key, or a key that differs from its subject; or a header is not text, not
-            a time, or too long.
+        BadInput: The record has no value, no key, or a key that differs from its subject. Or a header is not UTF-8, is
+            too long, or should be a time and is not.
     """
     key, value, headers = record.key, record.value, record.headers
     if not value:
@@ -208,8 +214,8 @@ def _identity_of_others(
 ) -> str:
     """Return the message id for a message that lacks an id or a source.
 
-    It is made from the id if there is one, otherwise from the header that the contract names, otherwise from the
-    position in the log.
+    The message id is made from the sender's id if there is one. Otherwise it is made from the header that the contract
+    names, or else from the record's position in the log.
     """
     if id_ and contract is not None and is_sensitive(contract):  # a value can be guessed from its digest
         return identity_of_declared(record.topic, type_, id_)
@@ -229,12 +235,13 @@ def is_sensitive(contract: Contract) -> bool:
 
 def declared_identity(topic: str, type_: str, source: str | None, id_: str) -> str:
     """Return the message id for a message whose contract says where its id is. `source`: the source that the message
-    itself names; `None` if it names none."""
+    names; `None` if it names none."""
     return identity_of_declared(topic, type_, id_) if source is None else identity(source, id_, type_, "")
 
 
 def _text_of(id_: bytes, what: str) -> str:
-    """Return an id from a header of another sender, which may be binary, as text."""
+    """Return the id in another sender's header as text. An id that is not UTF-8 is returned in hexadecimal. Raises
+    `BadInput` if the id is too long."""
     try:
         return _decode_key(id_, what)
     except BadInput:
@@ -244,10 +251,9 @@ def _text_of(id_: bytes, what: str) -> str:
 
 
 def check_message(message: Message) -> None:
-    """Check that a message which did not come from a record could have come from one. Raises `BadInput`.
+    """Raise `BadInput` if a message that did not come from a record contains something that no record may contain.
 
-    Its fields are passed on with every event that is emitted because of it, and receivers refuse what no record may
-    contain.
+    The fields of a message are copied to every event that is emitted because of it. Receivers would refuse such events.
     """
     _decode_key(message.id.encode(), "name", 6 * HEADER_BYTES_MAX + 1)  # source and id, with all characters encoded
     for what, text in (("source", message.source), ("type", message.type), ("schema", message.schema)):
@@ -296,7 +302,7 @@ def _principal(given: bytes) -> str:
 
 @lru_cache(maxsize=1024)  # a saga's start comes with each of its messages, and is often the time of the first
 def _time(given: bytes, header: str) -> str:
-    """Return the time in a header, in the one format whose strings sort in the order of time."""
+    """Return the time in a header in the toolkit's format, in which strings sort in the order of time."""
     text = _decode_key(given, f"header {header}")
     try:
         if _IS_OURS(text):
@@ -308,7 +314,7 @@ def _time(given: bytes, header: str) -> str:
 
 
 def _append_time(record: Record) -> str:
-    """Return the time at which a record was appended: by the broker's clock, or by the sender's."""
+    """Return the time of a record in the log. Depending on the topic, it is the broker's time or the sender's."""
     if record.time_ms not in _TIMES_MS:
         raise BadInput(
             f"the message has no ce_time, and its time in the log cannot be one: {record.time_ms} milliseconds since "
@@ -319,7 +325,8 @@ def _append_time(record: Record) -> str:
 
 @lru_cache(maxsize=1024)  # there are not many
 def _path(given: bytes) -> str:
-    """Return the path of a schema below `contracts/`, from any URI that ends in it; any other schema name unchanged."""
+    """Return the path below `contracts/` with which a schema's URI ends, such as `payments/PaymentReserved.v2`. Return
+    any other schema name unchanged."""
     schema = _decode_key(given, "header ce_dataschema")
     ours = _SCHEMA(schema)
     return ours[1] if ours else schema
@@ -331,7 +338,8 @@ def _path(given: bytes) -> str:
 def _split_headers(
     record: Record, contract: Contract | None, always: Mapping[str, bytes | None]
 ) -> tuple[Mapping[str, bytes | None], Headers]:
-    """Split a record's headers into those that a message has fields for, by name, and the others. See `to_message`."""
+    """Split a record's headers into those for which a message has fields, by name, and all others. For the arguments
+    see `to_message`."""
     headers, given = record.headers, dict(record.headers)
     trace = given.get("traceparent")
     if (  # the usual case, and cheap to check: all headers are the toolkit's
@@ -349,7 +357,11 @@ def _split_headers(
 
 
 def _partition_headers(record: Record) -> tuple[dict[str, bytes | None], Headers]:
-    """Return the first header of each name that a message has a field for; and the others, unchanged, up to a limit."""
+    """Split a record's headers into those for which a message has fields, and all others.
+
+    If a name occurs several times, the first valid header counts, and the rest belong to the others. The others are
+    unchanged apart from prefixes, and limited in size.
+    """
     given: dict[str, bytes | None] = {}
     foreign: list[tuple[str, bytes | None]] = []
     for header in record.headers:
@@ -364,7 +376,7 @@ def _partition_headers(record: Record) -> tuple[dict[str, bytes | None], Headers
 
 
 def _first(record: Record, name: str) -> bytes | None:
-    """Return the value of the first header with this name."""
+    """Return the value of the first header with this name; `None` if there is none."""
     return next((value for header, value in record.headers if header == name), None)
 
 
@@ -379,7 +391,7 @@ def rename_foreign(name: str) -> str:
     """Return the name under which another sender's header is kept, so that it cannot be mistaken for one of the
     toolkit's.
 
-    The renaming is reversible.
+    The renaming can be reversed.
 
     >>> rename_foreign("x-shop"), rename_foreign("dead_reason"), rename_foreign("foreign_dead_reason")
     ('x-shop', 'foreign_dead_reason', 'foreign_foreign_dead_reason')
@@ -389,13 +401,13 @@ def rename_foreign(name: str) -> str:
 
 
 def size_of(headers: Headers) -> int:
-    """Return the largest number of bytes that these headers take in a record."""
+    """Return an upper bound of the bytes that these headers take in a record."""
     return sum(len(name.encode()) + len(value or b"") + 10 for name, value in headers)
 
 
 def bound_headers(headers: list[tuple[str, bytes | None]], bytes_max: int, whole: str) -> Headers:
-    """Keep all headers that fit, and add one with the number of those left out. `whole`: place where all of them
-    are."""
+    """Return the first headers that fit into `bytes_max` bytes. If any are left out, a header is added that says how
+    many, and where all of them can be found. `whole`: position of the record that has all of them."""
     if size_of(tuple(headers)) <= bytes_max:
         return tuple(headers)
     bounded: list[tuple[str, bytes | None]] = []
@@ -412,7 +424,7 @@ def bound_headers(headers: list[tuple[str, bytes | None]], bytes_max: int, whole
 
 
 def content_type_of(record: Record) -> str:
-    """Return the content type in the headers of a record; empty if there is none.
+    """Return the content type in the headers of a record, without parameters; an empty string if there is none.
 
     >>> content_type_of(Record("t", 0, 0, None, b"{}", (("Content-Type", b"Application/JSON; charset=utf-8"),), 0))
     'application/json'
@@ -424,7 +436,7 @@ def content_type_of(record: Record) -> str:
 
 
 def media_type(header: bytes) -> str:
-    """Return the media type in a header, in lower case, without parameters and without quotes around it."""
+    """Return the media type in the value of a header: in lower case, without parameters and surrounding quotes."""
     return unquote_header(header[:200]).decode("utf-8", "replace").partition(";")[0].strip().lower()
 
 
@@ -438,10 +450,10 @@ def is_json(content_type: str) -> bool:
 
 
 def to_binary_mode(record: Record) -> Record:
-    """Convert a record in structured mode to binary mode; a record in binary mode is returned unchanged.
+    """Convert a record in structured mode to binary mode. Return a record in binary mode unchanged.
 
     Raises:
-        BadInput: The structured event is invalid, or its mode is not supported.
+        BadInput: The structured event is invalid, or the record is in another mode, which is not supported.
     """
     content_type = content_type_of(record)
     if not content_type.startswith(OTHER_MODES):
@@ -461,7 +473,7 @@ def to_binary_mode(record: Record) -> Record:
 
 
 def _event_in(value: bytes) -> dict[str, Any]:
-    """Parse the structured event in a value. Raises `BadInput`."""
+    """Parse the structured event in a record's value. Raises `BadInput` if it is invalid."""
     what = f"its content type is {STRUCTURED}, but its value is no CloudEvent:"
     try:
         event, twice = read_objects(value)
@@ -484,7 +496,7 @@ def _event_in(value: bytes) -> dict[str, Any]:
 
 
 def _data(event: dict[str, Any], content_type: str) -> tuple[str, bytes | None]:
-    """Return the content type and the bytes of an event's data. Raises `BadInput`."""
+    """Return the content type and the bytes of an event's data. Raises `BadInput` if either is invalid."""
     if not content_type.isprintable() or not content_type.isascii():
         raise BadInput(f'the event\'s "datacontenttype" is no content type: {_show_name(content_type)}')
     data, packed = event.get("data"), event.get("data_base64")
@@ -503,7 +515,7 @@ def _data(event: dict[str, Any], content_type: str) -> tuple[str, bytes | None]:
 
 
 def _objects_in(data: object) -> Iterator[object]:
-    """Yield all objects in JSON data."""
+    """Yield all objects in JSON data, at any depth."""
     open_ = [data]
     while open_:
         part = open_.pop()
@@ -515,9 +527,8 @@ def _objects_in(data: object) -> Iterator[object]:
 
 
 def _headers(attributes: dict[str, Any]) -> Headers:
-    """Return an event's attributes as headers of binary mode. Raises `BadInput` if a needed attribute has a wrong
-    type.
-    """
+    """Return the attributes of a structured event as headers of binary mode. Raises `BadInput` if an attribute that is
+    interpreted has a wrong type."""
     made = []
     for name, value in attributes.items():
         if value is None:

@@ -1,15 +1,17 @@
 """Message ids: how the toolkit identifies messages, and trace ids derived from them.
 
-An id combines source and id of the message, because two senders may use the same id.
+A message id combines the sender's source and the sender's id, because two senders may use the same id.
 
-- An event that its contract's owner emits has an id that no other sender makes (`saga.progress.ids.event_id`), and
-  keeps it.
-- Every other message is identified by `source|id`, in which `%`, `|`, `+` and everything except visible ASCII is
-  percent-encoded.
-- A message without a source is identified by its content and id.
-- If the contract says where a message has its id, the message is identified by topic, type and that id.
-- A message without an id is identified by its position, `|topic/partition/offset@log`. The log id is needed because a
-  topic that was created again has other records at the same offsets.
+- An event that is emitted by its contract's owner keeps its id (`saga.progress.ids.event_id`), because no other sender
+  makes such ids.
+- Every other message with source and id is identified by `source|id`, in which `%`, `|`, `+` and everything except
+  visible ASCII is percent-encoded.
+- A message with an id but without a source is identified by a digest of its content and its id. If its contract has
+  sensitive fields, topic and type replace the digest, because sensitive values could be guessed from a digest.
+- If the sender writes no `ce_id`, the id is taken from where the contract says. If there is no source either, the
+  message is identified by topic, type and that id.
+- A message without any id is identified by its position, `|topic/partition/offset@log`. The log id is needed because a
+  topic that was deleted and created again has other records at the same offsets.
 
 So no two senders share an id, the ids of the parts of a fan-in can be joined with `+`, and every id can be printed. The
 headers of published messages hold source and id as their sender wrote them.
@@ -37,7 +39,8 @@ SAMPLED = 0x01
 
 
 def identity(source: str, id_: str, type_: str, owner: str) -> str:
-    """Return the message id for this `id_` from this `source`. `owner`: the owner of the contract.
+    """Return the message id for a message with this `id_` from this `source`. `owner`: the service that owns the
+    contract.
 
     >>> identity("payment", "PaymentReserved-0a1b", "PaymentReserved", "payment")
     'PaymentReserved-0a1b'
@@ -67,7 +70,9 @@ def identity_without_source(id_: str, value: bytes) -> str:
 
 
 def identity_of_declared(topic: str, type_: str, id_: str) -> str:
-    """Return the message id for a message without source, if its contract says where its id is. The result begins with
+    """Return the message id for a message without a source, made of its topic, its type and its id.
+
+    It is used if the contract says where the id is, or if the contract has sensitive fields. The result begins with
     `|`, because no source is empty.
 
     >>> identity_of_declared("accounts", "Topped", "uuid-17")
@@ -86,7 +91,9 @@ def has_no_id(identity_: str) -> bool:
 
 
 def own_identity(service: str, id_: str, owner: str) -> str:
-    """Return the message id for an event that this service emits. An id that the toolkit made needs no encoding.
+    """Return the message id for an event that `service` emits. `owner`: the service that owns the contract.
+
+    `id_` needs no encoding, because the toolkit made it.
 
     >>> own_identity("payment", "PaymentReserved-0a1b", "payment")
     'PaymentReserved-0a1b'
@@ -109,7 +116,8 @@ def could_be_own(identity_: str, type_: str) -> bool:
 
 
 def identity_of_place(topic: str, partition: int, offset: int, log_id: str = "") -> str:
-    """Return the message id for a message without an id. `log_id`: id of the topic's log, if the broker reports it.
+    """Return the message id for a message without an id. `log_id`: id of the topic's log; empty if the broker does not
+    report one.
 
     >>> identity_of_place("orders", 3, 17)
     '|orders/3/17'
@@ -120,10 +128,10 @@ def identity_of_place(topic: str, partition: int, offset: int, log_id: str = "")
 
 
 def id_of_change(key: str, version: int, *, is_gone: bool) -> str:
-    """Return the id of a change of a document.
+    """Return the sender's id for a change of a document.
 
-    A removal has its own ending, because SQLite reports it with the version of the removed document, which is also the
-    version of the write before.
+    The id of a removal has an ending of its own, because SQLite reports a removal with the version of the document's
+    last write.
 
     >>> id_of_change("order-17", 4, is_gone=False), id_of_change("order-17", 4, is_gone=True)
     ('order-17@4', 'order-17@4-gone')
@@ -158,21 +166,21 @@ class TracePosition(NamedTuple):
     """A position in a trace: the parent of the spans that follow."""
 
     trace: str
-    """Id of the trace, 32 hexadecimal digits."""
+    """The trace's id: 32 hexadecimal digits."""
     span: str | None
-    """Id of the parent span, 16 hexadecimal digits; `None` if the trace begins here."""
+    """The parent span's id, 16 hexadecimal digits; `None` if the trace begins here."""
     flags: int | None
-    """Flags from the header; `None` if it is not decided yet whether the trace is sampled."""
+    """The flags of the `traceparent` header; `None` if it has not been decided yet whether the trace is sampled."""
 
     def header(self, span: str, is_sampled: bool) -> str:
-        """Return the `traceparent` header for the children of `span` in this trace."""
+        """Return the `traceparent` header for children of `span` in this trace."""
         flags = (self.flags or 0) & ~SAMPLED | (SAMPLED if is_sampled else 0)
         return f"00-{self.trace}-{span}-{flags:02x}"
 
 
 def parse_traceparent(header: str | None) -> TracePosition | None:
-    """Return the position that a `traceparent` header names; `None` if there is none, or it is not valid by the W3C
-    standard.
+    """Return the trace position in a `traceparent` header. Return `None` if there is no header, or if it is not valid
+    by the W3C standard.
 
     >>> parse_traceparent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
     TracePosition(trace='0af7651916cd43dd8448eb211c80319c', span='b7ad6b7169203331', flags=1)
@@ -187,14 +195,13 @@ def parse_traceparent(header: str | None) -> TracePosition | None:
 
 
 def trace_position(message: Message) -> TracePosition:
-    """Return the trace position under which a message is handled: from its trace context, else one derived from its
-    saga id.
-    """
+    """Return the trace position under which a message is handled: the position in the message's trace context or,
+    without a context, one derived from its saga id."""
     return parse_traceparent(message.trace) or TracePosition(_digest(message.saga, 16), None, None)
 
 
 def span_of(id_: str) -> str:
-    """Return the span id derived from an id, so that an event has the same span however often it is published.
+    """Return the span id derived from an id. So an event has the same span id however often it is published.
 
     >>> span_of("PaymentReserved-0a1b") == span_of("PaymentReserved-0a1b") != span_of("PaymentReserved-0a1c")
     True
@@ -216,15 +223,15 @@ class Tracing:
     """The tracing settings of this process."""
 
     is_sampled: Callable[[TracePosition], bool]
-    """Sampler, called for each message. It decides by the trace, so that all services decide the same."""
+    """Sampler, called for each message. It looks at the trace alone, so that all services decide the same."""
     process: str
-    """Name of the process, so that two processes never give the same id to two spans."""
+    """Name of the process. Span ids are derived from it, so that two processes never give the same id to two spans."""
 
     def outgoing_header(self, event: Message) -> str:
-        """Return the `traceparent` header of an event as it is published: its receivers are children of the publishing
-        span.
+        """Return the `traceparent` header with which an event is published: the spans of its receivers are children of
+        the span that publishes it.
 
-        It is made from the event alone, so that publishing it again gives the same bytes.
+        The header depends on the event alone, so that publishing the event again writes the same bytes.
         """
         place = trace_position(event)
         return place.header(span_of_event(event), self.is_sampled(place))

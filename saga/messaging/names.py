@@ -6,21 +6,20 @@ PROGRESS, ARCHIVES = OURS, f"{OURS}-archive"
 """Collections of the toolkit. The first contains the progress of each saga. The second contains archives, overflow
 segments, claim checks, service records and control logs."""
 PROBE = f"{OURS}-probe::"
-"""Prefix of the keys of documents that are written only to test whether writing works."""
+"""Prefix of the keys of documents that are written only to test whether the store accepts writes."""
 PROBED = f"{OURS}.doctor"
-"""Topic to which `saga doctor` writes a record to test whether writing works."""
+"""Topic to which `saga doctor` writes a record to test whether the broker accepts writes."""
 TRANSITIONS = f"{OURS}.transitions"
 """Topic on which services publish their transition events."""
 CLIENTS = "client."
-"""Prefix of the names of clients' consumer groups. No service name contains a dot, so no client can take a service's
-partitions.
-"""
+"""Prefix of the names of clients' consumer groups. Service names contain no dot, so no client can join the group of a
+service and take its partitions."""
 
 _DEAD, _COMMANDS, _TIMERS, _CHANGES = ".dead", ".commands", ".wake.", ".changes."
 
 
 def is_reserved_collection(collection: str) -> bool:
-    """Return whether only the toolkit may use a collection of this name.
+    """Return whether this is the name of a collection that only the toolkit may use.
 
     >>> is_reserved_collection("saga-archive"), is_reserved_collection("sagas")
     (True, False)
@@ -38,7 +37,7 @@ def dead_letter_topic(service: str) -> str:
 
 
 def command_topic(service: str) -> str:
-    """Return the topic of operator commands for a service.
+    """Return the topic on which a service receives operator commands.
 
     >>> command_topic("payment")
     'payment.commands'
@@ -47,8 +46,8 @@ def command_topic(service: str) -> str:
 
 
 def service_of_commands(topic: str) -> str | None:
-    """Return the service to which a topic of operator commands belongs; `None` for any other topic. Every service that
-    was ever started has one.
+    """Return the service that receives operator commands on this topic; `None` for a topic of another kind. Every
+    service that was ever started has such a topic.
 
     >>> service_of_commands("payment.commands"), service_of_commands("payments")
     ('payment', None)
@@ -66,7 +65,8 @@ def timer_topic(service: str, tier: str) -> str:
 
 
 def is_timer_topic(topic: str) -> bool:
-    """Return whether this is a timer topic. Its records do not count as lag, because they wait until they are due.
+    """Return whether this is a timer topic. Records of timer topics do not count as lag, because they wait until they
+    are due.
 
     >>> is_timer_topic("payment.wake.1m"), is_timer_topic("payment.commands")
     (True, False)
@@ -93,7 +93,8 @@ def is_change_topic(topic: str) -> bool:
 
 
 def is_without_events(topic: str) -> bool:
-    """Return whether this is a topic of one service that holds no events: dead letters, operator commands or timers.
+    """Return whether this topic belongs to one service and holds no events, but dead letters, operator commands or
+    timers.
 
     >>> [is_without_events(topic) for topic in ("payment.dead", "payment.commands", "payment.wake.1m", "payments")]
     [True, True, True, False]
@@ -102,7 +103,7 @@ def is_without_events(topic: str) -> bool:
 
 
 def is_dead_letter_topic(topic: str) -> bool:
-    """Return whether this is the topic of dead letters of any service.
+    """Return whether this is the dead letter topic of a service.
 
     >>> is_dead_letter_topic("payment.dead"), is_dead_letter_topic("payments")
     (True, False)

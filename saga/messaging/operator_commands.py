@@ -1,7 +1,9 @@
-"""Operator commands: an operator's request about a dead letter, an escalation or a parked run, as message and record.
+"""Operator commands: requests of operators about a dead letter, an escalation or a parked run. This module converts
+them to records and back.
 
-Only the service writes its progress. So a tool sends the command with its author and reason. The service carries it out
-in order with the other messages of the saga, and records it with author and reason in the journal.
+Only the service itself writes its progress. So a tool does not change the progress, but sends a command with the
+operator's name and the reason. The service carries the command out in order with the other messages of the saga, and
+records it in the journal with name and reason.
 """
 
 from collections.abc import Mapping
@@ -22,26 +24,27 @@ WANTED: tuple[Wanted, ...] = ("replay", "discard", "resolve", "release")
 OPERATOR = "operator"
 """Source of every operator command."""
 TEXT_MAX = 500
-"""Maximum number of characters of `who` and of `why`, because both are stored in the progress."""
+"""Maximum length in characters of `dead`, `who` and `why`. It is limited because the progress stores them."""
 ANSWER_BYTES_MAX = 1 << 16
-"""Maximum bytes of an operator's answer in place of an external system, because it is stored in the progress."""
+"""Maximum size in bytes of an answer that an operator gives in place of an external system. It is limited because the
+progress stores it."""
 
 
 class StepAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The answer to one step of a run, given by an operator who knows what the external system did."""
 
     step: str
-    """Name of the function that the handler passes to `saga.step`."""
+    """Name of the function that the handler passed to `saga.step`."""
     number: int = 1
-    """Number of the call among the run's calls of this function, from 1."""
+    """Which call of this function in the run is answered, counted from 1."""
     value: str = "null"
-    """Value that the call returned, as JSON. If `raised` is set, it is the list of the exception's arguments, as
-    JSON."""
+    """The call's result as JSON. If `raised` is set, this is a JSON list: the arguments of the exception."""
     raised: str | None = None
-    """Class name of the expected error that the call raised; `None` if it returned."""
+    """Class name of the expected error that the call raised; `None` if the call returned."""
 
     def place(self, dead: str) -> str:
-        """Return the place of the value in the log, to which its encryption is bound. `dead`: id of the dead letter."""
+        """Return the place to which the encryption of the value is bound, so that the ciphertext cannot be copied
+        elsewhere. `dead`: id of the dead letter."""
         return repr(("answered", dead, self.step, self.number))
 
 
@@ -50,19 +53,20 @@ class OperatorCommand(Message, frozen=True, kw_only=True, gc=False):
 
     wanted: Wanted
     dead: str
-    """Id of the dead letter, of the escalation, or of a parked run's wait that has to end: see
-    `saga.progress.failed_attempts`. A message that becomes a dead letter again after a replay, or is parked again after
-    an attempt, has another id."""
+    """Id of the dead letter, of the escalation, or of the wait of a parked run that an operator wants to end (see
+    `saga.progress.failed_attempts`). A message gets a new id when it becomes a dead letter again after a replay, or is
+    parked again after an attempt."""
     who: str
     why: str
     answered: StepAnswer | None = None
-    """Answer with which a dead letter is resolved; an escalation is resolved without one."""
+    """The answer with which `resolve` resolves a dead letter; `None` for all other commands, and if an escalation is
+    resolved."""
     original: Message | None = None
-    """Message to be processed as new, because the service no longer stores it."""
+    """For `replay`: the message itself, if the service no longer stores it. The service handles it as a new message."""
 
 
 class CommandValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Value of a command's record. The fields mean the same as in `OperatorCommand`."""
+    """The value of a command's record. Its fields mean the same as in `OperatorCommand`."""
 
     dead: str
     who: str
@@ -72,7 +76,7 @@ class CommandValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def type_of(wanted: Wanted) -> str:
-    """Return the message type of a command. No event has this type, because no contract's name contains a dot.
+    """Return the message type of a command. No event has this type, because the names of contracts contain no dot.
 
     >>> type_of("replay")
     'saga.replay'
@@ -85,10 +89,10 @@ _BY_TYPE: Mapping[bytes, Wanted] = {type_of(wanted).encode(): wanted for wanted 
 
 
 def command_to_record(service: str, saga: str, wanted: Wanted, command: CommandValue, now_ms: int) -> Outgoing:
-    """Return the record of a command. The same command at another time has another id.
+    """Return the record of a command. The same command at another time gets another id.
 
     Raises:
-        BadInput: A string is empty or too long, or the answer is invalid.
+        BadInput: A string is empty or too long, or the answer or the original message is invalid.
     """
     _check(command, wanted, saga)
     value, time = msgspec.json.encode(command), iso(now_ms)
@@ -98,8 +102,8 @@ def command_to_record(service: str, saga: str, wanted: Wanted, command: CommandV
 
 
 def parse_command(record: Record) -> OperatorCommand:
-    """Return the command in a record. Raises `BadInput` if it is invalid, which may happen because anyone may write to
-    the topic."""
+    """Return the command in a record. Raises `BadInput` if the record is not a valid command, because anyone may write
+    to the topic."""
     name = next((value for header, value in record.headers if header == "ce_type"), None) or b""
     wanted = _BY_TYPE.get(name)
     if wanted is None:

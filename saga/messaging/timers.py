@@ -1,7 +1,7 @@
-"""Timers: requests to check a saga again at a time, as messages and as records on `<service>.wake.<tier>`.
+"""Timers: requests to check a saga again at a given time. They are messages, and records on `<service>.wake.<tier>`.
 
-A timer only triggers a check: the progress determines which work waits for which time, and any message of the saga
-triggers overdue work. A timer is kept in the topic of the longest tier that is not longer than the remaining time.
+A timer only triggers a check. What work waits for which time is in the progress, and any message of the saga triggers
+work that is overdue. A timer is kept in the topic of the longest tier that is not longer than the remaining time.
 Within a tier, timers are due in the order in which they were published, so no search for due timers is needed. At the
 end of its tier a timer is published to the next one.
 """
@@ -21,7 +21,7 @@ from saga.messaging.names import OURS, timer_topic
 from saga.support.clock import LATEST_MS, iso
 
 TYPE = f"{OURS}.wake"
-"""Message type of a timer. No event has this type, because no contract's name contains a dot."""
+"""Message type of a timer. No event has this type, because the names of contracts contain no dot."""
 
 
 class TimerTier(NamedTuple):
@@ -30,12 +30,12 @@ class TimerTier(NamedTuple):
     name: str
     seconds: int
     partitions: int = 1
-    """Number of partitions of its topic. On Kafka each adds to the cost of every fetch of a worker, even if it is
-    empty."""
+    """Number of partitions of the tier's topic. On Kafka each partition, even an empty one, adds to the cost of every
+    fetch of a worker."""
 
     def topic(self, service: str) -> Topic:
-        """Return the topic of a service's timers in this tier. It has no retention time, because a timer may stay there
-        for a long time."""
+        """Return the topic for a service's timers in this tier. The topic has no retention time, because a timer may
+        stay in it for a long time."""
         return Topic(timer_topic(service, self.name), partitions=self.partitions, retention_days=None)
 
 
@@ -48,28 +48,29 @@ TIERS = (
     TimerTier("6h", 6 * 3600),
     TimerTier("1d", 86400),
 )
-"""All tiers, shortest first. A timer that is due sooner than the second tier is kept in the memory of a worker, and in
-the log.
+"""All tiers, shortest first. A timer that is due sooner than the delay of the second tier is kept in the memory of a
+worker, and in the log.
 
-The first tier has as many partitions as event topics have by default, so the timers of a saga reach the worker that has
-the saga's events, and its progress in memory. Later attempts are rarer, so one worker is enough for each of the other
-tiers.
+The first tier has as many partitions as event topics have by default. So the timers of a saga reach the worker that has
+the saga's events, and its progress in memory. Later attempts are rarer, so one partition, and with it one worker, is
+enough for each of the other tiers.
 """
 LAST_S = TIERS[1].seconds
-"""A timer that is due in fewer seconds than this is not published to another tier: the worker that has it keeps it."""
+"""A timer that is due in fewer seconds than this is not published to another tier. The worker that has read it keeps it
+in memory."""
 assert all(a.seconds < b.seconds for a, b in pairwise(TIERS))
 
 
 class SagaTimer(Message, frozen=True, kw_only=True, gc=False):
-    """A request to check a saga at a time."""
+    """A request to check a saga at a given time."""
 
     due_ms: int
     unknown_ms: int = 0
-    """Time for which the timer was first published, if the store has not known its saga since then; otherwise 0."""
+    """Original due time of a timer whose saga the store has not known since then; otherwise 0."""
 
 
 class _TimerValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Value of the record of a timer."""
+    """The value of a timer's record."""
 
     due_ms: Annotated[int, Meta(ge=0, le=LATEST_MS)]
     unknown_ms: Annotated[int, Meta(ge=0, le=LATEST_MS)] = 0
@@ -90,7 +91,8 @@ def choose_tier(left_ms: int) -> TimerTier:
 
 
 def timer_to_record(service: str, saga: str, id_: str, due_ms: int, now_ms: int, *, unknown_ms: int = 0) -> Outgoing:
-    """Return the record of a timer, for the topic of its next tier. `unknown_ms`: see `SagaTimer`."""
+    """Return the record of a timer, for the topic of the tier that fits the remaining time. `unknown_ms`: see
+    `SagaTimer`."""
     headers = envelope.headers_of_ours(TYPE, id_, service, iso(now_ms), saga)
     topic = timer_topic(service, choose_tier(due_ms - now_ms).name)
     value = msgspec.json.encode(_TimerValue(due_ms=min(due_ms, LATEST_MS), unknown_ms=unknown_ms))
@@ -98,7 +100,7 @@ def timer_to_record(service: str, saga: str, id_: str, due_ms: int, now_ms: int,
 
 
 def parse_timer(record: Record) -> SagaTimer:
-    """Return the timer in a record. Raises `BadInput` if it is invalid, which may happen because anyone may write to
+    """Return the timer in a record. Raises `BadInput` if the record is not a valid timer, because anyone may write to
     the topic."""
     if next((value for header, value in record.headers if header == "ce_type"), None) != TYPE.encode():
         raise BadInput(f"it is no timer: its ce_type is not {TYPE}")

@@ -1,10 +1,12 @@
 """Transition events: reports of each transition of a service on the topic `saga.transitions`, for monitors and the
 history verifier.
 
-One record holds the transitions of several sagas, as JSON, one per line, because a record for each would cost more than
-everything else about reporting. All transitions of a saga are under one key, so they stay in order. Each line says that
-a service has written one transition of one saga: for which message, with which outcome, how long it took, and what the
-saga waits for there now. It holds ids, types, names and times only: no payload and no error text.
+One record holds transitions of several sagas: one JSON object per line. A record for each transition would cost more
+than everything else about reporting. All transitions of a saga have the same record key, so they stay in order.
+
+Each line says that a service has written one transition of one saga: for which message, with which outcome, how long it
+took, and what the saga waits for in this service. It contains only ids, types, names and times: no payload and no error
+text.
 """
 
 from collections import Counter
@@ -21,15 +23,14 @@ from saga.messaging.names import TRANSITIONS
 from saga.support.clock import from_iso
 
 VALUE_BYTES_MAX = 1 << 20
-"""Maximum bytes of a record that is read; the toolkit writes no larger ones."""
+"""Maximum size in bytes of a record that is read. The toolkit writes no larger ones."""
 RECORD_BYTES = 32 << 10
-"""Maximum bytes of a record that is written, unless a single line is longer."""
+"""Maximum size in bytes of a record that is written. A record is larger only if a single line is."""
 KEYS = 16
-"""Number of record keys to which sagas are assigned. With fewer keys records are fuller, with more they spread over
-more partitions. Changing the number would move sagas to other partitions.
-"""
+"""Number of record keys among which the sagas are divided. With fewer keys the records are fuller; with more keys they
+spread over more partitions. Changing this number would move sagas to other partitions."""
 TOPIC = Topic(TRANSITIONS)
-"""Topic of the transition events of all services, with its defaults."""
+"""Topic for the transition events of all services, with default settings."""
 Result = Literal["success", "failure"]
 Count = Annotated[int, Meta(ge=0)]
 
@@ -43,7 +44,8 @@ class TransitionCause(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     type: str
     source: str
     topic: str | None = None
-    """Position in the log, with `partition` and `offset`, if the message came from the log and was new to the saga."""
+    """Topic of the message, which with `partition` and `offset` is its position in the log. `None` if the message did
+    not come from the log, or was not new to the saga."""
     partition: int | None = None
     offset: int | None = None
 
@@ -56,30 +58,33 @@ class EmittedMessage(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class WaitingMessage(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What a handler waits for: a pending message with the event types that it needs, one event of each; or a suspended
-    run with event types, any of which lets it continue sooner."""
+    """What a handler waits for in this saga.
+
+    For a pending message, `types` are the event types that the handler needs, one event of each. For a suspended run,
+    any event of one of `types` lets the run continue sooner than `until`.
+    """
 
     handler: str
     types: tuple[str, ...] = ()
     until: str | None = None
-    """Time at which a suspended run continues, as requested with `Later`; `None` if it is not a suspended run, or if a
-    dead letter blocks it."""
+    """Time at which a suspended run continues, as requested with `Later`. `None` for a pending message, and for a
+    suspended run that a dead letter blocks."""
 
 
 class TransitionEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag_field="v", tag=1):
     """One transition of one saga in one service.
 
-    It is published at least once: `number` and `hash` identify duplicates, and `previous` is the `hash` of the
-    transition before. Fields about what is open, awaited and due describe the saga when the event was made, which is at
-    this transition or later.
+    It is published at least once. `number` and `hash` identify duplicates, and `previous` is the `hash` of the
+    transition before. Fields about what is open, awaited or due describe the saga at the time when this event was made,
+    which may be after later transitions.
     """
 
     service: str
     saga: str
     number: Count
-    """Number of the transition, from 0, for each saga in each service."""
+    """Number of the transition in its saga and service, from 0."""
     time: str
-    """Time at which it was written, RFC 3339 in milliseconds."""
+    """Time at which the transition was written, in RFC 3339 format with milliseconds."""
     handler: str
     outcome: str
     """`handled`, `later`, `ignored`, `noted`, `waiting`, `queued`, `retrying`, `compensated`, `dead`, `replayed`,
@@ -98,47 +103,48 @@ class TransitionEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     steps: tuple[str, ...] = ()
     """Names of the external calls that were made."""
     queued_ms: Count | None = None
-    """Milliseconds from receiving the message to the start of its processing; `None` if the transition is reported
-    again by a process that did not measure it."""
+    """Milliseconds from receiving the message to the start of its processing. `None` if a process that did not measure
+    this reports the transition again."""
     handler_ms: Count | None = None
-    """Milliseconds in the handler, and in earlier handlers of the same message; `None` as for `queued_ms`."""
+    """Milliseconds spent in the handler, and in earlier handlers of the same message; `None` as for `queued_ms`."""
     open: bool = False
     """True if the saga has unfinished work in this service."""
     kept_s: Count | None = None
-    """Seconds from `time` for which the service keeps the saga if no more messages come; `None` while it is open."""
+    """Seconds from `time` for which the service keeps the saga if no more messages come; `None` while the saga is open.
+    """
     awaits: tuple[WaitingMessage, ...] = ()
     parked_until: str | None = None
-    """Time of the next attempt of the run that blocks the saga here. It is the end of the year 9999 if a pause, a limit
-    or an open breaker postpones the run, because the run is then retried each minute without a report."""
+    """Time of the next attempt of the run that blocks the saga here. If a pause, a limit or an open breaker postpones
+    the run, this is the end of the year 9999, because the run is then tried each minute without a report."""
     postponed_by: str | None = None
-    """Class of the reason that postponed the run, such as `BreakerOpen`, if this transition parked it without a counted
-    attempt."""
+    """Class of the reason that postponed the run, such as `BreakerOpen`; `None` unless this transition parked the run
+    without counting an attempt."""
     due: str | None = None
-    """Time of the nearest deadline; the end of the year 9999 as in `parked_until`."""
+    """Time of the nearest deadline. It may be the end of the year 9999, as in `parked_until`."""
     result: Result | None = None
-    """Outcome of the saga, if this transition decided it."""
+    """Outcome of the saga if this transition decided it, otherwise `None`."""
     hash: str
     """SHA-256 of the transition as the service stores it."""
     previous: str
-    """`hash` of the transition before; for the first one, the names of service and saga."""
+    """`hash` of the transition before. For the first transition, the names of service and saga."""
     rebuilt_at: str | None = msgspec.field(default=None, name="anew")
-    """Time at which `saga sagas rebuild` created the history again. It is set on the first transition of the new
-    history, and earlier reports about the saga no longer count. Only that command sets it, and no progress contains it,
-    so a forged document cannot use it."""
+    """Time at which `saga sagas rebuild` created the history again; `None` for other transitions. It is set on the
+    first transition of the new history, and earlier reports about the saga no longer count. Only that command sets it,
+    and no progress contains it, so it cannot be forged by changing a document."""
 
 
 _decoder = msgspec.json.Decoder(TransitionEvent)
 
 
 class TransitionLine(NamedTuple):
-    """A transition as a line of a record."""
+    """A transition as one line of a record, with the record's key."""
 
     key: bytes
     text: bytes
 
 
 def make_line(event: TransitionEvent) -> TransitionLine:
-    """Return the line of a transition.
+    """Return a transition as a line.
 
     >>> make_line(TransitionEvent(service="payment", saga="order-17", number=0, time="2026-11-21T14:06:40.123Z",
     ...     handler="reserve", outcome="handled", hash="ab", previous="",
@@ -149,7 +155,7 @@ def make_line(event: TransitionEvent) -> TransitionLine:
 
 
 def transitions_to_records(lines: Iterable[TransitionLine]) -> list[Outgoing]:
-    """Return the records of these transitions, in order for each key."""
+    """Return records that contain these lines. Lines with the same key stay in order."""
     full, begun, sizes = list[Outgoing](), dict[bytes, list[bytes]](), Counter[bytes]()
     for key, text in lines:
         if key in begun and sizes[key] + len(text) > RECORD_BYTES:
@@ -165,8 +171,8 @@ def _key_of(saga: str) -> bytes:
 
 
 def parse_transitions(record: Record) -> list[TransitionEvent]:
-    """Return the transitions in a record. Raises `BadInput` if one is invalid, which may happen because anyone may
-    write to the topic."""
+    """Return the transitions in a record. Raises `BadInput` if one of them is invalid, because anyone may write to the
+    topic."""
     value = record.value
     if value is None:
         raise BadInput("it is no transition: it has no value")

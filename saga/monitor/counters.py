@@ -1,7 +1,7 @@
-"""Counts of transitions by minute, and histograms of durations. They are sums, so the order of events does not matter,
-and an observation can be removed again.
+"""Counts of transitions by minute, and histograms of durations. All of them are sums. So the order of events does not
+matter, and an observation can be removed again.
 
-A **retry storm** is a handler that in the last five minutes had at least `STORM_LEAST` failed attempts that are
+A **retry storm** is a handler that in the last five minutes had at least `STORM_LEAST` failed attempts which are
 retried, and more of these than finished runs.
 """
 
@@ -11,19 +11,18 @@ from math import ceil
 
 MINUTE_MS = 60_000
 MINUTES = 60
-"""Number of minutes, up to the newest, that are counted separately: the last hour."""
+"""Number of minutes that are counted separately. They are the last hour, up to the newest transition."""
 RECENT = 5
-"""Number of minutes that count as recent, for rates per second and for retry storms."""
+"""Number of minutes that count as recent. Rates per second and retry storms are computed from these."""
 STORM_LEAST = 20
 """Minimum number of retries in the recent minutes for a retry storm."""
 KEYS_MAX = 1000
-"""Maximum number of handlers, of classes of errors in handlers, and of partitions that are counted separately. All
-others are counted together.
-"""
+"""Maximum number of handlers that are counted separately. The same limit applies to error classes in handlers, and to
+partitions. All others are counted together."""
 OTHERS = "(others)"
-"""Name under which the others are counted together."""
+"""Name under which all others are counted together."""
 _FINE = 8
-"""Number of histogram bins between a duration and its double. Percentiles are off by at most a twelfth."""
+"""Number of histogram bins between a duration and the double of it. Percentiles are off by at most a twelfth."""
 
 
 def find_bin(ms: int) -> int:
@@ -74,13 +73,13 @@ class TimeHistogram:
         self.count += other.count
 
     def raise_to(self, other: "TimeHistogram") -> None:
-        """Keep the larger count of each bin of the two histograms."""
+        """Keep the larger of the two counts of each bin."""
         for number, times in other.bins.items():
             self.bins[number] = max(times, self.bins.get(number, 0))
         self.count = sum(self.bins.values())
 
     def percentile(self, share: float) -> int:
-        """Return the duration that this share of the observations did not exceed; 0 without observations.
+        """Return the duration that this share of the observations did not exceed; 0 if there are none.
 
         >>> times = TimeHistogram()
         >>> for ms in range(1, 101):
@@ -119,7 +118,7 @@ class MinuteCounts:
         self.queued.merge(other.queued)
 
     def raise_to(self, other: "MinuteCounts") -> None:
-        """Keep the larger of each of the two counts."""
+        """Keep the larger of the two values of each count."""
         self.transitions = max(self.transitions, other.transitions)
         self.failures = max(self.failures, other.failures)
         self.runs = max(self.runs, other.runs)
@@ -131,7 +130,7 @@ class MinuteCounts:
 
 @dataclass(slots=True)
 class FailureCounts:
-    """Number of failures of one class in one handler."""
+    """Numbers of failures of one class in one handler, by minute."""
 
     minutes: dict[int, int] = field(default_factory=dict)
     last: tuple[int, str] = (0, "")
@@ -139,7 +138,7 @@ class FailureCounts:
 
 
 class RecentCounts:
-    """Counts of each minute of the last hour, up to the newest transition."""
+    """Counts for each minute of the last hour, up to the newest transition."""
 
     def __init__(self) -> None:
         self.newest_ms = 0
@@ -149,7 +148,8 @@ class RecentCounts:
         self._oldest = 0
 
     def get_minute(self, service: str, handler: str, time_ms: int) -> MinuteCounts | None:
-        """Return the counts of a handler in the minute of a time; `None` if that minute is no longer counted."""
+        """Return the counts of a handler in the minute to which a time belongs; `None` if that minute is no longer
+        counted."""
         minute = self._advance_to(time_ms)
         if minute < self._oldest:
             return None
@@ -163,7 +163,7 @@ class RecentCounts:
         return found
 
     def count_failure(self, key: tuple[str, str, str], saga: str, time_ms: int) -> None:
-        """Count a failure. The key consists of service, handler and class of the failure."""
+        """Count a failure. `key`: service, handler and class of the failure."""
         minute = self._advance_to(time_ms)
         if minute < self._oldest:
             return
@@ -180,20 +180,20 @@ class RecentCounts:
         minutes[minute] = minutes.get(minute, 0) + 1
 
     def raise_failures_to(self, key: tuple[str, str, str], minute: int, count: int, last: tuple[int, str]) -> None:
-        """Raise the number of failures in a minute to this count, if it is lower."""
+        """Raise the number of failures in a minute to `count` if it is lower."""
         if self._advance_to(minute * MINUTE_MS) >= self._oldest:
             found = self._get_failures(key)
             found.minutes[minute] = max(count, found.minutes.get(minute, 0))
             found.last = max(found.last, last)
 
     def raise_messages_to(self, key: tuple[str, int], minute: int, count: int) -> None:
-        """Raise the number of messages of a partition in a minute to this count, if it is lower."""
+        """Raise the number of messages of a partition in a minute to `count` if it is lower."""
         if self._advance_to(minute * MINUTE_MS) >= self._oldest:
             minutes = self._get_messages(key)
             minutes[minute] = max(count, minutes.get(minute, 0))
 
     def merge(self, other: "RecentCounts") -> None:
-        """Add the counts of another one, except minutes that are too old."""
+        """Add the counts of `other`, except those of minutes that are too old."""
         self._advance_to(other.newest_ms)
         for handler, minutes in other.handlers.items():
             for number, minute in minutes.items():
@@ -212,14 +212,14 @@ class RecentCounts:
                     into[number] = into.get(number, 0) + count
 
     def list_recent_minutes(self) -> range:
-        """Return the recent complete minutes, and the current one."""
+        """Return the recent minutes that are complete, and the current one."""
         newest = self.newest_ms // MINUTE_MS
         return range(newest - RECENT, newest + 1)
 
     def list_minutes_until(self, now_ms: int, count: int) -> range:
-        """Return this number of minutes, up to the current one.
+        """Return the last `count` minutes, including the current one.
 
-        If a service's clock is ahead, they go up to the minute of the newest transition.
+        If a service's clock is ahead, they end with the minute of the newest transition.
         """
         newest = max(now_ms, self.newest_ms) // MINUTE_MS
         return range(newest + 1 - count, newest + 1)
@@ -268,13 +268,14 @@ def add_up_minutes(minutes: Iterable[MinuteCounts]) -> MinuteCounts:
 
 
 def is_storm(minutes: Mapping[int, MinuteCounts], recent: range) -> bool:
-    """Return True if these recent minutes show a retry storm: enough retries, and more of them than finished runs."""
+    """Return whether these recent minutes show a retry storm: enough retries, and more of them than finished runs."""
     retries = sum(minute.retries for minute in _select_minutes(minutes, recent))
     return retries >= STORM_LEAST and retries > sum(minute.runs for minute in _select_minutes(minutes, recent))
 
 
 def compute_rate_per_s(minutes: Mapping[int, MinuteCounts], recent: range) -> float:
-    """Return the transitions per second in the recent minutes, without the current one, which has not ended."""
+    """Return the number of transitions per second in the recent minutes. The current minute, which has not ended, is
+    left out."""
     return sum(minute.transitions for minute in _select_minutes(minutes, recent[:-1])) / (60 * RECENT)
 
 

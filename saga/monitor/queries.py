@@ -61,21 +61,20 @@ from saga.monitor.views import (
 from saga.support.clock import LATEST_MS, iso
 
 LOOK_MAX = 100_000
-"""Approximate maximum number of sagas that are examined for one page. When it is reached the page ends, and the next
-page continues from there.
-"""
+"""Approximate maximum number of sagas that are examined for one page. When it is reached, the page ends, and the next
+page continues from there."""
 HOT_LEAST = 3.0
-"""Minimum ratio between the messages of a partition and the mean of its topic for the partition to count as hot."""
+"""A partition counts as hot if it has at least this many times as many messages as the mean of its topic."""
 HOT_TRANSITIONS_LEAST = 100
 """Minimum number of transitions for a partition to count as hot."""
 HELD_UP = "once nothing holds it up: it is looked at each minute whether the pause, limit or open breaker is over"
-"""Description of what ends a wait that has no known end time."""
+"""Describes what ends a wait without a known end."""
 SHOWN_MAX = 100
 """Maximum number of hot sagas, of hot partitions, and of classes of errors that are shown."""
 
 
 class UsualTimes(Protocol):
-    """Usual durations, computed from one read model or from several together."""
+    """Usual durations, computed from one read model or from several."""
 
     @property
     def waits(self) -> Mapping[tuple[str, str], TimeHistogram]:
@@ -87,10 +86,11 @@ class UsualTimes(Protocol):
 
 
 class Queries:
-    """Queries answered from a read model: an implementation of `saga.monitor.views.Views`.
+    """Answers queries from a read model. Implements `saga.monitor.views.Views`.
 
     Args:
-        usual: Durations that decide which sagas count as stuck, if they do not come from this read model alone.
+        usual: The usual durations, by which it is decided which sagas are stuck. By default they come from this read
+            model.
     """
 
     def __init__(self, folds: ReadModel, usual: UsualTimes | None = None) -> None:
@@ -100,9 +100,9 @@ class Queries:
     # ---------------------------------------------------------------- sagas
 
     def sagas(self, which: SagaFilter, page: PageRequest) -> SagaPage:
-        """Return a page of the sagas that match the filter, those that changed last first.
+        """Return a page of the sagas that match the filter. Those that changed last come first.
 
-        If the filter selects sagas without an outcome, those that have run longest come first.
+        If the filter selects sagas without an outcome, those that began first come first.
         """
         limit = max(1, min(page.limit, PAGE_MAX))
         rows, looked, end = list[SagaRow](), 0, (0, "")
@@ -138,10 +138,10 @@ class Queries:
     def _scan_stuck(
         self, which: SagaFilter, holds: Callable[[TrackedSaga], bool], after: tuple[int, str] | None
     ) -> Iterator[IndexSlice[TrackedSaga]]:
-        """Yield the stuck sagas for which `holds` is true, those that changed last first.
+        """Yield the stuck sagas for which `holds` is true. Those that changed last come first.
 
-        Up to `LOOK_MAX` of them are taken from their own indexes and sorted. If there are more, all sagas are scanned,
-        bucket by bucket: many of them are stuck then.
+        Up to `LOOK_MAX` of them are taken from the indexes of stuck sagas and sorted. If there are more, all sagas are
+        scanned, bucket by bucket, because then many of them are stuck.
         """
         now_ms = LATEST_MS if which.stuck_ms is None else which.stuck_ms
         candidates = {
@@ -237,9 +237,9 @@ class Queries:
     # ---------------------------------------------------------------- what is stuck
 
     def stuck(self, now_ms: int, which: StuckFilter = EVERYTHING, page: PageRequest = WHOLE_PAGE) -> StuckSagas:
-        """Return a page of the sagas that are stuck now, longest first, and the numbers of all of them.
+        """Return a page of the sagas that are stuck now, those stuck longest first, and the numbers of all stuck sagas.
 
-        It only counts the entries of the indexes. The sagas of the page are examined, and no others.
+        For the numbers, only index entries are counted. Only the sagas of the page are examined.
         """
         limit, place = max(1, min(page.limit, PAGE_MAX)), _parse_place(page.after)
         counts, streams = Counter[tuple[Why, str, str]](), list[Iterator[_StuckMember]]()
@@ -286,7 +286,7 @@ class Queries:
         )
 
     def _find_wait(self, known: TrackedSaga, reason: Reason, since_ms: int) -> SagaWait:
-        """Describe the event, time or person that the saga waits for because of this reason."""
+        """Describe what the saga waits for because of this reason: an event, a time or a person."""
         names = self.folds.intern_table.services_and_workers
         if reason[0] == "dead":
             blocked = [each for each in find_dead(known, self.folds.intern_table) if names[each.service] == reason[1]]
@@ -341,7 +341,8 @@ class Queries:
         )
 
     def activity(self, now_ms: int) -> MonitorActivity:
-        """Return what is happening in each service now. Only one stuck saga for each reason is examined."""
+        """Return what is happening in each service now. For each service and reason, only the saga that has been stuck
+        longest is examined."""
         folds, stuck, silent = self.folds, dict[str, Counter[Why]](), 0
         oldest: dict[tuple[str, Why], tuple[int, Reason, TrackedSaga]] = {}
         for reason, index in folds.stuck_candidates.items():
@@ -375,7 +376,7 @@ class Queries:
         return list_errors(self.folds.counts)
 
     def hot(self) -> HotSpots:
-        """Return the hottest sagas and partitions first."""
+        """Return the hot sagas and the hot partitions, hottest first."""
         return find_hot_spots(self.folds.counts, self.folds.busy)
 
 
@@ -400,12 +401,12 @@ def compute_activity(
     oldest: Mapping[str, Sequence[StuckSaga]],
     now_ms: int,
 ) -> tuple[ServiceActivity, ...]:
-    """Compute what is happening in each service now, by name.
+    """Compute what is happening in each service now. The result is sorted by service.
 
     Args:
         parked: Numbers of sagas with parked runs, by service and by the cause that postpones the run.
         stuck: Numbers of stuck sagas, by service and reason.
-        oldest: Sagas that have been stuck for the longest time, by service.
+        oldest: For each service, the sagas that have been stuck for the longest time.
     """
     recent, newest = counts.list_minutes_until(now_ms, RECENT + 1), counts.list_minutes_until(now_ms, MINUTES)
     handlers: dict[str, list[tuple[str, dict[int, MinuteCounts]]]] = {}
@@ -513,7 +514,7 @@ class _StuckMember(NamedTuple):
     """A saga that may be stuck, as found in an index, with its sort key."""
 
     rank: tuple[int, Reason, str]
-    """Sort key. It is the same in every worker of a shared monitor."""
+    """Sort key. For a given saga it is the same in every worker of a shared monitor."""
     reason: Reason
     known: TrackedSaga
 
@@ -523,7 +524,7 @@ class _StuckMember(NamedTuple):
 
 
 def _rank_members(reason: Reason, members: Iterable[tuple[int, TrackedSaga]]) -> Iterator[_StuckMember]:
-    """Yield the members of an index with sort keys by which the members of all indexes can be merged."""
+    """Yield the members of an index with sort keys, with which the members of all indexes can be merged."""
     for since_ms, known in members:
         yield _StuckMember((since_ms, reason[:-1], known.saga), reason, known)
 
@@ -537,14 +538,14 @@ class _StuckPlace(NamedTuple):
 
 
 def _parse_place(after: str) -> _StuckPlace:
-    """Parse where a page begins; an invalid place means the first page."""
+    """Parse the position at which a page begins. An invalid position means the first page."""
     ms, colon, skipped = after.partition(":")
     is_place = colon and all(text.isascii() and text.isdigit() and len(text) < 16 for text in (ms, skipped))
     return _StuckPlace(int(ms), int(skipped)) if is_place else _StuckPlace()
 
 
 def _make_place(shown: Sequence[_StuckMember], begun: _StuckPlace) -> str:
-    """Return where the page after this one begins."""
+    """Return the position at which the next page begins. `begun`: the position at which this page began."""
     last_ms = shown[-1].since_ms
     skipped = sum(each.since_ms == last_ms for each in shown) + (begun.skipped if begun.since_ms == last_ms else 0)
     return f"{last_ms}:{skipped}"
@@ -573,21 +574,20 @@ _GOES: dict[NextRun, str] = {
 
 
 def _describe_later(wait: OpenWait) -> str:
-    """Describe a suspended run."""
+    """Describe what ends the wait of a suspended run."""
     by = " or ".join(wait.types)
     return f"it continues at {_format_time(wait.until_ms)}, as requested by `Later`{f'; or with {by}' if by else ''}"
 
 
 def _describe_events(wait: OpenWait, until_ms: int | None) -> str:
-    """Describe a handler that waits for events."""
+    """Describe what ends the wait of a handler for events."""
     or_at = "" if until_ms is None else f"; or the time {_format_time(until_ms)}"
     return f"{' and '.join(wait.types) or 'an event'}, published to its topic{or_at}"
 
 
 def _build_predicate(which: SagaFilter, words: InternTable) -> Callable[[TrackedSaga], bool]:
     """Build a function that tests whether a saga matches a filter. It is called for very many sagas, so it tests only
-    the fields of the filter that are set.
-    """
+    those fields of the filter that are set."""
     asked = list[Callable[[TrackedSaga], bool]]()
     if text := which.text:
         asked.append(lambda known: text in known.saga)

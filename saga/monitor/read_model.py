@@ -1,9 +1,9 @@
-"""The read model of the monitor, built from transition events. Pure: no clock, no broker.
+"""The read model of the monitor, which is built from transition events. Pure: no clock, no broker.
 
 Transition events arrive in any order, because each service publishes at its own pace, and some arrive twice. The result
 does not depend on the order, and a duplicate changes nothing: `number` identifies a transition within its service and
-saga. Everything is bounded: if there are too many sagas, those that ended and have been silent for the longest time are
-dropped.
+saga. Everything is bounded. If there are too many sagas, those that have ended and have been silent for the longest
+time are dropped.
 """
 
 from collections import Counter
@@ -28,19 +28,21 @@ from saga.support.clock import from_iso
 SAGAS_MAX = 1_000_000
 """Default maximum number of sagas that are tracked."""
 NUMBER_MAX = 1 << 20
-"""Maximum transition number that is accepted. No real saga has so many."""
+"""Maximum transition number that is accepted. No real saga has so many transitions."""
 TYPES_MAX = 8
-"""Maximum number of event types, of steps, and of waiting handlers that are kept per transition."""
+"""Maximum number of event types that are kept for one transition. The same limit applies to its steps, and to its
+waiting handlers."""
 NAME_MAX, SAGA_MAX = 200, 1000
-"""Maximum length of a name, and of a saga id, in characters. Longer ones are cut."""
+"""Maximum length of a name, and of a saga id, in characters. Longer names are cut. Transitions of sagas with longer ids
+are ignored."""
 AHEAD_MS = 60_000
-"""Maximum time in milliseconds by which a service's clock may be ahead of the broker's. A later time is replaced by
-this limit.
-"""
+"""Maximum time in milliseconds by which a service's clock may be ahead of the broker's clock. A later time is replaced
+with this limit."""
 BUSY_LEAST, BUSY_MAX = 50, 1000
-"""Minimum number of transitions of a hot saga, and maximum number of hot sagas that are remembered."""
+"""Minimum number of transitions of a hot saga, and number of hot sagas that are kept when there are twice as many."""
 EVICT_LOOK = 1000
-"""How many of the sagas that have been silent longest are searched for one that has ended, to make room."""
+"""To make room, a saga that has ended is searched for among this number of sagas, those that have been silent
+longest."""
 
 
 class ReadModel:
@@ -74,7 +76,7 @@ class ReadModel:
         self._sagas_max = sagas_max
 
     def apply(self, event: TransitionEvent, appended_ms: int) -> bool:
-        """Apply a transition event, and return whether it was new.
+        """Apply a transition event. Return whether it was new.
 
         Args:
             appended_ms: Time at which the broker appended the event.
@@ -121,7 +123,7 @@ class ReadModel:
     # ---------------------------------------------------------------- parts of a saga
 
     def _update_times(self, known: TrackedSaga, event: TransitionEvent, time_ms: int, is_first: bool) -> None:
-        """Update start, end and last change, in the saga and in the indexes."""
+        """Update the start, the end and the last change of a saga, also in the indexes."""
         began = (
             time_ms,
             self.intern_table.services_and_workers[self.intern_table.intern_name(truncate(event.message.type))],
@@ -177,7 +179,7 @@ class ReadModel:
             del self.kinds[kind]
 
     def _count_parked(self, known: TrackedSaga, by: int) -> None:
-        """Add this saga to the numbers of sagas with parked runs, or remove it."""
+        """Add this saga to the numbers of sagas with parked runs, or remove it from them. `by`: 1 or -1."""
         for each in known.service_states:
             if each.next_run == "attempt":
                 key = (self.intern_table.services_and_workers[each.service], each.postponed_by)
@@ -197,7 +199,7 @@ class ReadModel:
     def _apply_repeated(
         self, known: TrackedSaga, before: PackedTransition | None, event: TransitionEvent, service: int
     ) -> None:
-        """Add the durations from a repeated event if its first copy did not contain them."""
+        """Add the durations in a repeated event if its first copy had none."""
         if before is not None and before.queued_ms == before.handler_ms == UNSEEN_MS:
             queued_ms, handler_ms = _pack_ms(event.queued_ms), _pack_ms(event.handler_ms)
             if queued_ms != UNSEEN_MS or handler_ms != UNSEEN_MS:
@@ -230,7 +232,7 @@ class ReadModel:
             self.waits.setdefault((name, what.handler), TimeHistogram()).add(wait_ms)
 
     def _count_durations(self, service: str, handler: str, outcome: str, time_ms: int, event: TransitionEvent) -> None:
-        """Add to the histograms how long a run took, and how long its message was queued."""
+        """Add the duration of a run, and the time for which its message was queued, to the histograms."""
         if outcome not in RUNS:
             return
         minute = self.counts.get_minute(service, handler, time_ms)
@@ -269,8 +271,8 @@ class ReadModel:
     def forget_one(self) -> TrackedSaga:
         """Drop one saga to make room, and return it.
 
-        Of the sagas that have been silent for the longest time, this is the first that has ended and cannot be stuck.
-        If there is none, it is the one that has been silent longest.
+        Among the sagas that have been silent for the longest time, the first one that has ended and cannot be stuck is
+        dropped. If there is none, the saga that has been silent longest is dropped.
         """
         oldest = [known for _, known in islice(self.by_change_time.iterate_oldest(), EVICT_LOOK)]
         ended = (known for known in oldest if known.ended is not None and not known.stuck_candidates)
@@ -295,7 +297,7 @@ _NO_TIME: tuple[int, NextRun] = (0, "")
 
 
 def to_service_state(event: TransitionEvent, service: int) -> ServiceState:
-    """Return the service's state after this transition: what it waits for, and until when."""
+    """Return the service's state after this transition: what the service waits for, and until when."""
     awaits = [
         HandlerWait(truncate(each.handler), _limit_names(each.types), max(0, from_iso(each.until)) if each.until else 0)
         for each in event.awaits[:TYPES_MAX]
@@ -334,7 +336,7 @@ def truncate(text: str) -> str:
 
 
 def _limit_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the first of these names, and a note that says how many were left out."""
+    """Return the first of these names. If some are left out, the last element says how many."""
     if len(names) <= TYPES_MAX:
         return tuple(map(truncate, names))
     return (*map(truncate, names[:TYPES_MAX]), f"and {len(names) - TYPES_MAX} more")

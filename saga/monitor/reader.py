@@ -1,7 +1,7 @@
-"""Read transition events from any broker, and apply them to the read model.
+"""Reads transition events from any broker, and applies them to the read model.
 
 The reader joins no consumer group and commits no offset, so services do not depend on it. It begins with the oldest
-record or at a given time. The read model is in memory only, and is built again at each start.
+record, or at a given time. The read model is only in memory, and is built again at each start.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,18 +19,18 @@ from saga.support.clock import Clock
 RECORDS_MAX = 500
 """Maximum number of records that are fetched at once."""
 SLICE_BYTES = 64 << 10
-"""Size in bytes of the records that are applied before queries get a turn."""
+"""Queries get a chance to run whenever records of this size in bytes have been applied."""
 POLL_S = 1.0
-"""Maximum time in seconds to wait for records. Also the pause before an unreachable broker is tried again."""
+"""Maximum time in seconds to wait for records, and the pause before an unreachable broker is tried again."""
 LOOK_S = 30.0
-"""Seconds between checks whether the topic has more partitions."""
+"""Seconds between two checks of whether the topic has more partitions."""
 
 Report = Callable[[object], None]
 """Function that is called with each problem that keeps a monitor from reading."""
 
 
 class TransitionReader:
-    """Reader that applies the transitions of a broker to the read model."""
+    """Applies the transition events of a broker to a read model."""
 
     def __init__(self, folds: ReadModel, clock: Clock, tell: Report) -> None:
         self.folds = folds
@@ -42,9 +42,8 @@ class TransitionReader:
     # ---------------------------------------------------------------- once
 
     async def read_all(self, settings: Settings) -> bool:
-        """Apply all records that are currently on the topic. Return false if the topic does not exist. Raises
-        `SagaError`.
-        """
+        """Apply all records that are on the topic now. Return `False` if the topic does not exist. Raises `SagaError`
+        if the broker cannot be read."""
         if missing_broker_file(settings) is not None:
             return False
         async with open_administration(settings, self._clock) as broker:
@@ -57,9 +56,10 @@ class TransitionReader:
     # ---------------------------------------------------------------- for ever
 
     async def follow(self, settings: Settings, since_ms: int | None = None) -> None:
-        """Apply existing and new records until cancelled. With `since_ms`, apply only those appended since then.
+        """Apply existing and new records until cancelled. With `since_ms`, apply only records that were appended since
+        then.
 
-        An unreachable broker is tried again. Raises `SagaError` for a problem that does not end by waiting.
+        If the broker is unreachable, it is tried again. Raises `SagaError` for a problem that waiting does not solve.
         """
         while True:
             try:
@@ -79,7 +79,7 @@ class TransitionReader:
             await self._clock.sleep(POLL_S)
 
     async def _read_partitions(self, broker: Administration, since_ms: int | None) -> None:
-        """Read all partitions forever, including those that are added to the topic meanwhile."""
+        """Read all partitions until cancelled, including those that are added to the topic meanwhile."""
         log_ids = await broker.fetch_log_ids([TRANSITIONS])
         bounds = {partition: each.begin for partition, each in (await broker.fetch_bounds([TRANSITIONS])).items()}
         positions = bounds if since_ms is None else await broker.find_offsets(TRANSITIONS, since_ms)
@@ -113,7 +113,7 @@ class TransitionReader:
             self.folds.apply(event, record.time_ms)
 
     def _report(self, what: object) -> None:
-        """Report a problem that keeps the monitor from reading. Each problem is reported once."""
+        """Report a problem that keeps the monitor from reading. While a problem lasts, it is reported only once."""
         text = str(what)
         if text and text != self._reported:
             self._tell(text)

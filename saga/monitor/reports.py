@@ -1,4 +1,4 @@
-"""Convert what the monitor knows of a saga to facts that can explain why the saga is not finished."""
+"""Convert what the monitor knows about a saga to facts with which it can be explained why the saga is not finished."""
 
 from saga.monitor.views import Timeline
 from saga.ops.saga_situation import NO_REPORTS, ReportedTransition, ReportedWait, SagaReports
@@ -6,7 +6,7 @@ from saga.support.clock import LATEST_MS, iso
 
 
 def list_reports(timeline: Timeline | None) -> SagaReports:
-    """Return the transitions and waits of a saga; none if the monitor has no answer."""
+    """Return the transitions and waits of a saga; none if the monitor does not know the saga (`None`)."""
     if timeline is None:
         return NO_REPORTS
     return SagaReports(

@@ -1,7 +1,7 @@
 """Sagas in memory, and indexes of them by time.
 
-The transitions of a saga are packed into bytes, so that a million sagas fit into memory. Reading an index from either
-end, or from any position, takes time in proportion to what is read, not to the size of the index.
+The transitions of a saga are packed into bytes, so that a million sagas fit into memory. An index can be read from
+either end, or from any position. This takes time in proportion to what is read, not to the size of the index.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,7 +18,7 @@ BUCKET_MS = 4000
 
 
 class HasSagaId(Protocol):
-    """Member of an index; its saga id orders members with equal times."""
+    """A member of an index. Its saga id orders members with equal times."""
 
     @property
     def saga(self) -> str:
@@ -29,14 +29,14 @@ Member = TypeVar("Member", bound=HasSagaId)
 
 
 class IndexSlice(NamedTuple, Generic[Member]):
-    """Members of one bucket that match a scan."""
+    """The members of one bucket that match a scan."""
 
     found: list[tuple[int, Member]]
-    """Matching members with their times, in order."""
+    """The matching members with their times, in the order of the scan."""
     looked: int
     """Number of members of the bucket that were examined."""
     end: tuple[int, str]
-    """Cursor with which a scan continues in the next bucket."""
+    """Cursor from which a scan continues with the next bucket."""
 
 
 class TimeIndex(Generic[Member]):
@@ -84,7 +84,7 @@ class TimeIndex(Generic[Member]):
     ) -> Iterator["IndexSlice[Member]"]:
         """Yield the members for which `holds` is true, bucket by bucket. Only these members are sorted.
 
-        `after`: time and saga id of the last member of the previous page.
+        `after`: time and saga id of the last member of the previous page; `None` for the first page.
         """
         order = self._sort_buckets()
         if latest_first:
@@ -104,7 +104,8 @@ class TimeIndex(Generic[Member]):
             yield IndexSlice([(ms, member) for ms, _, member in found], len(bucket), (end_ms, ""))
 
     def iterate_oldest(self, until_ms: int | None = None, since_ms: int = 0) -> Iterator[tuple[int, Member]]:
-        """Yield members with their times, earliest first, from `since_ms` on, up to `until_ms` if it is given."""
+        """Yield members with their times, earliest first. Only times from `since_ms` on are included, and up to
+        `until_ms` if it is given."""
         order = self._sort_buckets()
         for number in order[bisect_left(order, since_ms // BUCKET_MS) :]:
             if until_ms is not None and number * BUCKET_MS > until_ms:
@@ -134,16 +135,16 @@ def _place(entry: tuple[int, str, object]) -> tuple[int, str]:
 
 
 LINES_MAX = 500
-"""Maximum number of transitions kept per saga: the newest ones.
+"""Maximum number of transitions that are kept per saga. These are the newest ones.
 
 Of older transitions only the numbers are kept, so that duplicates are recognised.
 """
 SPARE = 100
-"""A saga may exceed `LINES_MAX` by this number of transitions. Then all above `LINES_MAX` are dropped at once, the
-oldest first.
-"""
+"""A saga may have this many transitions more than `LINES_MAX`. When it has more, all above `LINES_MAX` are dropped at
+once, the oldest first."""
 WORDS_MAX = (1 << 16) - 1
-"""Maximum number of names of services and workers that are stored. All further ones share one number without a name."""
+"""Maximum number of names of services and workers that are stored. All further names share the number 0, which has no
+name."""
 UNSEEN_MS = (1 << 32) - 1
 """Packed value of a duration that is unknown."""
 PACKING = Packing("<HIqIHIIH")
@@ -153,7 +154,7 @@ _entries = PACKING.iter_unpack
 
 
 class TransitionFacts(NamedTuple):
-    """The part of a transition that is the same in many sagas, so that it is stored once."""
+    """The part of a transition that is the same in many sagas. It is stored only once."""
 
     handler: str
     outcome: str
@@ -167,7 +168,7 @@ class TransitionFacts(NamedTuple):
 
 
 class PackedTransition(NamedTuple):
-    """A transition in packed form: strings are replaced by their numbers in the intern table."""
+    """A transition in packed form. Strings are replaced with their numbers in the intern table."""
 
     service: int
     number: int
@@ -180,7 +181,7 @@ class PackedTransition(NamedTuple):
 
 
 class InternTable:
-    """Strings and facts that many sagas share, each stored once and referred to by number."""
+    """Strings and facts that many sagas share. Each is stored once and referred to by its number."""
 
     def __init__(self) -> None:
         self.services_and_workers: list[str] = [""]
@@ -189,7 +190,8 @@ class InternTable:
         self._whats: dict[TransitionFacts, int] = {}
 
     def intern_name(self, text: str) -> int:
-        """Return the number of a service or worker, assigning one if needed; 0 if there are too many."""
+        """Return the number of the name of a service or worker. A new name gets a new number, or 0 if there are too
+        many names."""
         number = self._names.get(text)
         if number is None:
             if len(self.services_and_workers) > WORDS_MAX:
@@ -199,13 +201,12 @@ class InternTable:
         return number
 
     def find_name(self, text: str) -> int | None:
-        """Return the number of a service or worker; `None` if it has none."""
+        """Return the number of the name of a service or worker; `None` if it has none."""
         return self._names.get(text)
 
     def intern_facts(self, what: TransitionFacts) -> int:
-        """Return the index of these facts in `facts`, and add them if they are new. If there are too many, only
-        handler, outcome and type are kept.
-        """
+        """Return the index of these facts in `facts`. New facts are added. If there are too many, only handler, outcome
+        and type are kept of them."""
         number = self._whats.get(what)
         if number is None:
             if len(self.facts) > WORDS_MAX and (what.emitted or what.steps or what.source or what.error):
@@ -238,9 +239,8 @@ class InternTable:
 
 
 NextRun = Literal["", "attempt", "deadline", "later"]
-"""Kind of run with which a service resumes the saga at a set time: the next attempt, a deadline, or the continuation of
-a run suspended by `Later`.
-"""
+"""Kind of run with which a service resumes the saga at a set time: the next attempt of a run, a deadline, or the next
+part of a run that `Later` suspended. Empty if no time is set."""
 
 
 class HandlerWait(NamedTuple):
@@ -250,11 +250,11 @@ class HandlerWait(NamedTuple):
     types: tuple[str, ...]
     """Types of the events that the handler waits for."""
     until_ms: int
-    """Time at which the handler runs even without an event; 0 if there is none."""
+    """Time at which the handler runs even without an event; 0 if there is no such time."""
 
 
 class ServiceState(Struct, frozen=True, order=True, gc=False):
-    """Latest state of a saga in a service.
+    """The latest state of a saga in a service.
 
     States are ordered. If two states have the same transition number, the greater one is kept, so that the order of
     arrival does not matter.
@@ -264,12 +264,12 @@ class ServiceState(Struct, frozen=True, order=True, gc=False):
     number: int
     open: bool
     due_ms: int
-    """Time at which the service resumes the saga by itself; 0 if none is set."""
+    """Time at which the service resumes the saga by itself; 0 if no time is set."""
     next_run: NextRun
     """What happens at `due_ms`."""
     awaits: tuple[HandlerWait, ...]
     postponed_by: str = ""
-    """Class of the error that postpones the parked run, such as `BreakerOpen`; empty if it is not postponed."""
+    """Class of the reason that postpones the parked run, such as `BreakerOpen`; empty if the run is not postponed."""
 
     @property
     def is_idle(self) -> bool:
@@ -322,18 +322,18 @@ class TrackedSaga:
         return map(PackedTransition._make, _entries(self.packed))
 
     def involves(self, service: int) -> bool:
-        """Return whether the service has reported a transition of this saga."""
+        """Return whether a service has reported a transition of this saga."""
         if self._beyond is not None:
             return service in self._beyond
         # Nearly all sagas contain no number that begins with this byte, so they need not be unpacked.
         return (service & 0xFF) in self.packed[::SIZE] and any(entry[0] == service for entry in _entries(self.packed))
 
     def list_transitions(self, service: int) -> list[PackedTransition]:
-        """Return the kept transitions of a service, by number."""
+        """Return the kept transitions of a service, ordered by number."""
         return sorted((each for each in self if each.service == service), key=lambda each: each.number)
 
     def find(self, service: int, number: int) -> tuple[bool, PackedTransition | None]:
-        """Return whether a transition was seen before, and the transition itself; `None` if it is not kept."""
+        """Return whether a transition was seen before, and the transition itself (`None` if it is not kept)."""
         if self._beyond is not None and not self._beyond.get(service, 0) >> number & 1:
             return False, None
         for entry in _entries(self.packed):
@@ -354,7 +354,7 @@ class TrackedSaga:
             self.packed = b"".join(PACKING.pack(*each) for each in self.list_newest())
 
     def list_newest(self) -> list[PackedTransition]:
-        """Return the newest transitions by time, at most `LINES_MAX`."""
+        """Return the newest transitions, ordered by time; at most `LINES_MAX`."""
         return sorted(self, key=lambda each: (each.time_ms, each.service, each.number))[-LINES_MAX:]
 
     def replace(self, new: PackedTransition) -> None:
@@ -377,7 +377,7 @@ class TrackedSaga:
 
     @property
     def last_numbers(self) -> dict[int, int]:
-        """Return the highest transition number of each service."""
+        """The highest transition number of each service."""
         if self._beyond is not None:
             return {service: bits.bit_length() - 1 for service, bits in self._beyond.items()}
         lasts: dict[int, int] = {}
@@ -387,7 +387,7 @@ class TrackedSaga:
         return lasts
 
     def list_numbers(self) -> Iterator[tuple[int, int]]:
-        """Yield service and number of each transition that was seen."""
+        """Yield the service and the number of each transition that was seen."""
         if self._beyond is None:
             yield from ((each.service, each.number) for each in self)
             return
@@ -396,7 +396,7 @@ class TrackedSaga:
 
     @property
     def missing(self) -> int:
-        """Number of transitions that were not seen although one with a higher number was."""
+        """Number of transitions that were not seen although the same service reported one with a higher number."""
         return sum(last + 1 for last in self.last_numbers.values()) - self.count
 
     def set_service_state(self, new: ServiceState, others: Sequence[ServiceState]) -> None:

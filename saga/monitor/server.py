@@ -1,4 +1,4 @@
-"""Process of the monitor: it reads transition events into the read model, and serves the page and the JSON API."""
+"""The process of the monitor. It reads transition events into the read model, and serves the page and the JSON API."""
 
 import asyncio
 import socket
@@ -21,19 +21,20 @@ from saga.monitor.web.app import create_app
 from saga.support.clock import Clock
 
 HEAD_BYTES_MAX = 16_384
-"""Maximum size of a request before its body, in bytes."""
+"""Maximum size in bytes of a request, not counting its body."""
 CONNECTIONS_MAX = 64
 """Maximum number of open connections.
 
-If there are more, the one that has kept the server waiting longest is closed. If the server is answering all of them,
-new clients are asked to try again.
+If there are more, the connection that has kept the server waiting longest is closed. If the server is answering all of
+them, new clients are asked to try again.
 """
 ANSWER_S_MAX = 60.0
-"""Time limit in seconds for an answer. It ends when the client has received the last byte."""
+"""Time limit in seconds for an answer, until the client has received its last byte."""
 REQUEST_S_MAX = 10.0
-"""Time limit in seconds for a complete request, from the opening of its connection or the previous answer."""
+"""Time limit in seconds for a complete request, counted from the opening of its connection or from the end of the
+previous answer."""
 END_S = 3
-"""Seconds for which answers in progress may continue when the server stops."""
+"""Seconds for which answers in progress may continue after the server has begun to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,19 +44,18 @@ class ServerOptions:
     address: str
     """Host and port to listen on; port 0 means any free port."""
     stores: Sequence[str] = ()
-    """Addresses of stores to read, used instead of the setting."""
+    """Addresses of stores to read. If this is empty, the setting `SAGA_STORE` is used."""
     since_ms: int | None = None
-    """Time from which transitions are read; `None` means all."""
+    """Time from which on transitions are read; `None` means all."""
     sagas_max: int = SAGAS_MAX
 
 
 class HttpConnection(H11Protocol):
     """HTTP connection with time limits. A client that sends nothing, sends slowly, or does not read the answer loses
-    its connection, and so cannot block other clients.
-    """
+    its connection. So it cannot block other clients."""
 
     _open: ClassVar[dict["HttpConnection", asyncio.TimerHandle]] = {}
-    """Open connections with the timers of their time limits, the oldest limit first."""
+    """Open connections with the timers for their time limits. The oldest limit comes first."""
     _is_asking = True
     """True until the client has sent a complete request."""
 
@@ -79,13 +79,13 @@ class HttpConnection(H11Protocol):
         super().connection_lost(exc)
 
     def give_up(self) -> None:
-        """Close a connection whose time limit has passed."""
+        """Close this connection, because its time limit has passed or its place is needed."""
         self._ended()
         self.connections.discard(self)
         self.transport.abort()
 
     def _oldest(self) -> "HttpConnection | None":
-        """Return the connection of this server that has kept it waiting longest."""
+        """Return the connection that has kept this server waiting longest; `None` if no client keeps it waiting."""
         return next((each for each in self._open if each._is_asking and each.server_state is self.server_state), None)
 
     def _look(self) -> None:
@@ -106,7 +106,7 @@ class HttpConnection(H11Protocol):
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Do not handle signals, because the process that started the server does."""
+        """Handle no signals, because the process that started the server does so."""
         yield
 
 
@@ -118,11 +118,11 @@ async def serve(
     begun: Callable[[str], None],
     tell: Report,
 ) -> None:
-    """Read transition events and answer queries until `stop`.
+    """Read transition events and answer queries until `stop` is set.
 
     Args:
-        begun: Function called with the address once the server answers.
-        tell: Function called with each problem that keeps the monitor from reading.
+        begun: Function that is called with the address when the server answers.
+        tell: Function that is called with each problem that keeps the monitor from reading.
 
     Raises:
         SagaError: The monitor cannot start, or cannot continue.
@@ -142,9 +142,8 @@ async def run_server(
     clock: Clock,
     begun: Callable[[str], None],
 ) -> None:
-    """Serve the application `made` while `follow` reads, until `stop`. If one of them ends with an exception, raise
-    it.
-    """
+    """Serve the application `made` while `follow` reads, until `stop` is set. If one of them ends with an exception,
+    stop both and raise the exception."""
     server = _Server(
         uvicorn.Config(
             made,
@@ -188,7 +187,7 @@ def format_address(listener: socket.socket) -> str:
 
 @contextmanager
 def open_listener(address: str) -> Iterator[socket.socket]:
-    """Open a socket that listens on host:port."""
+    """Open a socket that listens on host:port. Raises `ConfigurationError` if that is not possible."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -32,14 +32,13 @@ UNKNOWN_MS = 300_000
 USUAL_LEAST = 20
 FACTOR, SHARE = 4, 0.99
 RUNS = frozenset({"handled", "later", "compensated"})
-"""Outcomes of a run that finished, or finished a turn."""
+"""Outcomes of a run that has finished or was suspended."""
 BY_HAND = frozenset({"replayed", "discarded", "resolved"})
-"""Outcomes with which an operator ends a dead letter."""
+"""Outcomes with which an operator's command ends a dead letter."""
 
 Reason: TypeAlias = tuple[str, ...]
-"""Reason why a saga is stuck: `dead`, `failing` or `overdue` with the service; `waiting` with service and handler;
-`silent` alone. The last part of each is the kind of saga, so that stuck sagas are counted by kind.
-"""
+"""Reason why a saga is stuck: `dead`, `failing` or `overdue` with the service; `waiting` with service and handler; or
+`silent` without either. The last element is always the kind of the saga, so that stuck sagas can be counted by kind."""
 
 
 class BlockedHandler(NamedTuple):
@@ -52,7 +51,7 @@ class BlockedHandler(NamedTuple):
 
 
 def compute_allowed_ms(usual: TimeHistogram) -> int:
-    """Return how long a wait may take, computed from the usual durations.
+    """Return how long a wait may take in milliseconds, computed from the usual durations.
 
     >>> usual = TimeHistogram()
     >>> compute_allowed_ms(usual)
@@ -67,7 +66,7 @@ def compute_allowed_ms(usual: TimeHistogram) -> int:
 
 
 def find_dead(known: TrackedSaga, words: InternTable) -> Iterator[BlockedHandler]:
-    """Yield the dead letters that block a saga, one for each service and handler."""
+    """Yield the dead letters that block a saga: one for each service and handler."""
     for standing in known.service_states:
         if not standing.open:
             continue
@@ -82,7 +81,7 @@ def find_dead(known: TrackedSaga, words: InternTable) -> Iterator[BlockedHandler
 
 
 def find_failing(known: TrackedSaga, words: InternTable) -> Iterator[BlockedHandler]:
-    """Yield the parked runs that fail because of the service's own code, one for each service and handler."""
+    """Yield the parked runs that fail because of the service's own code: one for each service and handler."""
     for standing in known.service_states:
         if standing.next_run != "attempt":
             continue
@@ -103,13 +102,13 @@ class OpenWait(NamedTuple):
     types: tuple[str, ...]
     since_ms: int
     until_ms: int
-    """Time at which the handler runs even without an event, as requested by `Later`; 0 if it waits only for events."""
+    """Time at which the handler runs even without an event, as requested with `Later`; 0 if it waits only for
+    events."""
 
 
 def find_waits(known: TrackedSaga, words: InternTable, standing: ServiceState) -> Iterator[OpenWait]:
-    """Yield the waiting handlers of a service, each with the event types that it waits for and the time since when it
-    waits.
-    """
+    """Yield the waiting handlers of a service, each with the event types that it waits for and the time at which its
+    wait began."""
     transitions = known.list_transitions(standing.service)
     last_ms = next((each.time_ms for each in transitions if each.number == standing.number), known.changed_ms)
     for handler, types, until_ms in standing.awaits:
@@ -128,15 +127,14 @@ def find_waits(known: TrackedSaga, words: InternTable, standing: ServiceState) -
 def list_unfinished(known: TrackedSaga) -> list[ServiceState]:
     """Return the states of the services that still have something to do.
 
-    After the outcome a handler that waits for events no longer counts.
+    After the outcome, a service counts only if it reports open work.
     """
     return [each for each in known.service_states if each.open or (known.ended is None and not each.is_idle)]
 
 
 def find_stuck_candidates(known: TrackedSaga, words: InternTable) -> tuple[tuple[Reason, int], ...]:
-    """Return the reasons why a saga may become stuck if nothing more is reported, each with the time at which the wait
-    began.
-    """
+    """Return the reasons why a saga may become stuck if nothing more is reported. Each comes with the time at which the
+    wait began."""
     if known.ended is not None and not known.service_states:
         return ()
     names, kind = words.services_and_workers, known.kind
@@ -171,9 +169,8 @@ def _keep_earliest(found: Iterable[tuple[Reason, int]]) -> tuple[tuple[Reason, i
 def measure_waits(
     known: TrackedSaga, words: InternTable, handler: str, service: int, time_ms: int, outcome: str
 ) -> Iterable[int]:
-    """Yield the durations, in milliseconds, of the waits that this transition ended or began, as far as both ends are
-    known.
-    """
+    """Yield the durations in milliseconds of the waits that this transition has ended or begun, if both ends of the
+    wait are known."""
     ends = outcome in RUNS
     if not ends and outcome != "waiting":
         return

@@ -1,4 +1,4 @@
-"""The queries that a page or a command can make to the monitor, and their answers.
+"""The queries to the monitor that a page or a command can make, and the answers.
 
 Answers are values that `msgspec.json.encode` can encode directly. Times are in milliseconds since 1970, durations in
 milliseconds. Code that shows answers to people must escape them, because names, ids and classes of errors come from
@@ -10,17 +10,16 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 Why = Literal["dead", "failing", "overdue", "waiting", "silent"]
-"""Reason why a saga is stuck: `dead`: a dead letter waits for a person. `failing`: the service's own code fails.
-`overdue`: due work has not run. `waiting`: it waits longer than usual. `silent`: nothing was reported for longer than
-usual.
-"""
+"""Reason why a saga is stuck. `dead`: a dead letter waits for a person. `failing`: the service's own code fails.
+`overdue`: work that was due has not run. `waiting`: a handler waits longer than usual. `silent`: nothing was reported
+for longer than usual."""
 
 PAGE_MAX = 1000
 """Maximum number of sagas on a page, and of entries in any other answer."""
 
 
 class SagaFilter(Struct, frozen=True, kw_only=True):
-    """Filter of sagas: a saga matches if it satisfies every field that is set."""
+    """Filter of sagas. A saga has to match every field that is set."""
 
     text: str = ""
     """Part of the saga id."""
@@ -29,24 +28,24 @@ class SagaFilter(Struct, frozen=True, kw_only=True):
     outcome: Literal["", "none", "success", "failure"] = ""
     """Result of the saga; `none` means that it has no outcome yet."""
     kind: str = ""
-    """Kind of the saga: type of the message that started it."""
+    """Kind of the saga: the type of the message that started it."""
     since_ms: int | None = None
-    """Time at which, or after which, the saga began."""
+    """The saga began at this time or later."""
     before_ms: int | None = None
-    """Time before which the saga began."""
+    """The saga began before this time."""
     dead: bool = False
     """True to select only sagas that a dead letter blocks in some service."""
     open: bool = False
     """True to select only sagas with unfinished work in some service."""
     stuck_ms: int | None = None
-    """Time at which the saga is stuck."""
+    """The saga is stuck at this time."""
 
 
 class PageRequest(Struct, frozen=True, kw_only=True):
-    """The requested part of a long answer."""
+    """Which part of a long answer is requested."""
 
     limit: int = 50
-    """Maximum number of sagas on the page, up to `PAGE_MAX`."""
+    """Maximum number of sagas on the page; at most `PAGE_MAX`."""
     after: str = ""
     """`SagaPage.next` of the previous page; empty for the first page."""
 
@@ -66,7 +65,7 @@ class SagaRow(Struct, frozen=True, kw_only=True):
     result: Literal["", "success", "failure"]
     """Result of the saga; empty if it has no outcome yet."""
     outcome: str
-    """Event with which the saga ended; empty if it has no outcome yet."""
+    """Event type with which the saga ended; empty if it has no outcome yet."""
     transitions: int
     kind: str = ""
     """Type of the message that started the saga."""
@@ -79,19 +78,20 @@ class SagaRow(Struct, frozen=True, kw_only=True):
 
 
 class SagaPage(Struct, frozen=True, kw_only=True):
-    """A page of matching sagas, those that changed last first."""
+    """A page of matching sagas. Those that changed last come first; in a list of sagas without an outcome, those that
+    began first."""
 
     rows: tuple[SagaRow, ...]
     next: str
     """`PageRequest.after` of the next page; empty if there is none."""
     looked: int
-    """Number of sagas that were examined. If this becomes very large, the page ends early."""
+    """Number of sagas that were examined for the page. If it becomes very large, the page ends early."""
     known: int
     """Number of all sagas that the monitor tracks."""
 
 
 class TimelineRow(Struct, frozen=True, kw_only=True):
-    """Transition of a saga as a row of its timeline."""
+    """A transition of a saga as a row of its timeline."""
 
     service: str
     number: int
@@ -103,10 +103,10 @@ class TimelineRow(Struct, frozen=True, kw_only=True):
     source: str
     """Service or client that emitted the message."""
     emitted: tuple[str, ...]
-    """Types of the events that were emitted. If there are very many, only the first ones."""
+    """Types of the emitted events. If there are very many, only the first ones."""
     steps: tuple[str, ...]
     error: str
-    """Class of the failure; empty if none."""
+    """Class of the failure; empty if there was none."""
     attempt: int
     worker: str
     queued_ms: int | None
@@ -120,12 +120,12 @@ class SagaWait(Struct, frozen=True, kw_only=True):
 
     service: str
     handler: str
-    """Handler that waits. Empty if any handler of the last emitted events may be missing."""
+    """The handler that waits. It is empty if it is not known which handler should run next."""
     for_: tuple[str, ...]
     """Types of the events that the handler waits for; empty if it waits for a time or a person."""
     since_ms: int
     until_ms: int | None
-    """Time at which the saga resumes even if nothing happens before; `None` if none is set."""
+    """Time at which the saga resumes even if nothing happens before; `None` if no time is set."""
     ends: str
     """Description of the event, time or command that ends the wait."""
 
@@ -138,18 +138,19 @@ class StuckSaga(Struct, frozen=True, kw_only=True):
     since_ms: int
     """Time since which the saga counts as stuck; see `saga.monitor.stuck_detection` for each reason."""
     measure_ms: int
-    """How long the saga was allowed to wait before that."""
+    """How long the saga was allowed to wait before it counted as stuck."""
     awaited: SagaWait
 
 
 class StuckFilter(Struct, frozen=True, kw_only=True):
-    """Filter of stuck sagas: one matches if it satisfies every field that is set."""
+    """Filter of stuck sagas. A stuck saga has to match every field that is set."""
 
     why: str = ""
     service: str = ""
-    """Service in which the saga is stuck. It never matches `silent` sagas, which are stuck in no particular service."""
+    """The service in which the saga is stuck. It never matches `silent` sagas, which are not stuck in a particular
+    service."""
     kind: str = ""
-    """Kind of the saga: type of the message that started it."""
+    """Kind of the saga: the type of the message that started it."""
     age_ms: int = 0
     """Minimum time for which the saga has been stuck."""
 
@@ -169,7 +170,8 @@ class StuckCount(Struct, frozen=True, kw_only=True, order=True):
 
 
 class StuckSagas(Struct, frozen=True, kw_only=True):
-    """Stuck sagas, those stuck longest first. A saga that is stuck in several services appears once for each."""
+    """Stuck sagas. Those stuck longest come first. A saga that is stuck in several services appears once for each of
+    them."""
 
     sagas: tuple[StuckSaga, ...]
     more: bool
@@ -177,13 +179,14 @@ class StuckSagas(Struct, frozen=True, kw_only=True):
     next: str = ""
     """`PageRequest.after` of the next page; empty if there is none."""
     counts: tuple[StuckCount, ...] = ()
-    """Numbers of all sagas that have been stuck for the filter's minimum age. Its other fields do not apply."""
+    """Numbers of all sagas that have been stuck for at least the filter's `age_ms`. The filter's other fields do not
+    apply."""
     unanswered: tuple[str, ...] = ()
     """Reasons why the answer is incomplete: partitions of a shared monitor that could not be queried."""
 
 
 class KnownNames(Struct, frozen=True, kw_only=True):
-    """Names that filters can have, in order, at most `PAGE_MAX` of each."""
+    """Names that filters can have, sorted. There are at most `PAGE_MAX` of each kind."""
 
     services: tuple[str, ...]
     kinds: tuple[str, ...]
@@ -195,11 +198,11 @@ class Timeline(Struct, frozen=True, kw_only=True):
 
     row: SagaRow
     lines: tuple[TimelineRow, ...]
-    """Transitions ordered by time, those of one service by number."""
+    """The transitions, ordered by time, service and number."""
     missing: int
-    """Number of transitions that have not been reported: gaps below the highest transition number of each service."""
+    """Number of transitions that were not reported although the same service reported one with a higher number."""
     left_out: int
-    """Number of older transitions that are left out of `lines`, because it holds only the newest."""
+    """Number of older transitions that are not in `lines`, which contains only the newest ones."""
     awaited: tuple[SagaWait, ...]
     stuck: tuple[StuckSaga, ...]
     unanswered: tuple[str, ...] = ()
@@ -231,7 +234,8 @@ class HandlerRate(Struct, frozen=True, kw_only=True):
     p99_ms: float
     """Durations in milliseconds that 50 %, 95 % and 99 % of the handler's runs did not exceed."""
     queued_p95_ms: float
-    """Time in milliseconds that 95 % of its messages did not exceed while they waited for their run."""
+    """Time in milliseconds for which the messages of the handler waited for their run; 95 % of them did not exceed
+    it."""
     storm: bool
     """True if the handler has a retry storm; see `saga.monitor.counters`."""
     slices: tuple[MinuteRate, ...]
@@ -242,14 +246,14 @@ class HandlerRates(Struct, frozen=True, kw_only=True):
     """Rates of all handlers, busiest first."""
 
     minutes: int
-    """Length in minutes of the period that is counted. It ends with the newest transition."""
+    """Length of the period that is counted, in minutes. The period ends with the newest transition."""
     newest_ms: int
     """Time of the newest transition; 0 if there is none."""
     sagas: int
     in_flight: int
     """Number of sagas without an outcome."""
     taken: int
-    """Number of transitions applied since the monitor began to read."""
+    """Number of transitions that were applied since the monitor began to read."""
     handlers: tuple[HandlerRate, ...]
     unanswered: tuple[str, ...] = ()
     """Reasons why the answer is incomplete: partitions of a shared monitor that could not be queried."""
@@ -266,7 +270,7 @@ class MinuteActivity(Struct, frozen=True, kw_only=True):
 
 
 class ServiceActivity(Struct, frozen=True, kw_only=True):
-    """Current activity of one service, according to its transition events."""
+    """What is happening in one service now, according to its transition events."""
 
     service: str
     minutes: tuple[MinuteActivity, ...]
@@ -286,11 +290,11 @@ class ServiceActivity(Struct, frozen=True, kw_only=True):
     stuck: dict[Why, int]
     """Number of sagas that are stuck in this service, by reason. Reasons that do not occur are missing."""
     oldest: tuple[StuckSaga, ...]
-    """For each of these reasons, the saga that has been stuck longest. The longest of them comes first."""
+    """For each of these reasons, the saga that has been stuck longest. These sagas are sorted, longest first."""
 
 
 class MonitorActivity(Struct, frozen=True, kw_only=True):
-    """Current activity of all services, according to their transition events."""
+    """What is happening in all services now, according to their transition events."""
 
     newest_ms: int
     """Time of the newest transition; 0 if there is none."""
@@ -298,9 +302,9 @@ class MonitorActivity(Struct, frozen=True, kw_only=True):
     in_flight: int
     """Number of sagas without an outcome."""
     services: tuple[ServiceActivity, ...]
-    """Services by name."""
+    """The services, sorted by name."""
     silent: int
-    """Number of `silent` sagas. They are stuck in no particular service."""
+    """Number of `silent` sagas, which are not stuck in a particular service."""
     oldest_silent: StuckSaga | None
 
 
@@ -317,7 +321,7 @@ class ErrorClass(Struct, frozen=True, kw_only=True):
 
 
 class HotSaga(Struct, frozen=True, kw_only=True):
-    """Saga with very many transitions."""
+    """A saga with very many transitions."""
 
     saga: str
     transitions: int
@@ -331,7 +335,7 @@ class HotPartition(Struct, frozen=True, kw_only=True):
     transitions: int
     """Number of transitions in the last hour that messages of this partition caused."""
     share: float
-    """Ratio of this partition's transitions to the mean of the topic's partitions that had any."""
+    """Ratio of this partition's transitions to the mean of those partitions of the topic that had any."""
 
 
 class HotSpots(Struct, frozen=True, kw_only=True):
@@ -344,16 +348,15 @@ class HotSpots(Struct, frozen=True, kw_only=True):
 
 
 class Views(Protocol):
-    """Interface of the monitor's queries. Each answer is bounded, and takes less than a tenth of a second with a
+    """The queries that a monitor answers. Each answer is bounded, and takes less than a tenth of a second with a
     million sagas."""
 
     def sagas(self, which: SagaFilter, page: PageRequest) -> SagaPage:
         """Return a page of the sagas that match the filter."""
 
     def saga(self, saga: str, now_ms: int) -> Timeline | None:
-        """Return one saga across all services; `None` if nothing was reported about it, or if the monitor has dropped
-        it.
-        """
+        """Return one saga over all services. Return `None` if nothing was reported about it, or if the monitor has
+        dropped it."""
 
     def rates(self) -> HandlerRates:
         """Return the rates and durations of each handler."""
@@ -362,7 +365,7 @@ class Views(Protocol):
         """Return the services and kinds of sagas that are known."""
 
     def stuck(self, now_ms: int, which: StuckFilter = EVERYTHING, page: PageRequest = WHOLE_PAGE) -> StuckSagas:
-        """Return a page of the sagas that are stuck now, and the numbers of all of them."""
+        """Return a page of the sagas that are stuck now, and the numbers of all stuck sagas."""
 
     def activity(self, now_ms: int) -> MonitorActivity:
         """Return what is happening in each service now."""

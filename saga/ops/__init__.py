@@ -1,1 +1,1 @@
-"""Operations for operators: sagas, dead letters, offsets, topics, and checks and repairs of brokers and stores."""
+"""Tools for operators: sagas, dead letters, offsets and topics, and checks and repairs of brokers and stores."""

@@ -1,6 +1,5 @@
-"""Derive from the declarations which rights services and people need on brokers and stores, and make the commands that
-grant them. No server is contacted.
-"""
+"""Derive from the declarations of services which rights services and people need on brokers and stores, and make the
+commands that grant these rights. No server is contacted."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,20 +25,20 @@ from saga.store.adapter import HasStoreUsers as StoreAsksWho
 Who: TypeAlias = Literal["service", "client", "operator", "administrator", "doctor"]
 """Kind of user: see `saga.broker.acls.Role`."""
 SERVER = "HOST:9092"
-"""Placeholder for Kafka's address in commands, used if the settings name none."""
+"""Placeholder for Kafka's address in commands. It is used if the settings name no address."""
 ITSELF: Collection[Who] = ("service", "doctor")
-"""Kinds of users of which each service has its own."""
+"""Kinds of users that are different for each service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantedAccess:
-    """Rights or roles of one user, and the commands that grant them."""
+    """The rights or roles of one user, and the commands that grant them."""
 
     who: Who
     services: tuple[str, ...]
     user: str
     rights: tuple[Mapping[str, str], ...]
-    """Rights on Kafka or roles on Couchbase, each as a mapping of its fields."""
+    """Rights on Kafka, or roles on Couchbase, each as a mapping of its fields."""
     commands: tuple[str, ...]
 
 
@@ -47,7 +46,7 @@ class ClientUse(NamedTuple):
     """The events that a client publishes or consumes, and the groups in which it consumes."""
 
     events: Collection[str] = ()
-    """Names of the events that the client publishes or consumes; empty means all events that clients may use."""
+    """Names of the events that the client publishes or consumes. Empty means all events that clients may use."""
     groups: Collection[str] = ()
     """Names of the consumer groups in which the client consumes."""
 
@@ -60,10 +59,13 @@ def list_kafka_access(
     client: ClientUse,
     transitions: Topic | None,
 ) -> list[GrantedAccess]:
-    """List the rights that a kind of user needs on Kafka. Raises `ConfigurationError`.
+    """List the rights that a kind of user needs on Kafka. Raises `ConfigurationError` if `client` asks for something
+    that clients may not do.
 
     Args:
-        principal: One user for all services; without it each service has its own user, and all operators share one.
+        who: Kind of user.
+        principal: One Kafka user for all services. Without it each service has its own user, and all operators share
+            one.
         client: How a client uses the events, if the rights are for clients.
         transitions: Topic on which services publish their transition events.
     """
@@ -88,8 +90,8 @@ def list_kafka_access(
 
 
 def _list_relay_rights(services: Sequence[Declared]) -> Sequence[AclRight]:
-    """List the rights to write topics of document changes, if the store records changes itself. Otherwise a connector
-    writes them."""
+    """List the rights to write to topics of document changes. None are needed if a connector writes them, because the
+    store does not record changes itself."""
     if isinstance(adapters.store_adapter(address_given("store", None)), StoreAsksWho):
         return ()
     return [AclRight("Write", "topic", topic) for d in services for topic in sorted(relayed_by(d))]
@@ -98,9 +100,9 @@ def _list_relay_rights(services: Sequence[Declared]) -> Sequence[AclRight]:
 def list_couchbase_access(
     services: Sequence[Declared], who: Literal["service", "operator"], address: str, user: str | None, form: Form
 ) -> list[GrantedAccess]:
-    """List the roles that each user needs on Couchbase. An operator needs only to read.
+    """List the roles that each user needs on Couchbase. An operator only needs to read.
 
-    Raises `ConfigurationError` for a store without users.
+    Raises `ConfigurationError` if the store at `address` has no users.
     """
     adapter = adapters.store_adapter(address)
     if not isinstance(adapter, StoreAsksWho):
@@ -126,7 +128,7 @@ def list_couchbase_access(
 
 
 def _list_users(services: Sequence[Declared], who: Who, given: str | None) -> dict[str, Sequence[Declared]]:
-    """Group the services by the user that accesses them."""
+    """Group the services by the user that accesses them. `given`: the one user for all of them, if there is one."""
     if given is None and who in ITSELF:
         return {declared.name: [declared] for declared in services}
     return {given or who: services}
@@ -135,8 +137,9 @@ def _list_users(services: Sequence[Declared], who: Who, given: str | None) -> di
 def _list_client_rights(services: Sequence[Declared], client: ClientUse) -> BrokerUse:
     """Compute which topics and groups a client uses.
 
-    Only events that these services consume or emit count. The client may publish those that clients may produce, and
-    read outcomes and those that clients may consume.
+    Only events that these services consume or emit count. The client may publish events that clients may produce. It
+    may read events that clients may consume, and outcomes. Raises `ConfigurationError` if `client` asks for anything
+    else.
     """
     named = {
         name_of(event): contract_of(event)
@@ -168,5 +171,5 @@ def _list_client_rights(services: Sequence[Declared], client: ClientUse) -> Brok
 
 
 def _is_consumed(contract: Contract) -> bool:
-    """Return whether a client may consume the event, or query it as an outcome."""
+    """Return whether clients may consume the event, or query it as an outcome."""
     return contract.consumed_externally or contract.outcome is not None

@@ -1,6 +1,5 @@
-"""Work for operators: dead letters and escalations on the topics of services, blocked messages in their stores, and
-parked runs that wait for their next attempt.
-"""
+"""What operators have to act on: dead letters and escalations on the topics of services, blocked messages in their
+stores, and parked runs that wait for their next attempt."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -39,18 +38,18 @@ TRIED_AGAIN = "tried again"
 
 @dataclass(frozen=True, slots=True)
 class AttentionItem:
-    """A dead letter, escalation or failing run, with its current state."""
+    """A dead letter, an escalation or a failing run, with its current state."""
 
     letter: DeadLetter
     state: str
     """State of the item:
 
-    - `blocks`: it blocks its saga.
-    - `dropped`, `replayed`, `discarded` or `resolved`: it has ended in this way.
-    - `goes on`: the failing compensation is still being retried.
-    - `over`: that compensation has ended.
+    - `blocks`: the dead letter blocks its saga.
+    - `dropped`, `replayed`, `discarded` or `resolved`: the item has ended in this way.
+    - `goes on`: the compensation that failed is still being retried.
+    - `over`: the compensation that failed has ended.
     - `tried again`: the failing run is being retried.
-    - `-`: it blocks nothing.
+    - `-`: the item blocks nothing, as far as is known.
     """
 
     @property
@@ -62,7 +61,7 @@ class AttentionItem:
 
     @property
     def has_no_end(self) -> bool:
-        """True for a rejected message that blocks no saga.
+        """True for a dead letter that blocks no saga.
 
         Such an item never ends, because the service does not learn whether the sender has fixed the cause.
         """
@@ -83,11 +82,11 @@ class Attention(NamedTuple):
 async def find_attention(
     selection: Selection, deployment: Deployment, *, with_ended: bool = True, with_sagas: bool = True
 ) -> Attention:
-    """Find everything in the selection that needs an operator.
+    """Find everything in the selection that may need an operator.
 
     Args:
         with_ended: Include items that no longer need an operator.
-        with_sagas: Also describe the blocked sagas. Each of them is read in all services.
+        with_sagas: Also describe the blocked sagas. For this, each of them is read in all services.
 
     Raises:
         NoStore: There is no store, and the selection names no service.
@@ -104,12 +103,12 @@ async def find_attention(
 
 
 class _Blocked(NamedTuple):
-    """Dead letters and failing runs that block sagas according to the stores."""
+    """Dead letters and failing runs that block sagas, according to the stores."""
 
     letters: list[DeadLetter]
     sagas: list[ListedSaga]
     more: bool
-    """True if the selection's limit left some out."""
+    """True if some were left out because of the selection's limit."""
 
 
 async def _find_blocked(
@@ -140,7 +139,8 @@ def _without_owner(selection: Selection) -> Selection:
 
 
 async def _scan_blocked(selection: Selection, sources: Sequence[ServiceStore], warn: Warn) -> _Blocked:
-    """Find what blocks sagas by a scan that reads each progress that never expires. Raises `NoListing`."""
+    """Find dead letters and failing runs by scanning the progresses that never expire, as those of open sagas do.
+    Raises `NoListing` if a store cannot list its sagas."""
     found, blocked = list[DeadLetter](), 0
     for source in sources:
         looked = 0
@@ -198,7 +198,7 @@ async def _list_blocked(selection: Selection, deployment: Deployment) -> AsyncIt
     """List all selected sagas.
 
     If a store cannot list its sagas, list those with a record on `<service>.dead`. This finds every blocked saga,
-    because each has such a record and these topics are kept for ever.
+    because each one has such a record, and these topics are kept for ever.
     """
     try:
         async for each in list_every_saga(selection, deployment):
@@ -218,18 +218,18 @@ async def _list_blocked(selection: Selection, deployment: Deployment) -> AsyncIt
 
 
 class TooOldMessages(NamedTuple):
-    """Dead letters of messages that arrived after the retention."""
+    """Dead letters of messages that were older than the service's retention."""
 
     letters: Sequence[DeadLetter]
-    """Newest first."""
+    """The dead letters, newest first."""
     more: bool
-    """True if there are more of them than the limit allows, or if some records could not be read."""
+    """True if there are more dead letters than the limit allows, or if some records could not be read."""
 
 
 async def find_too_old(selection: Selection, deployment: Deployment) -> TooOldMessages:
-    """Find dead letters of messages that arrived after the retention. They block nothing.
+    """Find dead letters of messages that were older than the service's retention. They block nothing.
 
-    Dead letters that were replayed are left out. The limit counts only what is returned.
+    Dead letters that were replayed are left out. The limit counts only the dead letters that are returned.
     """
     found = await read_dead_letters(selection.services, deployment.broker_settings, deployment.clock)
     if found.problem:
@@ -255,24 +255,24 @@ class BlockingDeadLetter(NamedTuple):
 
     letter: DeadLetter
     replays: int
-    """Number of dead letters of the saga that were replayed in this service so far."""
+    """Number of dead letters of the saga that have been replayed in this service so far."""
 
 
 class BlockingDeadLetters(NamedTuple):
     """Dead letters that block sagas."""
 
     items: Sequence[BlockingDeadLetter]
-    """Those of the newest saga first."""
+    """The dead letters; those of the newest saga come first."""
     more: bool
     """True if there are more sagas than the limit allows."""
 
 
 REPEAT = "there are more than {limit} sagas: repeat the command for the rest, or raise --limit"
-"""Warning of a command that acts on what it finds."""
+"""Warning of a command that acts only on a part of what it finds."""
 
 
 async def select_blocking(selection: Selection, deployment: Deployment) -> BlockingDeadLetters:
-    """Find the dead letters on which a command is to act. Raises `NoStore`."""
+    """Find the blocking dead letters on which a command is to act. Raises `NoStore` if there is no store."""
     found = [each async for each in _list_blocking(selection, deployment)]
     more = None in found
     if more:
@@ -281,7 +281,8 @@ async def select_blocking(selection: Selection, deployment: Deployment) -> Block
 
 
 async def find_blocking(selection: Selection, deployment: Deployment) -> AsyncIterator[BlockingDeadLetter]:
-    """Find the dead letters that block sagas according to the stores, newest saga first. Raises `NoStore`."""
+    """Yield the dead letters that block sagas according to the stores, newest saga first. Raises `NoStore` if there is
+    no store."""
     async for each in _list_blocking(selection, deployment):
         if each is None:
             deployment.warn(f"there are more than {selection.limit} sagas: raise --limit to see them")
@@ -290,7 +291,7 @@ async def find_blocking(selection: Selection, deployment: Deployment) -> AsyncIt
 
 
 async def _list_blocking(selection: Selection, deployment: Deployment) -> AsyncIterator[BlockingDeadLetter | None]:
-    """Do the same as `find_blocking`, but yield `None` after the last one if there are more sagas than the limit. Only
+    """Yield the same as `find_blocking`, and `None` after the last one if there are more sagas than the limit. Only
     sagas with such a dead letter count.
     """
     count, selects = 0, _without_owner(selection).matches
@@ -312,7 +313,7 @@ async def _list_blocking(selection: Selection, deployment: Deployment) -> AsyncI
 
 
 async def _blocking_in_saga(each: ListedSaga, sources: Sequence[ServiceStore], warn: Warn) -> list[DeadLetter]:
-    """Return the dead letters and failing runs in a saga's progress. Some have no record on `<service>.dead`."""
+    """Return the dead letters and failing runs in a saga's progresses. Some have no record on `<service>.dead`."""
     found = []
     services = {*(status.service for status in each.statuses), *(damage.source.service for damage in each.damaged)}
     for source in sources:
@@ -333,7 +334,8 @@ def _failing_runs(p: SagaProgress, warn: Warn) -> list[DeadLetter]:
 
 
 async def _try_read_progress(saga: str, source: ServiceStore, warn: Warn) -> SagaProgress | None:
-    """Read the progress of a saga; `None` if the service has none, or it cannot be read, which is reported."""
+    """Read the progress of a saga. Return `None` if the service has none, or if it cannot be read; the latter is
+    reported to `warn`."""
     try:
         document = await read_document(source, saga)
         return None if document is None else decode_progress(source, saga, document)
@@ -345,7 +347,8 @@ async def _try_read_progress(saga: str, source: ServiceStore, warn: Warn) -> Sag
 async def add_owners(
     found: Sequence[BlockingDeadLetter], service: str, deployment: Deployment
 ) -> list[BlockingDeadLetter]:
-    """Add to each dead letter the owner of its contract, which is recorded on the topic but not in the progress."""
+    """Add to each dead letter the owner of its contract. The owner is recorded on `<service>.dead` but not in the
+    progress."""
     on_topic = await read_dead_letters([service], deployment.broker_settings, deployment.clock)
     if on_topic.problem:
         deployment.warn(f"some records of the topic {service}.dead cannot be read: {on_topic.problem}")
@@ -354,8 +357,9 @@ async def add_owners(
 
 
 async def _blocking_in_progress(source: ServiceStore, p: SagaProgress, warn: Warn) -> list[DeadLetter]:
-    """Return the dead letters that block a saga. Their details come from the transition that recorded each of them,
-    which is in the progress or in an archive.
+    """Return the dead letters that block a saga in one service.
+
+    Their details come from the transitions that recorded them, which are in the progress or in an archive.
     """
     blocks = [pending for pending in (*p.queue, *p.compensating) if pending.dead]
     recorded: Mapping[str, DeadLetter] = {}
@@ -371,7 +375,8 @@ async def _blocking_in_progress(source: ServiceStore, p: SagaProgress, warn: War
 def _find_recorded_letters(
     p: SagaProgress, transitions: Sequence[Raw], blocks: Sequence[PendingMessage]
 ) -> Mapping[str, DeadLetter]:
-    """Return the dead letters of these pending messages by id, with the details that the transitions recorded."""
+    """Return the dead letters of the pending messages in `blocks`, by id, with the details that the transitions
+    recorded."""
     wanted, found = {pending.dead: pending for pending in blocks}, dict[str, DeadLetter]()
     for entry in map(decode_transition, reversed(transitions)):
         if not wanted:
@@ -385,7 +390,7 @@ def _find_recorded_letters(
 
 
 def _make_unexplained_letter(p: SagaProgress, pending: PendingMessage) -> DeadLetter:
-    """Make a dead letter from a pending message alone, without the details of the transition."""
+    """Make a dead letter from a pending message alone, without the details that its transition recorded."""
     return DeadLetter(
         service=p.service,
         id=pending.dead or "",
@@ -431,27 +436,27 @@ async def _find_state(
 
 
 WHAT = "parked"
-"""Kind of an item for a parked run. Such an item is on no topic and needs no operator."""
+"""Kind of an item for a parked run. Such an item is not on a topic, and needs no operator."""
 FAILING = "failing"
 """Kind of an item for a parked run that fails because of the service's own code. It needs a release with a fix."""
 
 
 class ParkedRuns(NamedTuple):
-    """Parked runs as `DeadLetter` values.
+    """Parked runs, as `DeadLetter` values.
 
-    In each value, `id` is the id of the parked run, the time is that of its last attempt, and the reason consists of
+    In each value, `id` is the id of the parked run, and `time` is the time of its last attempt. The reason consists of
     its last error and the time of its next attempt.
     """
 
     runs: Sequence[DeadLetter]
-    """Those of the newest saga first."""
+    """The parked runs; those of the newest saga come first."""
     more: bool
     """True if there are more sagas than the limit allows."""
 
 
 async def select_parked_runs(selection: Selection, deployment: Deployment) -> ParkedRuns:
     """Find the parked runs on which a command is to act. Only sagas with such a run count for the limit. Raises
-    `NoStore`.
+    `NoStore` if there is no store.
     """
     runs, count = list[DeadLetter](), 0
     async with deployment.open_stores(selection.services) as sources:
@@ -471,8 +476,10 @@ async def select_parked_runs(selection: Selection, deployment: Deployment) -> Pa
 async def _list_parked(
     selection: Selection, sources: Sequence[ServiceStore], deployment: Deployment
 ) -> AsyncIterator[ListedSaga]:
-    """List all selected sagas that may have parked runs. If a store cannot list its sagas, list those with a pending
-    timer, because every parked run has one.
+    """List all selected sagas, which may have parked runs.
+
+    If a store cannot list its sagas, list those with a timer that has not been handled, because every parked run has
+    one.
     """
     try:
         async for each in list_every_saga(selection, deployment):
@@ -489,7 +496,8 @@ async def _list_parked(
 
 
 async def _list_sagas_with_timers(service: str, deployment: Deployment) -> AsyncIterator[str]:
-    """List the sagas with a timer that the service has not handled. Raises `SagaError` if the broker cannot be read."""
+    """List the sagas with a timer that the service has not handled yet. Raises `SagaError` if the broker cannot be
+    read."""
     async with open_administration(deployment.broker_settings, deployment.clock) as broker:
         positions = (await broker.describe_group(service)).positions
         for topic in await broker.count_partitions(list(tiers_of(service))):
@@ -510,7 +518,8 @@ async def _list_parked_in_saga(source: ServiceStore, saga: str, warn: Warn) -> l
 
 
 def find_failing(p: SagaProgress) -> list[DeadLetter]:
-    """Find the runs that are parked because the service's own code fails. Raises `UNREADABLE`."""
+    """Find the runs that are parked because the service's own code fails. Raises one of `UNREADABLE` if a transition
+    cannot be read."""
     found = [_to_dead_letter(p, run) for run in find_parked_runs(p)]
     return [replace(letter, what=FAILING) for letter in found if letter.blame == "code"]
 

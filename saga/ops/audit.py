@@ -1,8 +1,8 @@
-"""Audit of a service: what operators did, when, why, and what proves it.
+"""Audit of a service: what operators did, when and why, and what proves it.
 
-Operators set controls, send commands and move offsets. Controls are in the control log of the service, and the results
-of commands in the history of their saga. Both are hash chains that can be verified. An entry that is only on a topic
-proves no more than that some client wrote it there.
+Operators set controls, send commands and move offsets. Controls are recorded in the control log of the service, and the
+results of commands in the history of their saga. Both are hash chains that can be verified. An entry that is only on a
+topic proves no more than that some client wrote it there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,9 +33,9 @@ from saga.support.clock import Clock, from_iso
 from saga.support.printable import count_noun
 
 ACTS_MAX = 100_000
-"""Maximum number of entries of a kind that are kept in memory. Beyond it only the newest are kept."""
+"""Maximum number of entries of one kind that are kept in memory. If there are more, only the newest are kept."""
 MOVES_MAX = 100
-"""Maximum number of offsets of one move that are listed."""
+"""Maximum number of partitions of one move that are listed."""
 Kind: TypeAlias = Literal["switch", "replay", "discard", "resolve", "release", "move"]
 KINDS: tuple[Kind, ...] = ("switch", "replay", "discard", "resolve", "release", "move")
 Shows: TypeAlias = Literal["book", "history", "topic"]
@@ -49,17 +49,16 @@ class AuditEntry(Struct, frozen=True, kw_only=True):
     time: str
     kind: Kind
     who: str | None
-    """Name that the operator gave; `None` if it is no longer known."""
+    """Name that the operator gave; `None` if it is not known."""
     why: str
     what: str
     became: str
     shown_by: Shows
-    """Where the proof of the action is: `book` (the control log) or `history` (that of the saga), which are hash
-    chains, or only a `topic`.
-    """
+    """Where the action is recorded: in `book` (the control log) or `history` (the history of the saga), which are hash
+    chains and prove it, or only on a `topic`."""
     saga: str | None = None
     entry: ControlEntry | None = None
-    """Entry of the control log, if the action is a control that was recorded there."""
+    """The entry of the control log, if the action is a control that was recorded there."""
 
 
 class Audit(NamedTuple):
@@ -77,7 +76,7 @@ class Audit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFilter:
-    """Selection of audit entries: those that match every field that is set."""
+    """Selection of audit entries: an entry has to match every field that is set."""
 
     kinds: Sequence[str] = ()
     saga: str | None = None
@@ -95,8 +94,8 @@ class AuditFilter:
 
 
 def _parse_ms(time: str) -> int:
-    """Convert a time from a record to milliseconds since 1970. A malformed time counts as the latest possible one, so
-    that the entry is shown."""
+    """Convert a time from a record to milliseconds since 1970. A malformed time counts as later than any other, so that
+    its entry is shown."""
     try:
         return from_iso(time)
     except (ValueError, OverflowError):
@@ -105,21 +104,20 @@ def _parse_ms(time: str) -> int:
 
 @dataclass(slots=True)
 class _TopicRecords:
-    """Actions of operators found on the topics of a service, by id."""
+    """Actions of operators that are recorded on the topics of a service, by id."""
 
     commands: dict[str, OperatorCommand] = field(default_factory=dict)
     controls: dict[str, Control] = field(default_factory=dict)
     ends: dict[str, DeadLetter] = field(default_factory=dict)
     moves: dict[str, AuditEntry] = field(default_factory=dict)
     others: int = 0
-    """Number of records on the topic of commands that are not valid commands."""
+    """Number of records on the command topic that are not valid commands."""
     wrong: list[str] = field(default_factory=list)
 
 
 async def read_audit(service: str, deployment: Deployment, asked: AuditFilter) -> Audit:
-    """Read the selected actions of operators on a service. Raises `SagaError` if the service has no store, or its
-    control log cannot be read.
-    """
+    """Read the selected actions of operators on a service. Raises `SagaError` if the service has no store, or if its
+    control log cannot be read."""
     records = await read_topic_records(service, deployment.broker_settings, deployment.clock)
     async with deployment.open_stores((service,)) as sources:
         source = next((source for source in sources if source.service == service), None)
@@ -154,12 +152,16 @@ async def read_audit(service: str, deployment: Deployment, asked: AuditFilter) -
 
 
 async def read_topic_records(service: str, settings: Settings, clock: Clock) -> _TopicRecords:
-    """Read the topics of commands and of dead letters. If a part cannot be read, the result's `wrong` names it."""
+    """Read the topics of commands and of dead letters of a service. If a part of them cannot be read, `wrong` of the
+    result says so."""
     records = _TopicRecords()
     if (file := missing_broker_file(settings)) is not None:
         records.wrong.append(f"commands and moves of offsets are unknown, as there is no file {file}: name the broker")
         return records
-    topics = (dead_letter_topic(service), command_topic(service))  # in this order the command of each end is found
+    topics = (
+        dead_letter_topic(service),
+        command_topic(service),
+    )  # in this order, so that the command of each end is read, too
     try:
         async with open_administration(settings, clock) as broker:
             found = await broker.count_partitions(topics)
@@ -217,7 +219,7 @@ def _add_record(service: str, record: Record, records: _TopicRecords) -> None:
         return
     if letter.what in (MOVED, STAYED):
         records.moves[letter.id] = _audit_move(record, letter)
-    elif letter.what in ENDS and letter.what != "dropped":  # an outcome drops a dead letter, no operator
+    elif letter.what in ENDS and letter.what != "dropped":  # dropped by an outcome, not by an operator
         records.ends[letter.id] = letter
 
 
@@ -229,7 +231,7 @@ class _MovedTo(Struct, frozen=True):
 
 
 class _MovesRecord(Struct, frozen=True):
-    """Decoded value of a record about moved offsets."""
+    """The decoded value of a record about moved offsets."""
 
     who: str
     why: str
@@ -260,7 +262,7 @@ def _audit_move(record: Record, letter: DeadLetter) -> AuditEntry:
 
 
 def _audit_controls(control_log: ControlLog, records: _TopicRecords) -> Iterator[AuditEntry]:
-    """Yield the controls in the control log, then the requests for controls that are missing from it."""
+    """Yield the controls that are in the control log, then those that were requested but are not in it."""
     logged = set[str]()
     for entry in controls.entries_of(control_log):
         logged.add(entry.id)
@@ -291,9 +293,8 @@ async def _audit_command(
     histories: dict[str, Mapping[str, Transition]],
     records: _TopicRecords,
 ) -> AuditEntry:
-    """Return a command with its result. The result comes from the saga's history, or else from the topic of dead
-    letters.
-    """
+    """Return a command with its result. The result comes from the saga's history or, if it is not there, from the topic
+    of dead letters."""
     saga = command.saga
     if saga not in histories:
         histories[saga] = await _read_entries(source, saga, records)
@@ -328,8 +329,9 @@ def _describe_outcome(entry: Transition) -> str:
 
 
 async def _read_entries(source: ServiceStore, saga: str, records: _TopicRecords) -> Mapping[str, Transition]:
-    """Read and verify a saga's history, and return the last transition of each command by the command's id. The result
-    is empty if the service no longer has a progress of the saga.
+    """Read and verify a saga's history. Return the last transition of each command, by the command's id.
+
+    The result is empty if the service no longer has a progress of the saga, or if the history cannot be read.
     """
     try:
         history = await read_history(source, saga)
@@ -364,9 +366,8 @@ def _applied_without_command(records: _TopicRecords) -> Iterator[AuditEntry]:
 
 
 def _describe_command(command: OperatorCommand) -> str:
-    """Describe a command. An answer that the command supplies for a step is left out, because it may be sensitive; it
-    is in the saga's history.
-    """
+    """Describe a command. If it answers a step, the answer itself is left out, because it may be sensitive. It is in
+    the saga's history."""
     given = command.answered
     how = ""
     if given is not None:

@@ -1,8 +1,8 @@
-"""Send one operator command about many dead letters, at a limited rate, until it is stopped.
+"""Send one operator command for many dead letters, at a limited rate, until it is stopped.
 
-Just before a command is sent, its dead letter is checked again. It is left out if it no longer blocks a saga. The
-commands are those of `saga.ops.operator_commands`, so each is recorded with the operator's name and reason in the
-history of its saga. If the process that sends the commands dies, those already sent are still carried out.
+Just before a command is sent, its dead letter is checked again. If the dead letter no longer blocks a saga, it is left
+out. The commands are those of `saga.ops.operator_commands`, so each is recorded with the operator's name and reason in
+the history of its saga. If the process that sends the commands dies, the commands already sent are still carried out.
 """
 
 import asyncio
@@ -24,21 +24,21 @@ from saga.ops.operator_commands import (
 from saga.ops.selection import Deployment, Selection
 
 BATCH_MAX = 100
-"""Maximum number of commands that are sent at once."""
+"""Maximum number of commands in a batch."""
 RATE_MIN, RATE_MAX = 0.01, 200.0
 """Limits of the number of commands in a second."""
 HALT_AFTER = 10
-"""Number of failed commands in a row after which no more are sent."""
+"""Sending stops after this number of failed commands in a row."""
 PROBLEMS_MAX = 50
-"""Maximum number of failed commands whose reasons are kept."""
+"""Maximum number of problems that are kept."""
 STOP_CHECK_S = 0.1
-"""Seconds between two checks for a request to stop, during a pause between batches."""
+"""Seconds between two checks for a request to stop, while waiting for the next batch."""
 
 BulkState = Literal["running", "stopping", "finished", "stopped", "failed"]
 
 
 class LetterKey(NamedTuple):
-    """Identity of a dead letter: its service, its id, and the saga that it blocks."""
+    """Identity of a dead letter: its service, its id and the saga that it blocks."""
 
     service: str
     id: str
@@ -46,7 +46,7 @@ class LetterKey(NamedTuple):
 
 
 class CommandPace(NamedTuple):
-    """Number of commands in a batch, and seconds from the start of one batch to the start of the next."""
+    """The number of commands in a batch, and the seconds from the start of one batch to the start of the next."""
 
     size: int
     seconds: float
@@ -54,22 +54,22 @@ class CommandPace(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkRequest:
-    """A command, and the rate at which it is sent for many dead letters."""
+    """A command, and the rate at which it is to be sent for many dead letters."""
 
     command: CommandRequest
     rate_per_s: float
     again: bool = False
-    """True to include sagas that have had `REPLAYS_MAX` replays or more."""
+    """True to also replay in sagas that have had `REPLAYS_MAX` replays or more."""
 
 
 @dataclass(slots=True)
 class BulkProgress:
-    """Progress of a bulk command."""
+    """How far a bulk command has come."""
 
     total: int
     state: BulkState = "running"
     reason: str = ""
-    """Why sending has stopped; empty unless it stopped before the end."""
+    """Reason why sending stopped before the end; otherwise empty."""
     sent: int = 0
     done: int = 0
     """Number of commands that were carried out, and whose run did not fail again."""
@@ -77,16 +77,14 @@ class BulkProgress:
     """Number of commands that were refused, or whose run failed again."""
     unanswered: int = 0
     """Number of commands whose result no service recorded in time. They stay on the topic, and may still be carried
-    out.
-    """
+    out."""
     left_out: int = 0
-    """Number of letters for which nothing was sent, because they no longer blocked a saga or had been replayed too
-    often.
-    """
+    """Number of dead letters for which no command was sent, because they no longer blocked a saga or had been replayed
+    too often."""
     began_ms: int = 0
     ended_ms: int | None = None
     problems: list[str] = field(default_factory=list)
-    """Why commands failed; only the first `PROBLEMS_MAX` reasons."""
+    """Reasons why commands failed or were not sent; only the first `PROBLEMS_MAX`."""
 
     @property
     def is_over(self) -> bool:
@@ -94,11 +92,11 @@ class BulkProgress:
 
     @property
     def settled_count(self) -> int:
-        """Number of letters that are dealt with: done, failed, unanswered or left out."""
+        """Number of dead letters that are dealt with: done, failed, unanswered or left out."""
         return self.done + self.failed + self.unanswered + self.left_out
 
     def describe(self) -> str:
-        """Describe how many letters were handled, in one line."""
+        """Describe in one line how many dead letters were dealt with, and how."""
         counts = {"done": self.done, "refused or failed again": self.failed, "not answered": self.unanswered}
         parts = [f"{count} {what}" for what, count in (counts | {"left out": self.left_out}).items() if count]
         rest = self.total - self.settled_count
@@ -107,7 +105,7 @@ class BulkProgress:
 
 
 def parse_rate(text: str) -> float:
-    """Parse a number of commands in a second. Raises `BadInput`."""
+    """Parse a number of commands per second. Raises `BadInput` if it is not a number within the limits."""
     try:
         rate_per_s = float(text)
     except ValueError:
@@ -118,7 +116,8 @@ def parse_rate(text: str) -> float:
 
 
 def plan_pace(rate_per_s: float) -> CommandPace:
-    """Return the size and interval of batches that keep to this rate. There is about one batch a second.
+    """Return the size and interval of batches that keep to this rate. There is about one batch a second, if the rate
+    allows it.
 
     >>> plan_pace(5), plan_pace(0.5), plan_pace(200)
     (CommandPace(size=5, seconds=1.0), CommandPace(size=1, seconds=2.0), CommandPace(size=100, seconds=0.5))
@@ -128,7 +127,7 @@ def plan_pace(rate_per_s: float) -> CommandPace:
 
 
 class BulkCommand:
-    """A command about many dead letters that is being sent, and its progress."""
+    """A command that is being sent for many dead letters, with its progress."""
 
     def __init__(
         self,
@@ -137,7 +136,7 @@ class BulkCommand:
         deployment: Deployment,
         report: Callable[[CommandAnswer], None] = lambda _: None,
     ) -> None:
-        """`report`: called with the answer to each command, as it comes."""
+        """Prepare the commands. `report`: function that is called with the answer to each command when it arrives."""
         self.request = request
         self.progress = BulkProgress(len(keys), began_ms=deployment.clock.now_ms())
         self._keys, self._deployment, self._report = tuple(keys), deployment, report
@@ -153,7 +152,7 @@ class BulkCommand:
     async def run(self) -> None:
         """Send all commands and wait for their results.
 
-        Ends early after `stop`, or after `HALT_AFTER` failures in a row.
+        This ends early after `stop`, or after `HALT_AFTER` failures in a row.
         """
         progress, clock = self.progress, self._deployment.clock
         try:
@@ -199,7 +198,8 @@ class BulkCommand:
             await clock.sleep(min(left_s, STOP_CHECK_S))
 
     async def _select(self, batch: Sequence[LetterKey]) -> list[DeadLetter]:
-        """Return the letters of a batch that still block sagas according to the stores."""
+        """Return the dead letters of a batch that still block sagas according to the stores. Leave out those that were
+        replayed too often."""
         wanted = {(key.service, key.id) for key in batch}
         sagas = tuple(dict.fromkeys(key.saga for key in batch))
         services = tuple(sorted({key.service for key in batch}))

@@ -1,6 +1,5 @@
 """Kafka connectors for changes of Couchbase documents: the configuration that each service needs, and checks of the
-connectors on a Kafka Connect cluster.
-"""
+connectors on a Kafka Connect cluster."""
 
 import asyncio
 import json
@@ -32,17 +31,16 @@ REASON_BYTES_MAX = 300
 
 
 class ConnectorConfig(NamedTuple):
-    """Name and configuration of the connector of one service."""
+    """The name and the configuration of one service's connector."""
 
     name: str
     config: Mapping[str, str]
-    """Configuration without the password, which Kafka Connect reads from its variable KAFKA_COUCHBASE_PASSWORD."""
+    """The configuration without the password, which Kafka Connect reads from its variable KAFKA_COUCHBASE_PASSWORD."""
 
 
 class ConnectQuery(Protocol):
-    """Function that returns the JSON at a path of Kafka Connect's REST API, or `None` if there is none. Raises
-    `ConfigurationError` if Kafka Connect cannot be queried.
-    """
+    """Function that returns the JSON at a path of Kafka Connect's REST API; `None` if there is nothing at this path.
+    Raises `ConfigurationError` if Kafka Connect cannot be queried."""
 
     async def __call__(self, path: str) -> Any: ...
 
@@ -54,9 +52,8 @@ def list_watched_collections(service: Declared) -> Sequence[str]:
 
 
 def make_connector(service: Declared, settings: Settings, user: str | None = None) -> ConnectorConfig:
-    """Return the connector configuration for the changes that a service consumes. Raises `ConfigurationError` with all
-    problems.
-    """
+    """Return the connector configuration for the document changes that a service consumes. Raises `ConfigurationError`
+    with all reasons why no connector can deliver them."""
     adapter, collections = adapters.store_adapter(settings.store), list_watched_collections(service)
     problems = list(_find_obstacles(service, settings))
     if problems:
@@ -86,7 +83,7 @@ def make_connector(service: Declared, settings: Settings, user: str | None = Non
 
 
 def _find_obstacles(service: Declared, settings: Settings) -> Iterator[str]:
-    """Yield the reasons why no connector can deliver the changes of a service."""
+    """Yield the reasons why no connector can deliver the document changes that a service consumes."""
     adapter, collections = adapters.store_adapter(settings.store), list_watched_collections(service)
     if not collections:
         yield f"{service.name!r} takes no Change[...]"
@@ -112,7 +109,7 @@ async def check_connectors(
     """Check that document changes reach these services.
 
     Args:
-        ask: Function that queries their Kafka Connect; `None` if its address is not set.
+        ask: Function that queries Kafka Connect; `None` if its address is not set.
     """
     found = []
     for service in services:
@@ -181,7 +178,7 @@ FREE = frozenset({"tasks.max", "couchbase.username", "couchbase.stream.from", "c
 
 
 def _list_states(status: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the states of a connector and its tasks. Any JSON is accepted as the server's answer."""
+    """Return the states of a connector and its tasks. The server's answer may be any JSON object."""
     tasks = status.get("tasks")
     listed = [each for each in tasks if isinstance(each, dict)] if isinstance(tasks, list) else []
     connector = status.get("connector")
@@ -191,7 +188,7 @@ def _list_states(status: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def make_query(address: str) -> ConnectQuery | None:
-    """Return a function that queries the Kafka Connect at an address; `None` without an address."""
+    """Return a function that queries the Kafka Connect at an address; `None` if the address is empty."""
 
     def answer(path: str) -> Any:
         try:
@@ -217,9 +214,8 @@ def make_query(address: str) -> ConnectQuery | None:
 
 
 def check_watched_collections(service: Declared, store: Store) -> Iterator[Finding]:
-    """Find collections whose changes are still recorded for a service that no longer consumes them. Raises
-    `StoreError`.
-    """
+    """Yield findings about collections whose changes the store still records for a service that no longer consumes
+    them. Raises `StoreError` if the store fails."""
     watched = store.list_watched(service.name) if isinstance(store, ChangeSource) else ()
     for collection in sorted(set(watched) - set(list_watched_collections(service))):
         yield Finding(
@@ -232,10 +228,11 @@ def check_watched_collections(service: Declared, store: Store) -> Iterator[Findi
 
 
 async def stop_watching(service: Declared, collections: Collection[str], store: Store) -> None:
-    """Stop recording changes of these collections for a service, and delete recorded changes that are not relayed yet.
+    """Stop recording changes of these collections for a service, and delete recorded changes that have not been relayed
+    yet.
 
     Raises:
-        ConfigurationError: A collection must not be dropped; then nothing is done.
+        ConfigurationError: One of the collections must not be dropped. Nothing was changed.
         StoreError: The store failed.
     """
     if not isinstance(store, ChangeSource):

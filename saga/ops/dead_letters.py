@@ -1,5 +1,5 @@
-"""Records on the topics `<service>.dead`: dead letters, escalations, how dead letters ended, and offsets that an
-operator moved."""
+"""Records on the topics `<service>.dead`: dead letters, escalations, how dead letters ended, and moves of offsets by
+operators."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,23 +16,22 @@ from saga.ops.sources import missing_broker_file, open_administration
 from saga.support.clock import Clock
 
 RECORDS_MAX = 100_000
-"""Maximum number of records that are kept in memory. Beyond it only the newest are kept."""
+"""Maximum number of records that are returned. If there are more, only the newest are."""
 ENDS = ("dropped", "replayed", "discarded", "resolved")
-"""Kinds of records that report the end of a dead letter. The id of such a record is the dead letter's id, `-` and the
-kind.
-"""
+"""Kinds of records that report how a dead letter ended. The id of such a record consists of the dead letter's id, `-`
+and the kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A record on `<service>.dead`."""
+    """A record on `<service>.dead`. Parked runs and what blocks a saga according to its progress are shown in the same
+    form."""
 
     service: str
     id: str
     what: str
-    """Kind of the record: `dead letter`, `escalation`, one of `ENDS`, or an operator's action such as a move of
-    offsets.
-    """
+    """Kind of the record: `dead letter`, `escalation`, one of `ENDS`, or a move of offsets (see `saga.ops.offsets`).
+    For parked runs see `saga.ops.attention`."""
     time: str
     reason: str
     remedy: str
@@ -43,40 +42,39 @@ class DeadLetter:
     handler: str | None = None
     attempts: int | None = None
     where: str | None = None
-    """Place in the service's code at which the last attempt failed."""
+    """Place in the service's code where the last attempt failed."""
     stack: tuple[str, ...] = ()
-    """Call stack of that place, outermost first."""
+    """The call stack of that place, outermost frame first."""
     blame: str | None = None
-    """Who can fix the cause: `data`, `code` or `outside`. `None` if no failure caused the dead letter, or if an earlier
-    version of saga wrote it.
-    """
+    """Who can fix the cause: `data`, `code` or `outside`; or `person`, if an operator's route sent the message here.
+    `None` if no failure caused the dead letter, or if an earlier version of saga wrote it."""
     owner: str | None = None
-    """Service that owns the contract of the message."""
+    """The service that owns the contract of the message."""
     state: str | None = None
     """The saga's state before the run that failed, as JSON."""
     headers: tuple[tuple[str, str | None], ...] = ()
-    """Headers of the original record; a name may occur several times."""
+    """Headers of the original record. A name may occur several times."""
     whole: str | None = None
-    """Topic, partition and offset of the complete original record."""
+    """Topic, partition and offset of the original record, which is complete there."""
     undoes: str | None = None
-    """Id of the event that a failing compensation cannot undo; else `None`."""
+    """For an escalation: id of the event that the failing compensation cannot undo. Otherwise `None`."""
     calls: tuple[str, ...] = ()
-    """Calls to external systems that the run made and that are not undone."""
+    """Calls to external systems that the run made and that were not undone."""
 
     @property
     def ends(self) -> str | None:
-        """Id of the dead letter whose end this record reports."""
+        """Id of the dead letter whose end this record reports; `None` for other records."""
         suffix = f"-{self.what}"
         return self.id.removesuffix(suffix) if self.what in ENDS and self.id.endswith(suffix) else None
 
 
 class DeadLetterLog(NamedTuple):
-    """Records read from `<service>.dead`."""
+    """The records that were read from `<service>.dead`."""
 
     letters: tuple[DeadLetter, ...]
-    """Dead letters, newest first. Of several records with the same id only the last one is included."""
+    """The records, newest first. Of several records with the same id, only the last one is included."""
     problem: str | None
-    """Reason why records may be missing; `None` if all were read."""
+    """Reason why some records may be missing; `None` if all were read."""
 
 
 async def read_dead_letters(services: Collection[str], settings: Settings, clock: Clock) -> DeadLetterLog:
@@ -112,7 +110,7 @@ async def read_originals(
     """Read the original messages of these dead letters from `<service>.dead`.
 
     Returns:
-        For each dead letter that was found, its message, or the reason why the message is incomplete.
+        For each dead letter that was found: its message, or the reason why the message cannot be restored.
 
     Raises:
         SagaError: The broker cannot be used.
@@ -146,9 +144,8 @@ def _sort_newest_first(letters: Iterable[DeadLetter]) -> tuple[DeadLetter, ...]:
 
 
 def decode_dead_letter(service: str, record: Record) -> DeadLetter | None:
-    """Decode a record of `<service>.dead`. Return `None` if it has another form, because other clients may write there
-    too.
-    """
+    """Decode a record of `<service>.dead`. Return `None` if it has another form, because other clients may write to the
+    topic, too."""
     theirs, ours = _split_headers(record.headers)
     added = texts_of(ours)
     if not added.get("dead_id") or not added.get("dead_what"):
@@ -181,7 +178,7 @@ def decode_dead_letter(service: str, record: Record) -> DeadLetter | None:
 
 
 def decode_headers_as_text(headers: Headers) -> tuple[tuple[str, str | None], ...]:
-    """Decode headers for display; bytes that are not UTF-8 become escapes."""
+    """Decode headers for display. Bytes that are not UTF-8 are shown as escapes."""
     return tuple(
         (name, None if value is None else value.decode("utf-8", "backslashreplace")) for name, value in headers
     )
@@ -193,8 +190,9 @@ def _decode_header(headers: Headers, name: str) -> tuple[str, ...]:
 
 
 def _split_headers(headers: Headers) -> tuple[Headers, Headers]:
-    """Split the headers of a dead letter into those of the original and those that the service appended. The original
-    may have headers with the same names, so the last `dead_id` header marks where the appended ones begin.
+    """Split the headers of a dead letter into those of the original record and those that the service appended.
+
+    The original may have headers with the same names. So the last `dead_id` header marks where the appended ones begin.
     """
     first = max((i for i, (name, _) in enumerate(headers) if name == "dead_id"), default=len(headers))
     return headers[:first], headers[first:]

@@ -1,7 +1,7 @@
-"""Find which sagas a release would strand if it were deployed now, and why.
+"""Find the sagas that a release would strand if it were deployed now, and why.
 
-The check reads the progress of every saga in the services' stores, and the services' offsets on the broker. It changes
-nothing.
+A release strands a saga if the saga cannot continue under it. The check reads the progress of every saga in the
+services' stores, and the services' offsets on the broker. It changes nothing.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -34,7 +34,7 @@ class StrandedSaga:
 
 @dataclass(frozen=True, slots=True)
 class AbandonedTopic:
-    """A topic with unhandled records of the service that the release would no longer read."""
+    """A topic with records that the service has not handled, and that the release would not handle."""
 
     service: str
     topic: str
@@ -43,7 +43,7 @@ class AbandonedTopic:
 
 @dataclass(frozen=True, slots=True)
 class DeploymentReport:
-    """What a release would strand."""
+    """The sagas and topics that a release would strand."""
 
     sagas: tuple[StrandedSaga, ...]
     topics: tuple[AbandonedTopic, ...]
@@ -52,7 +52,7 @@ class DeploymentReport:
 
     @property
     def is_safe(self) -> bool:
-        """Return whether nothing would be stranded."""
+        """True if nothing would be stranded."""
         return not self.sagas and not self.topics
 
 
@@ -60,7 +60,7 @@ async def check_release(services: Sequence[Declared], deployment: Deployment) ->
     """Compare the releases of these services with their stores and offsets. Raises `SagaError` if a store cannot be
     read.
 
-    If the broker cannot be read, a warning is given, and the backlog is not compared.
+    If the broker cannot be read, this is reported as a warning, and unhandled records are not checked.
     """
     stranded, checked = list[StrandedSaga](), 0
     prepared = {each.name: prepare(each) for each in services}
@@ -84,7 +84,7 @@ async def check_release(services: Sequence[Declared], deployment: Deployment) ->
 
 
 def find_reasons(p: SagaProgress, service: PreparedService) -> Iterator[str]:
-    """Yield the reasons why a release could not continue a saga, as readable text. Pure."""
+    """Yield the reasons why a release could not continue a saga, as texts for people. Pure."""
     if p.version > service.version:
         yield f"its state has version {p.version}, which a newer release wrote; this one knows up to {service.version}"
     for missing in find_undeclared(p, service.roles):
@@ -104,7 +104,7 @@ def find_reasons(p: SagaProgress, service: PreparedService) -> Iterator[str]:
 
 
 def _find_refused_message(pending: PendingMessage, handler: str, type_: str, service: PreparedService) -> Iterator[str]:
-    """Yield the reason why a pending or queued message would never be handled."""
+    """Yield the reason why a release would never handle a pending or queued message; nothing if it would."""
     role = service.roles.handlers.get(handler)
     what = "a dead letter" if pending.dead else "a message"
     if role is None:
@@ -114,7 +114,7 @@ def _find_refused_message(pending: PendingMessage, handler: str, type_: str, ser
 
 
 def _find_unknown_events(p: SagaProgress, service: PreparedService) -> Iterator[str]:
-    """Yield events of the last transition that may not be published yet and that the release does not know."""
+    """Yield the events of the last transition that may not be published yet, if the release does not know them."""
     last = decode_transition(p.transitions[-1]) if p.transitions else None
     if last is None or p.published >= p.n:
         return
@@ -148,9 +148,10 @@ async def _find_abandoned_topics(
 def find_abandoned_topics(
     service: PreparedService, offsets: ServiceOffsets, released: Manifest | None
 ) -> Iterator[AbandonedTopic]:
-    """Yield topics with unhandled records that the release would not handle. Pure.
+    """Yield the topics with unhandled records that the release would not handle. Pure.
 
-    Either the release does not read the topic at all, or it no longer consumes all of its events.
+    Either the release does not read the topic at all, or it no longer consumes all event types that the `released`
+    manifest consumes from the topic.
     """
     behind: dict[str, int] = {}
     for partition, state in offsets.states.items():

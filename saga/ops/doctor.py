@@ -1,6 +1,5 @@
-"""The doctor: it checks brokers, stores, keys and the schema registry, and reports problems and risks together with
-their remedies.
-"""
+"""The doctor. It checks brokers, stores, keys and the schema registry, and reports problems and risks with their
+remedies."""
 
 import asyncio
 import os
@@ -39,13 +38,13 @@ from saga.support.printable import count_noun, printable, quote_text, shorten
 from saga.support.settings import Finding, Severity
 
 PROBE_S = 60.0
-"""Expiry in seconds of the probe document, in case the process dies before removing it."""
+"""Time in seconds after which the probe document expires, in case the process dies before it removes the document."""
 AGAIN = "correct that, and run saga doctor again"
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Findings, and whether every system could be checked."""
+    """The findings, and whether every system could be checked."""
 
     findings: tuple[Finding, ...]
     reached: bool
@@ -57,18 +56,17 @@ class Diagnosis:
 
 @dataclass(slots=True)
 class _StoreKnowledge:
-    """What broker and stores report about each service, collected so that the two can be compared."""
+    """What broker and stores report about each service. It is collected so that the two can be compared."""
 
     groups: dict[str, tuple[GroupDescription, int]] = field(default_factory=dict)
-    """Consumer group of each service, and the number of records in the topics of its events."""
+    """The consumer group of each service, and the number of records in the topics of its events."""
     stores: dict[str, str | None] = field(default_factory=dict)
     """Store id of each service; `None` if it has never run on that store."""
 
 
 async def diagnose(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
-    """Check the broker, stores, keys and registry of these services. Raises `ConfigurationError` for invalid
-    settings.
-    """
+    """Check the broker, stores, keys and registry of these services. Raises `ConfigurationError` if the settings are
+    invalid."""
     wanted, known = collect_needs(services, settings.transition_topic), _StoreKnowledge()
     async with asyncio.TaskGroup() as tasks:  # concurrently: each check may use its whole time limit
         asked = [tasks.create_task(_check_broker(services, wanted, settings, clock, known))]
@@ -130,9 +128,8 @@ async def _check_topics(
     broker: Administration,
     known: _StoreKnowledge,
 ) -> None:
-    """Add findings about topics, groups and brokers to `seen`. If the broker fails, the findings made before stay in
-    `seen`.
-    """
+    """Add findings about topics, groups and brokers to `seen`. If the broker fails, the findings made until then are
+    kept in `seen`."""
     found = await broker.describe_topics(list(wanted))
     adapter = adapters.broker_adapter(settings.broker)
     asked = findings.TopicRequirements(
@@ -259,7 +256,7 @@ async def _check_store(
 
 
 async def _check_durability(about: str, store: Store, services: Sequence[Declared]) -> Sequence[Finding]:
-    """Return findings about store settings that let documents expire too early."""
+    """Return findings about settings of a store that let documents expire too early."""
     collections = {collection for service in services for collection in collections_of(service)}
     longest_s = max(service.retention.total_seconds() for service in services)
     try:
@@ -283,9 +280,9 @@ async def _measure_clock(store: Store, clock: Clock) -> int:
 
 
 async def _check_logs(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
-    """Return findings about a lost log, a lost store, and a log and a store that do not belong together.
+    """Return findings about a lost log, a lost store, or a log and a store that do not belong together.
 
-    An unreachable broker or store is skipped here, because its own check reports it.
+    An unreachable broker or store is skipped, because its own check reports it.
     """
     adapter, found = adapters.store_adapter(settings.store), list[Finding]()
     with suppress(SagaError, TimeoutError):
@@ -304,9 +301,8 @@ async def _check_logs(services: Sequence[Declared], settings: Settings, clock: C
 
 
 async def _read_positions(service: Declared, settings: Settings, clock: Clock) -> tuple[dict[str, str], bool]:
-    """Return the log ids that the service's store has recorded, and whether the store is empty: without log ids and
-    sagas.
-    """
+    """Return the log ids that the service's store has recorded, and whether the store is empty, which means that it has
+    neither log ids nor sagas."""
     async with AsyncExitStack() as stack:
         opening = stack.enter_async_context(adapters.store_at(settings, service.name, clock))
         store = await clock.within(settings.open_s, opening)
@@ -369,7 +365,8 @@ SHOWN_MAX = 5
 
 
 async def check_keys(services: Sequence[Declared], settings: Settings, clock: Clock) -> list[Finding]:
-    """Check that these services can encrypt all values that need it, and that every key they have used can be read."""
+    """Check that these services can encrypt all sensitive values, and that the keys which they have used can be
+    read."""
     if not settings.keys:
         return []
     about = f"keys {settings.keys}"
@@ -391,7 +388,7 @@ async def check_keys(services: Sequence[Declared], settings: Settings, clock: Cl
 async def _check_encrypted(
     about: str, service: Declared, settings: Settings, clock: Clock, keys: Keys
 ) -> Sequence[Finding]:
-    """Return findings about encrypted values of the service whose keys are missing from this key folder."""
+    """Return a finding if the service has encrypted values whose keys are missing from this key folder."""
     if adapters.store_adapter(settings.store).missing_file(settings, service.name) is not None:
         return []
     names, looked = set[str](), 0
@@ -469,9 +466,9 @@ def _check_folder(about: str, state: KeyState) -> Iterator[Finding]:
 
 
 NEWEST_MAX = 500
-"""Maximum number of the newest records of a topic that are examined."""
+"""Maximum number of records of a topic that are examined. They are the newest ones."""
 TYPES_MAX = 5
-"""Maximum number of unknown types of a topic that are reported. The most frequent ones come first."""
+"""Maximum number of unknown types of a topic that are reported. The most frequent ones are."""
 TYPE_BYTES_MAX = 100
 LOOK_S_MAX = 10.0
 """Time limit in seconds for examining all topics."""
@@ -479,7 +476,7 @@ LOOK_S_MAX = 10.0
 
 @dataclass(slots=True)
 class UnknownTypeSample:
-    """Number of examined records of a topic with one unknown type, and the first of these records."""
+    """The number of examined records of a topic that have one unknown type, and the first of these records."""
 
     count: int
     first: Record
@@ -489,13 +486,13 @@ class UnknownTypeSample:
 
 @dataclass(slots=True)
 class TopicSample:
-    """Number and unknown types of the newest records of one topic."""
+    """The number of examined records of one topic, and the unknown types among them."""
 
     count: int = 0
     unknown: dict[str, UnknownTypeSample] = field(default_factory=dict)
 
     def add(self, record: Record, libraries: Iterable[Library]) -> None:
-        """Count a record, and its type if that is unknown to all contracts."""
+        """Count a record. Count its type, too, if no contract has it."""
         self.count += 1
         unknown = find_unknown_type(record, libraries)
         if unknown is not None:
@@ -505,10 +502,10 @@ class TopicSample:
 
 
 def find_unknown_type(record: Record, libraries: Iterable[Library]) -> tuple[str, str] | None:
-    """Return the type that a record states, if it is unknown, and the name of the contract that the record's bytes or
-    schema match instead; the name is empty if none does.
+    """Find a type that no contract has. Return the type that the record states, and the name of the contract to which
+    the record's bytes or schema belong instead; the name is empty if they belong to none.
 
-    Returns `None` if a contract has the type, or if the record has no type, like dead letters and tombstones.
+    Return `None` if a contract has the type, or if the record has no type. Dead letters and tombstones have none.
     """
     found = None
     for library in libraries:
@@ -526,8 +523,8 @@ def find_unknown_type(record: Record, libraries: Iterable[Library]) -> tuple[str
 async def check_types(
     services: Sequence[Declared], topics: Collection[str], broker: Administration, clock: Clock
 ) -> list[Finding]:
-    """Return findings about the newest records of the existing topics that these services read. Raises
-    `BrokerError`."""
+    """Return findings about the types of the newest records in those of `topics` from which these services read events.
+    Raises `BrokerError` if the broker fails."""
     libraries = dict[str, list[Library]]()
     for service in services:
         if read := begun_topics(service) & set(topics):
@@ -554,7 +551,7 @@ async def _read_sample(
     bounds: Mapping[Partition, OffsetBounds],
     broker: Administration,
 ) -> None:
-    """Read the newest records of each topic, an equal share from each partition."""
+    """Read the newest records of each topic: an equal share from each partition."""
     partitions = {topic: sum(at.topic == topic for at in bounds) for topic in looked}
     ends = {at: each.end for at, each in bounds.items()}
     begins = {at: max(each.begin, each.end - max(1, NEWEST_MAX // partitions[at.topic])) for at, each in bounds.items()}

@@ -1,4 +1,4 @@
-"""Decode events for display, with their sensitive fields redacted unless the reader may decrypt them."""
+"""Decode events for display. Sensitive fields are redacted unless the reader may decrypt them."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias
@@ -39,13 +39,13 @@ class EventFields(Struct, frozen=True, kw_only=True):
 
 
 EventDecoder: TypeAlias = Callable[[str, bytes, Library], bytes]
-"""Function that decrypts the encrypted fields of an event. It takes the saga id, the value and the library, and returns
-the decrypted value.
-"""
+"""Function that decrypts the encrypted fields of an event. It takes the saga id, the event's value and the contract
+library, and returns the decrypted value."""
 
 
 async def make_decoder(histories: Iterable["SagaHistory"], keys: Keys) -> EventDecoder:
-    """Make a decoder that decrypts the events of these histories. Fetches all their keys; raises `KeysUnavailable`."""
+    """Make a decoder that decrypts the events of these histories. All their keys are fetched here. Raises
+    `KeysUnavailable` if keys cannot be read."""
     names = find_key_names(
         *(event.value for history in histories for entry in history.entries for event in entry.events)
     )
@@ -66,10 +66,10 @@ async def make_decoder(histories: Iterable["SagaHistory"], keys: Keys) -> EventD
 
 
 def read_event_fields(history: "SagaHistory", opens: EventDecoder | None = None) -> dict[int, list[EventFields]]:
-    """Return the emitted events of a history, by the number of their transition.
+    """Return the emitted events of a history, by the number of the transition that emitted them.
 
-    Without contracts no field is shown, because it is not known which ones are sensitive. Sensitive fields are redacted
-    unless `opens` is given, which decrypts them.
+    Without contracts no fields are shown, because it is not known which ones are sensitive. Sensitive fields are
+    redacted unless `opens` is given, which decrypts them.
     """
     library: Library | None
     try:
@@ -99,9 +99,9 @@ def _decode_event(event: EmittedEvent, saga: str, library: Library, opens: Event
 
 
 def decode_fields(value: bytes, library: Library, *, hides: bool = True) -> dict[str, object]:
-    """Decode the fields of an event of any version. Raises `BadInput`.
+    """Decode the fields of an event, whatever its version is. Raises `BadInput` if that is not possible.
 
-    `hides`: whether sensitive fields are redacted.
+    `hides`: True to redact sensitive fields.
     """
     version = codec.identify(value, library)
     versions = library.contracts[version.name].versions
@@ -125,7 +125,8 @@ def _get_class(version: Version, library: Library) -> type[Event]:
 
 
 def recognize_record(record: Record, library: Library) -> tuple[Record, Recognition]:
-    """Convert a record to binary mode and find its contract. Raises `BadInput` if the contract cannot be determined."""
+    """Convert a record to binary mode, and find its contract. Raises `BadInput` if the record is a tombstone, or if its
+    contract cannot be determined."""
     if record.value is None:
         raise BadInput("it is a tombstone: it has no value")
     if record.value[:2] != codec.MARKER:
@@ -134,7 +135,7 @@ def recognize_record(record: Record, library: Library) -> tuple[Record, Recognit
 
 
 def decode_message(record: Record, library: Library) -> Message:
-    """Decode the message in a record. `decode_value` then decodes its value.
+    """Decode the message in a record. Its value is decoded later, by `decode_value`.
 
     Raises `BadInput` if the record is not a message, or if no contract is known for it.
     """
@@ -149,8 +150,8 @@ def decode_message(record: Record, library: Library) -> Message:
 
 
 def decode_value(message: Message, writer: Writer | None, library: Library) -> bytes:
-    """Convert the value of a message to Avro's single-object encoding. Raises `BadInput`.
+    """Convert the value of a message to Avro's single-object encoding. Raises `BadInput` if that is not possible.
 
-    `writer`: schema with which the producer wrote the record.
+    `writer`: the schema with which the producer wrote the record, if it is known.
     """
     return decode_single_object(message, library, lambda id_: writer or foreign_values.writer_without_registry(id_))

@@ -2,7 +2,7 @@
 end the wait. Pure.
 
 `saga.ops.saga_facts` reads the facts, `saga.ops.obstacles` finds what holds the saga up, and `saga.ops.saga_path` draws
-its events. `explain` puts them together.
+its events. `explain` combines them.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ State: TypeAlias = Literal["finished", "unfinished", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SagaExplanation:
-    """Why a saga is not finished, or that it is."""
+    """Explanation of why a saga is not finished, or the statement that it is."""
 
     saga: str
     state: State
@@ -31,7 +31,7 @@ class SagaExplanation:
     held_up_by: str
     ends_with: str
     obstacles: tuple[Obstacle, ...]
-    """Everything that is unfinished. The first one is what the sentences explain."""
+    """Everything that is unfinished. The sentences explain the first one."""
     path: tuple[PathEvent, ...]
     notes: tuple[str, ...]
 
@@ -41,7 +41,7 @@ class SagaExplanation:
 
 
 def explain(facts: SagaFacts) -> SagaExplanation:
-    """Explain why a saga is not finished, or that it is."""
+    """Explain why a saga is not finished, or say that it is."""
     situation = SagaSituation(facts)
     obstacles = find_obstacles(situation)
     ended = situation.outcome
@@ -82,7 +82,7 @@ def _describe_obstacle(situation: SagaSituation, obstacles: Sequence[Obstacle]) 
 
 
 def _describe_deadline(first: Obstacle, obstacles: Sequence[Obstacle]) -> str:
-    """Describe the earliest open deadline that ends the saga in any case; empty if there is none."""
+    """Describe the earliest of the other obstacles that is a deadline which emits an event; empty if there is none."""
     deadlines = [each for each in obstacles if each.kind == "deadline" and each.awaited and each is not first]
     if not deadlines:
         return ""
@@ -92,7 +92,7 @@ def _describe_deadline(first: Obstacle, obstacles: Sequence[Obstacle]) -> str:
 
 
 def _describe_end(situation: SagaSituation) -> tuple[str, str, str]:
-    """Describe a saga for which nothing is left to do."""
+    """Describe a saga for which no service has anything left to do."""
     saga, ended = situation.facts.saga, situation.outcome
     services = sorted({run.service for run in situation.runs})
     nothing = f"No service has anything left to do for it: {', '.join(services)}."
@@ -116,7 +116,7 @@ def _describe_end(situation: SagaSituation) -> tuple[str, str, str]:
 
 
 def _describe_unknown(situation: SagaSituation) -> tuple[str, str, str]:
-    """Describe a saga of which nothing is known, and name the services that still have unread records."""
+    """Describe a saga that no service knows. Name the services that have not handled all records yet."""
     facts = situation.facts
     waiting = [
         f"{name} is {count_noun(behind, 'record')} behind" + ("" if each.members else " and no worker of it runs")

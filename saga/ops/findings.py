@@ -23,19 +23,19 @@ REPLICAS, IN_SYNC = 3, 2
 acknowledged records or stops all writing.
 """
 TOPIC_BYTES = 1_048_588
-"""Kafka's own default of `max.message.bytes`."""
+"""Kafka's default of `max.message.bytes`."""
 REASSIGN = "give it more replicas with kafka-reassign-partitions"
 CLOCK_MS_WARNING, CLOCK_MS_ERROR = 2_000, 60_000
 REPAIR = "saga sagas repair, with the module of the service"
 FORGOTTEN_MS = 7 * DAY_MS
-"""How long brokers by default remember the offsets of a group without members, in milliseconds."""
+"""Brokers' default for how long they keep the offsets of a group without members, in milliseconds."""
 MINUTES_MAX = 2**31 - 1
-"""Maximum offset retention that brokers accept, in minutes; about 4000 years."""
+"""Maximum offset retention that brokers accept, in minutes. This is about 4000 years."""
 SANE_MS = 10 * 365 * DAY_MS
 """Maximum plausible clock error in milliseconds.
 
 The version of a Couchbase document normally contains the time. Some servers that speak Couchbase's protocol use other
-versions. They differ from the time by more than this limit, and are ignored.
+versions, which differ from the time by more than this limit. Such versions are ignored.
 """
 
 
@@ -49,11 +49,12 @@ class TopicRequirements(NamedTuple):
     record_bytes_max: int = RECORD_BYTES_MAX
     """Maximum size of the records that services and clients send, in bytes."""
     creates_topics: bool = False
-    """True if services create missing topics: see `saga.broker.port.Broker.creates_topics`."""
+    """True if services create missing topics. See `saga.broker.port.Broker.creates_topics`."""
 
 
 def check_topic(wanted: TopicNeeds, found: TopicDescription | None, asked: TopicRequirements) -> Iterator[Finding]:
-    """Yield findings about everything that is wrong with a topic."""
+    """Yield a finding for each thing that is wrong with a topic. `found`: what the broker reports of it; `None` if the
+    topic does not exist or is hidden."""
     name = wanted.topic.name
     if found is None and asked.creates_topics:
         yield Finding("ok", name, "it does not exist yet: the first service that needs it creates it")
@@ -272,7 +273,7 @@ def check_partitions(
 
 
 def check_positions(service: Declared, states: Mapping[Partition, PartitionState]) -> Iterator[Finding]:
-    """Yield findings about offsets of a group that lie outside of the log."""
+    """Yield findings about offsets of a service's group that lie outside the log."""
     for (topic, number), (bounds, position) in states.items():
         if position is not None and position < bounds.begin and is_timer_topic(topic):
             yield Finding(
@@ -305,7 +306,7 @@ def check_positions(service: Declared, states: Mapping[Partition, PartitionState
 def check_waiting(
     service: Declared, group: GroupDescription, states: Mapping[Partition, PartitionState]
 ) -> Iterator[Finding]:
-    """Yield a finding if records wait for a service that has run before and has no running process."""
+    """Yield a finding if records wait for a service that has run before, and none of its processes runs."""
     waiting = sum(state.lag for partition, state in states.items() if not is_without_events(partition.topic))
     if group.positions and not group.members and waiting:
         yield Finding(
@@ -318,7 +319,7 @@ def check_waiting(
 
 
 def check_inactive_group(away: InactiveGroup) -> Iterator[Finding]:
-    """Yield a finding about a group that has been without members for a day and has unread records."""
+    """Yield a finding if a group has had no members for a day and has unread records."""
     if away.away_ms >= DAY_MS and away.behind:
         yield Finding(
             "warning",
@@ -352,11 +353,12 @@ def check_members(service: Declared, group: GroupDescription, store: str | None)
 
 
 def check_first_start(service: Declared, group: GroupDescription, records: int, store: str | None) -> Iterator[Finding]:
-    """Yield a finding if a service that has never run would handle old records, and its declaration does not say where
-    it starts reading.
+    """Yield a finding if a service that has never run would handle old records, and does not declare where it starts to
+    read.
 
     Args:
-        records: Number of records in the topics of its events.
+        records: Number of records in the topics of the service's events.
+        store: Id of the service's store; `None` if it has never run on it.
     """
     if service.start is None and store is None and not group.positions and not group.members and records:
         yield Finding(
@@ -393,7 +395,7 @@ def check_log_ids(service: Declared, replaced: Collection[str]) -> Iterator[Find
 
 
 def report_lost_log(service: Declared, about: str) -> Finding:
-    """Report a log that no longer exists, although the store shows that records were published to it."""
+    """Report that the log no longer exists, although the store shows that records were published to it."""
     return Finding(
         "error",
         about,
@@ -405,9 +407,8 @@ def report_lost_log(service: Declared, about: str) -> Finding:
 
 
 def check_empty_store(service: Declared, partitions: int) -> Iterator[Finding]:
-    """Yield a finding about a service whose group has handled messages of `partitions` partitions although its store is
-    empty.
-    """
+    """Yield a finding if the service's store is empty although its group has handled messages. `partitions`: number of
+    partitions in which it has."""
     if partitions:
         yield Finding(
             "error",
@@ -421,10 +422,10 @@ def check_empty_store(service: Declared, partitions: int) -> Iterator[Finding]:
 
 
 def check_server(name: str, settings: Mapping[str, str], longest_ms: int | None) -> Iterator[Finding]:
-    """Yield findings about settings of a broker.
+    """Yield findings about the settings of a broker.
 
     Args:
-        longest_ms: Longest retention of any topic in milliseconds; `None` means for ever.
+        longest_ms: Longest retention of any topic in milliseconds; `None` if a topic is kept for ever.
     """
     about = f"broker {name}"
     if settings.get("auto.create.topics.enable") == "true":
@@ -449,7 +450,8 @@ def check_server(name: str, settings: Mapping[str, str], longest_ms: int | None)
 
 
 def report_clock(about: str, ahead: int) -> Finding:
-    """Report a clock that is `ahead` milliseconds ahead of this machine's."""
+    """Report a clock that is `ahead` milliseconds ahead of this machine's clock, or behind it if the number is
+    negative."""
     if abs(ahead) <= CLOCK_MS_WARNING:
         return Finding("ok", about, f"its clock agrees with this machine, within {describe_duration(CLOCK_MS_WARNING)}")
     return Finding(
@@ -462,17 +464,17 @@ def report_clock(about: str, ahead: int) -> Finding:
 
 
 class GroupedFinding(NamedTuple):
-    """Equal findings about several things, combined into one."""
+    """Findings about several things that are otherwise equal, combined into one."""
 
     about: tuple[str, ...]
     finding: Finding
-    """One of the findings. If there are several, `NAME` stands for the name of each in the remedy."""
+    """The combined finding. If it is about several things, `NAME` in its remedy stands for the name of each."""
 
 
 def group_findings(found: Iterable[Finding]) -> list[GroupedFinding]:
-    """Group equal findings, and sort them: errors first, then warnings, then those that are fine.
+    """Combine equal findings, and sort them: first errors, then warnings, then those that are fine.
 
-    Within a severity the rarest come first. A finding that is the same everywhere was mostly a decision; one that
+    Within a severity the rarest come first. A finding that is the same everywhere was probably a decision; one that
     occurs in a single place is more likely an accident.
 
     >>> alike = [Finding("warning", name, "1 replica", "loss", f"alter {name}") for name in ("orders", "payments")]
@@ -494,9 +496,9 @@ def group_findings(found: Iterable[Finding]) -> list[GroupedFinding]:
 
 
 def compute_ahead_ms(told_ms: int, before_ms: int, after_ms: int) -> int:
-    """Compute the minimum number of milliseconds by which a clock is ahead.
+    """Return the minimum number of milliseconds by which a clock is ahead; negative if it is behind.
 
-    The clock reported the time `told_ms` between two moments of the local clock.
+    The clock reported the time `told_ms` between the two moments `before_ms` and `after_ms` of the local clock.
 
     >>> compute_ahead_ms(105, 100, 110), compute_ahead_ms(150, 100, 110), compute_ahead_ms(70, 100, 110)
     (0, 40, -30)
@@ -505,8 +507,10 @@ def compute_ahead_ms(told_ms: int, before_ms: int, after_ms: int) -> int:
 
 
 def check_store_clock(about: str, told_ms: int | None, before_ms: int, after_ms: int) -> Iterator[Finding]:
-    """Yield a finding about the store's clock, derived from the version of a document that was written between two
-    local moments. Yield none if the version does not contain a time.
+    """Yield a finding about the store's clock.
+
+    `told_ms`: the time in the version of a document that was written between the two local moments. If it is `None` or
+    not plausible, the version does not contain a time, and there is no finding.
     """
     ahead = SANE_MS if told_ms is None else compute_ahead_ms(told_ms, before_ms, after_ms)
     if abs(ahead) < SANE_MS:

@@ -1,7 +1,7 @@
-"""History of a saga in one service, and the timeline and status that operators see.
+"""The history of a saga in one service, and the timeline and status that operators see.
 
 A history is the progress together with the transitions and messages that were moved to archives and overflow segments.
-A progress summary is the part of a progress that a list of sagas needs; the rest is not decoded. Building a timeline
+A progress summary is the part of a progress that a list of sagas needs. The rest is not decoded. Building a timeline
 does no I/O.
 """
 
@@ -106,7 +106,7 @@ class SummaryAttempt(Struct, frozen=True, gc=False):
 
 
 class SummaryFailure(Struct, frozen=True, gc=False):
-    """Summary of a transition with its reason and failures. It is decoded only for sagas with a parked run."""
+    """Summary of a transition with its reason and failures. It is decoded only for sagas with parked runs."""
 
     time: str
     outcome: Outcome
@@ -117,9 +117,8 @@ class SummaryFailure(Struct, frozen=True, gc=False):
 
 
 class ProgressSummary(Struct, frozen=True, kw_only=True, gc=False, rename=STORED_NAMES):
-    """The part of a progress that a list of sagas needs. Fields are named as in
-    `saga.progress.document.SagaProgress`.
-    """
+    """The part of a progress that a list of sagas needs. Its fields are named as in
+    `saga.progress.document.SagaProgress`."""
 
     service: str
     saga: str
@@ -149,7 +148,8 @@ _decode_failures = msgspec.json.Decoder(SummaryFailure)
 
 
 def decode_summary(content: bytes) -> ProgressSummary:
-    """Decode the summary of a progress document. Raises `SagaError` if it is not a progress, or has a newer format."""
+    """Decode the summary of a progress document. Raises `SagaError` if the document is not a progress, or has a newer
+    format."""
     try:
         seen = _decoders.decode(content)
         if seen.transitions:
@@ -183,8 +183,8 @@ class SagaHistory:
 
     progress: SagaProgress
     transitions: tuple[Raw, ...]
-    """Encoded transitions, oldest first, archived ones included, exactly as written: `saga.progress.history.verify`
-    checks their bytes."""
+    """Encoded transitions, oldest first, including archived ones. They are exactly as written, because
+    `saga.progress.history.verify` checks their bytes."""
 
     @property
     def service(self) -> str:
@@ -192,7 +192,7 @@ class SagaHistory:
 
     @property
     def entries(self) -> tuple[Transition, ...]:
-        """The transitions, decoded on each access. Raises `msgspec.DecodeError` if one is damaged."""
+        """The transitions. They are decoded on each access. Raises `msgspec.DecodeError` if one is damaged."""
         return tuple(map(decode_transition, self.transitions))
 
 
@@ -201,7 +201,7 @@ class TimelineEntry:
     """One transition of one service, prepared for display."""
 
     time: str
-    """Time at which the transition was written, by the clock of the service; RFC 3339 in milliseconds, UTC."""
+    """Time at which the transition was written, by the service's clock; RFC 3339 with milliseconds, UTC."""
     service: str
     transition: int
     handler: str
@@ -219,11 +219,11 @@ class TimelineEntry:
     steps: tuple[str, ...]
     """Calls of the handler in readable form: `reserve`, `update set_aside stock/tea`, `read stock/tea`."""
     calls: tuple["TimelineStep", ...]
-    """The calls of the handler, with everything that is recorded of each."""
+    """The same calls with everything that is recorded about each."""
     failures: tuple["TimelineAttempt", ...]
-    """Attempts that failed since the previous transition; only the last ones if there were very many."""
+    """Attempts that failed since the previous transition. If there were very many, only the last ones."""
     delta: dict[str, Any]
-    """Fields of the state that changed. After a migration these are all fields."""
+    """Fields of the state that the transition changed. After a migration, these are all fields."""
     version: int
     """Version of the state from this transition on."""
 
@@ -235,7 +235,7 @@ class TimelineStep:
     kind: str
     name: str
     number: int
-    """Number of the call among the run's calls with the same name."""
+    """Number of the call among the run's calls of the same name."""
     input: str
     """Digest of the call's arguments."""
     arguments: str
@@ -243,17 +243,17 @@ class TimelineStep:
     document: str | None
     """Document that was updated or read."""
     answer: str | None
-    """Declared exception that the call raised; `None` if it returned a result."""
+    """Expected error that the call raised; `None` if it returned a result."""
     bytes: int
     """Size of the result as JSON, in bytes; 0 if the result is in a claim check."""
     claim: str | None
     """Key of the document in `saga-archive` that holds the result; `None` if the progress holds it."""
     ms: int
-    """Duration of the step in milliseconds, by the clock of its worker."""
+    """Duration of the step in milliseconds, by the worker's clock."""
     by: str | None
-    """Operator who supplied the answer in place of the external system."""
+    """Operator who gave the answer in place of the external system; `None` if the system answered."""
     instead: str = ""
-    """How the answer was obtained if the call itself was rejected."""
+    """How the answer was obtained if a breaker or a limit refused the call; otherwise empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +261,7 @@ class TimelineAttempt:
     """One failed attempt of a run."""
 
     attempt: int
-    """Number of the attempt, from 1 on."""
+    """Number of the attempt, from 1."""
     time: str
     ms: int
     """Duration of the attempt in milliseconds."""
@@ -271,31 +271,30 @@ class TimelineAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedRunStatus:
-    """A parked run: it failed or was put off, and blocks its saga until its next attempt."""
+    """A parked run. It failed or was postponed, and blocks its saga until its next attempt."""
 
     handler: str
-    """Name of the handler or, if it is known, of the compensation."""
+    """Name of the handler, or of the compensation if that is known."""
     undoes: str | None
-    """Handler whose result it undoes, if it is a compensation."""
+    """If the run is a compensation: the handler whose result it undoes."""
     attempts: int
     """Number of failed attempts."""
     next: str
-    """Time of the next attempt. If it is in the past, the attempt is running or waits for a worker."""
+    """Time of the next attempt. If that time has passed, the attempt is running or waits for a worker."""
     since: str | None
-    """Time of the transition that made the message pending; `None` if that transition is archived."""
+    """Time of the transition that made the message pending; `None` if that transition is archived or unreadable."""
     error: str | None
-    """Reason of the last failure; `None` if the transition with the reason is archived."""
+    """Reason of the last failure; `None` if the transition with that reason is archived or unreadable."""
     is_code: bool = False
     """True if the service's own code failed, so that waiting does not help."""
     put_off: bool = False
-    """True if a pause, a limit or an open circuit breaker delays the run. This is checked every minute, and `next` is
-    the time of the next check.
-    """
+    """True if a pause, a limit or an open circuit breaker postpones the run. The service checks this every minute, and
+    `next` is the time of its next check."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class FirstMessage:
-    """First message of a saga that a service handled."""
+    """The first message of a saga that a service handled."""
 
     time: str
     type: str
@@ -303,61 +302,61 @@ class FirstMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceStatus:
-    """Status of a saga in one service."""
+    """The status of a saga in one service."""
 
     service: str
     saga: str
     state: str
-    """State in one word: `quarantined`, `retrying` (a run failed and waits for its next attempt), `begun` (a handler is
-    running), or the outcome of the last transition."""
+    """State in one word: `quarantined`, `retrying` (a run was parked and waits for its next attempt), `begun` (a
+    handler is running), or the outcome of the last transition."""
     version: int
     """Version of the saga's state in this service. Migrations raise it."""
     outcome: str | None
-    """Event with which this service ended the saga."""
+    """Event type with which this service ended the saga; `None` if it did not."""
     has_failed: bool
     """True if the service has received a failure outcome."""
     started: str | None
     principal: str | None
-    """Principal that started the saga, as far as this service knows; `None` if no message named it."""
+    """Principal that started the saga, as far as this service knows; `None` if no message named one."""
     first: FirstMessage | None
-    """First message that this service handled; `None` if its transition is archived, or there is none."""
+    """First message that this service handled; `None` if that transition is archived, or if there is none."""
     changed: str
-    """Time of the last transition or open intent, whichever is later. Empty if there is neither."""
+    """Time of the last transition or of the last open intent, whichever is later. Empty if there is neither."""
     queue: int
     waiting: int
-    """Number of messages that wait for other messages of a fan-in, or for their suspended run to continue."""
+    """Number of messages that wait for other messages of a fan-in, or for a suspended run that uses them to
+    continue."""
     unstarted: int
-    """Number of messages, outcomes included, that wait because no message with the start of the saga has arrived.
+    """Number of messages, including outcomes, that wait because no message with the start of the saga has arrived.
 
-    The service may have handled such a saga before and forgotten it; it cannot know. So the messages wait for one that
-    contains the start time, for ever if none arrives.
+    The service cannot know whether it has handled this saga before and forgotten it. So these messages wait for one
+    that contains the start time. If none arrives, they wait for ever.
     """
     left: int
     """Number of fan-in messages whose handler can never run. They are removed when the retention ends."""
     intents: int
     compensating: int
     parked: int
-    """Number of parked runs. They are not counted in `queue` and `compensating`."""
+    """Number of parked runs. `queue` and `compensating` do not include them."""
     retries: tuple[ParkedRunStatus, ...]
-    """The parked runs, each with its reason and its next attempt."""
+    """The parked runs, each with its last error and the time of its next attempt."""
     deadlines: int
     """Number of open deadlines."""
     later: int
     """Number of suspended runs."""
     dead: int
-    """Number of dead letters that block the saga. They are not counted in `queue` and `compensating`."""
+    """Number of dead letters that block the saga. `queue` and `compensating` do not include them."""
 
     @property
     def needs_person(self) -> bool:
-        """True if the saga can only continue after a person has acted, because a dead letter blocks it or the service's
-        own code fails.
-        """
+        """True if the saga can only continue after a person has acted, because a dead letter blocks it or because the
+        service's own code fails."""
         return bool(self.dead) or any(each.is_code for each in self.retries)
 
     @property
     def is_open(self) -> bool:
-        """True if something is unfinished: a pending message, an open intent, a deadline, a suspended run or a dead
-        letter."""
+        """True if anything is unfinished: a pending or queued message, an open intent, a deadline, a suspended run or a
+        dead letter."""
         pending = self.queue or self.waiting or self.unstarted or self.compensating or self.parked or self.deadlines
         return bool(pending or self.later or self.intents or self.dead)
 
@@ -385,7 +384,7 @@ def _find_first(p: SagaProgress | ProgressSummary) -> FirstMessage | None:
 
 
 def compute_status(p: SagaProgress | ProgressSummary) -> ServiceStatus:
-    """Compute the status of the saga from the progress of one service."""
+    """Compute the status of a saga in one service from the service's progress."""
     last = decode_transition_summary(p.transitions[-1]) if p.transitions else None
     left = sum(1 for pending in p.waiting if can_never_run(p, pending))
     dead = sum(1 for pending in (*p.queue, *p.compensating) if pending.dead)
@@ -426,7 +425,7 @@ def compute_status(p: SagaProgress | ProgressSummary) -> ServiceStatus:
 
 
 def _list_parked_runs(p: SagaProgress | ProgressSummary) -> Iterator[ParkedRunStatus]:
-    """Yield the parked runs. Transitions are decoded only if there is one."""
+    """Yield the parked runs. Transitions are decoded only if there are parked runs."""
     for pending in p.queue:
         if pending.due_ms and not pending.dead:
             yield _to_parked_run(p, pending, pending.handler, undoes=None)
@@ -442,7 +441,9 @@ def _to_parked_run(
     """Describe a parked run.
 
     Args:
-        name: Name of the handler or compensation; if empty, it is taken from the last failure.
+        pending: The pending message of the run.
+        name: Name of the handler or compensation. If it is empty, the name is taken from the last failure.
+        undoes: If the run is a compensation: the handler whose result it undoes.
     """
     last = next(
         (found for raw in reversed(p.transitions) if (found := _read_failure(raw, pending, name, undoes))), None
@@ -465,10 +466,10 @@ def _to_parked_run(
 def _read_failure(
     raw: Raw, pending: PendingMessage | SummaryMessage, name: str, undoes: str | None
 ) -> SummaryFailure | None:
-    """Return the transition if it reports the failure of this pending message, else `None`.
+    """Return the transition if it reports the failure of this pending message, otherwise `None`.
 
-    A compensation that has not begun is named only in the transition. Without a `name` the transition is therefore
-    recognised by its other fields.
+    A compensation without an intent is named only in the transition. So without a `name`, the transition is recognised
+    by its other fields.
     """
     failure = decode_failure(raw)
     if failure is None or (failure.outcome, failure.attempt) != ("retrying", pending.attempts):
@@ -479,8 +480,8 @@ def _read_failure(
 def build_timeline(histories: Iterable[SagaHistory]) -> list[TimelineEntry]:
     """Merge the transitions of all services into one order: by time, but no transition comes before its cause.
 
-    The cause of a transition is the one that emitted its message. It comes first even if the clocks of two machines
-    differ. The transitions of one service stay in order.
+    The cause of a transition is the transition that emitted its message. It comes first even if the clocks of two
+    machines differ. The transitions of one service stay in order.
     """
     known = {h.service: h for h in histories}
     entries = {service: h.entries for service, h in known.items()}
@@ -507,9 +508,8 @@ def build_timeline(histories: Iterable[SagaHistory]) -> list[TimelineEntry]:
 
 
 def find_transition(history: SagaHistory, n: int) -> tuple[TimelineEntry, dict[str, Any]]:
-    """Return transition `n`, and the state right after it with all fields that had been set until then. Raises
-    `LookupError` if there is no such transition.
-    """
+    """Return transition `n`, and the state right after it, with all fields that had been set until then. Raises
+    `LookupError` if there is no such transition."""
     entry = next((entry for entry in history.entries if entry.n == n), None)
     if entry is None:
         raise LookupError(n)
@@ -540,7 +540,7 @@ def _timeline_entry(history: SagaHistory, entry: Transition) -> TimelineEntry:
 def _list_failures(entry: Transition) -> Iterator[TimelineAttempt]:
     """Yield the failed attempts of a transition with their numbers.
 
-    If the run failed, all of its attempts failed; if it succeeded, all but the last.
+    If the run failed, all of its attempts have failed. If it succeeded, all but the last one have.
     """
     last = entry.attempt if entry.outcome in ("retrying", "dead") else entry.attempt - 1
     for number, each in enumerate(entry.failures, start=last - len(entry.failures) + 1):
@@ -582,9 +582,9 @@ class UnreadableHistory(SagaError):
 async def read_documents(
     source: ServiceStore, prefix: str = "", *, never_expiring: bool = False
 ) -> AsyncIterator[tuple[str, Document]]:
-    """Yield saga ids that begin with `prefix`, each with its progress document.
+    """Yield the ids of a service's sagas that begin with `prefix`, each with its progress document.
 
-    If the store can list by age, the newest come first, and damaged documents are included unchanged. Then
+    If the store can list by age, the newest come first, and damaged documents are included unchanged. For such stores,
     `never_expiring` limits the list to documents that never expire.
     """
     whole, store = progress_key(source.service, prefix), source.store
@@ -599,12 +599,13 @@ async def read_documents(
 
 async def read_document(source: ServiceStore, saga: str) -> Document | None:
     """Read the progress document of a saga; `None` if the service does not know the saga. Raises `UnreadableHistory` if
-    it is damaged."""
+    the document is damaged."""
     return await _get(source.store, PROGRESS, progress_key(source.service, saga), f"saga {saga} in {source.service}")
 
 
 async def _get(store: Store, collection: str, key: str, what: str) -> Document | None:
-    """Read a document. Raises `UnreadableHistory` if it is damaged; its message begins with `what`."""
+    """Read a document. Raises `UnreadableHistory` if the document is damaged; the message of the error begins with
+    `what`."""
     try:
         return await store.get(collection, key)
     except StoreUnavailable:
@@ -614,7 +615,8 @@ async def _get(store: Store, collection: str, key: str, what: str) -> Document |
 
 
 def decode_progress(source: ServiceStore, saga: str, document: Document) -> SagaProgress:
-    """Decode the progress in a document. Raises `UnreadableHistory`."""
+    """Decode the progress in a document. Raises `UnreadableHistory` if it is damaged, or was written by a newer
+    version."""
     try:
         return decode_content(document.content)
     except SagaError as why:
@@ -622,11 +624,11 @@ def decode_progress(source: ServiceStore, saga: str, document: Document) -> Saga
 
 
 async def read_history(source: ServiceStore, saga: str, since: int = 0) -> SagaHistory | None:
-    """Read all transitions of a saga in a service, including archived ones; `None` if the service does not know the
-    saga.
+    """Read all transitions of a saga in a service, including archived ones. Return `None` if the service does not know
+    the saga.
 
     Archives are not read if the progress itself contains all transitions from number `since` on. Raises
-    `UnreadableHistory`.
+    `UnreadableHistory` if a document is damaged.
     """
     document = await read_document(source, saga)
     if document is None:
@@ -641,18 +643,18 @@ async def read_histories(source: ServiceStore) -> AsyncIterator[SagaHistory]:
 
 
 async def complete_history(source: ServiceStore, p: SagaProgress, since: int = 0) -> SagaHistory:
-    """Complete the history of a progress that is already loaded, as `read_history` would.
+    """Add to a progress that is already loaded what `read_history` would read besides it.
 
-    Overflow segments are read, and archives unless the progress contains all transitions from number `since` on.
+    These are the overflow segments and, unless the progress contains all transitions from number `since` on, the
+    archives.
     """
     p = await _add_overflow(source, p)
     return SagaHistory(p, p.transitions) if p.first <= since else await add_archives(source.store, p)
 
 
 async def add_archives(store: Store, p: SagaProgress) -> SagaHistory:
-    """Return the history of a progress, with its archived transitions as far as the archives exist. Raises
-    `UnreadableHistory`.
-    """
+    """Return the history of a progress, including its archived transitions as far as the archives exist. Raises
+    `UnreadableHistory` if an archive is damaged."""
     # The progress was read first, so no transition can have moved to an archive unseen. An archive that the progress
     # does not know of yet repeats transitions of the progress. An archive that does not follow the one before belongs
     # to an earlier saga with the same id: it is not read.
@@ -673,10 +675,11 @@ async def add_archives(store: Store, p: SagaProgress) -> SagaHistory:
 
 
 async def _add_overflow(source: ServiceStore, p: SagaProgress) -> SagaProgress:
-    """Return the progress together with the contents of all its overflow segments. Raises `UnreadableHistory`.
+    """Return the progress together with the contents of all its overflow segments. Raises `UnreadableHistory` if a
+    segment is damaged.
 
-    A running worker moves messages out of segments and then removes the segments. So if a segment is missing, the
-    progress is read again, unless it still lists the same segments.
+    A running worker moves messages out of segments, and then removes the segments. So if a segment is missing, the
+    progress is read again. If it still lists the same segments, the missing one is an error.
     """
     what = f"a page of {p.saga} in {source.service}"
     while True:

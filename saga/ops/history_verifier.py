@@ -1,8 +1,8 @@
-"""Verification of histories: check their hash chains, and compare them with the transition events on
+"""Verification of histories: checks of their hash chains, and comparison with the transition events on
 `saga.transitions`.
 
-A store alone cannot show that a document was removed, or replaced by an earlier version of itself. The transition
-events can, as long as their topic keeps them.
+A store alone cannot show that a document was removed, or that it was replaced with an earlier version of itself. The
+transition events can show this while their topic keeps them.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -26,14 +26,13 @@ from saga.support.clock import Clock, from_iso, iso
 
 CLOCKS_MS = 60_000
 """Assumed maximum difference between clocks, in milliseconds. A missing document is not reported as removed if it may
-have expired within this time.
-"""
+have expired by a clock that is ahead by this much."""
 AGAIN = "restore it from a backup that has it, or rebuild it from the messages: saga sagas rebuild"
 BY_HAND = "compare both with the records of the topic, and correct what only one of them contains"
 
 
 class HistoryId(NamedTuple):
-    """Identity of a history: a service and a saga."""
+    """Identity of a history: its service and its saga."""
 
     service: str
     saga: str
@@ -46,27 +45,31 @@ class PublishedHistory:
     digests: dict[int, int] = field(default_factory=dict)
     """Digest of the published hash of each transition, by the transition's number."""
     last: int = -1
-    """Highest number of a transition."""
+    """Highest number of a published transition; -1 if there is none."""
     last_ms: int = 0
-    """Time of the transition with the highest number."""
+    """Time of the transition with the highest number, in milliseconds since 1970."""
     kept_until_ms: int | None = None
     """Time until which the service keeps the saga; `None` if the saga is open and therefore never expires."""
     forked: int | None = None
-    """Lowest number under which two different transitions were published."""
+    """Lowest number under which two different transitions were published; `None` if there is none."""
     rebuilt: str | None = None
-    """Time at which `saga sagas rebuild` rebuilt the history. Earlier events are ignored."""
+    """Time at which `saga sagas rebuild` rebuilt the history; `None` if it was not rebuilt. Earlier events are
+    ignored."""
 
 
 @dataclass(slots=True)
 class HistoryVerifier:
-    """The published transition events of all histories. Stores are compared with them."""
+    """Compares the histories in the services' stores with the transition events that the services have published.
+
+    `add` every published event first. Then `compare` each history, and look for removed ones with `find_removed`.
+    """
 
     histories: dict[HistoryId, PublishedHistory] = field(default_factory=dict)
     strange: int = 0
     """Number of records on the topic that are not transition events."""
 
     def add(self, event: TransitionEvent) -> None:
-        """Add a transition event. Events may be added in any order, and the same event several times."""
+        """Add a published transition event. Events may be added in any order, and the same event more than once."""
         key, digest, time_ms = HistoryId(event.service, event.saga), _digest(event.hash), from_iso(event.time)
         seen = self.histories.get(key)
         if seen is None or (event.number == 0 and (_is_rebuilt(seen, event) or _is_id_reused(seen, digest, time_ms))):
@@ -79,8 +82,8 @@ class HistoryVerifier:
             seen.kept_until_ms = None if event.kept_s is None else time_ms + event.kept_s * 1000
 
     def compare(self, history: HistoryId, transitions: Sequence[Raw]) -> "Contradiction | None":
-        """Return the first contradiction between the published events and a complete history with a valid hash chain;
-        `None` if there is none."""
+        """Compare a complete history, whose hash chain is valid, with the published events. Return the first
+        contradiction; `None` if there is none."""
         seen = self.histories.get(history)
         if seen is None:
             return None
@@ -105,19 +108,18 @@ class HistoryVerifier:
         return None
 
     def is_published(self, history: HistoryId, count: int) -> bool | None:
-        """Return whether the last of `count` transitions was published; `None` if no transition of this history was."""
+        """Return whether the last of a history's `count` transitions was published; `None` if none of them was."""
         seen = self.histories.get(history)
         return None if seen is None else seen.last >= count - 1
 
     def is_rebuilt(self, history: HistoryId) -> bool:
-        """Return whether the published events come from `saga sagas rebuild`."""
+        """Return whether the published events of a history come from `saga sagas rebuild`."""
         seen = self.histories.get(history)
         return seen is not None and seen.rebuilt is not None
 
     def find_removed(self, history: HistoryId, now_ms: int) -> "Contradiction | None":
-        """Return a contradiction if published events show a history that has no document, unless the document may have
-        expired.
-        """
+        """Return a contradiction for a history that was published and has no document; `None` if the document may have
+        expired."""
         seen = self.histories[history]
         until_ms = seen.kept_until_ms
         if until_ms is not None and now_ms > until_ms - CLOCKS_MS:
@@ -128,18 +130,18 @@ class HistoryVerifier:
 
     @property
     def services(self) -> frozenset[str]:
-        """Services of which transition events were published."""
+        """Services that published transition events."""
         return frozenset(history.service for history in self.histories)
 
     def histories_of(self, services: Collection[str], saga: str | None) -> Iterator[HistoryId]:
-        """Yield the ids of the published histories of these services, for all sagas or one."""
+        """Yield the ids of the published histories of these services: of all sagas, or of `saga` alone."""
         for history in self.histories:
             if history.service in services and saga in (None, history.saga):
                 yield history
 
 
 class Contradiction(NamedTuple):
-    """Difference between the published events and the store, and the recommended action."""
+    """A difference between the published events and the store, and what to do about it."""
 
     broken: HistoryDefect
     todo: str
@@ -150,20 +152,20 @@ def _digest(hash_: str) -> int:
 
 
 def _is_rebuilt(seen: PublishedHistory, event: TransitionEvent) -> bool:
-    """Return whether this first transition event belongs to a history that `saga sagas rebuild` rebuilt."""
+    """Return whether this event, which is the first of a history, begins a history that `saga sagas rebuild` has
+    rebuilt."""
     return event.rebuilt_at is not None and event.rebuilt_at != seen.rebuilt
 
 
 def _is_id_reused(seen: PublishedHistory, digest: int, time_ms: int) -> bool:
-    """Return whether this first transition event begins a new saga with the id of an expired one."""
+    """Return whether this event, which is the first of a history, begins a new saga with the id of an expired one."""
     until_ms = seen.kept_until_ms
     return seen.digests.get(0) != digest and until_ms is not None and time_ms > until_ms - CLOCKS_MS
 
 
 async def read_published_histories(settings: Settings, clock: Clock, saga: str | None = None) -> HistoryVerifier | str:
-    """Read the transition events of all sagas or of one. If there can be none, return the reason instead. Raises
-    `SagaError` if the broker cannot be read.
-    """
+    """Read the transition events of all sagas, or of one. If there can be no events, return the reason as a string
+    instead. Raises `SagaError` if the broker cannot be read."""
     topic = settings.transition_topic
     if topic is None:
         return "SAGA_TRANSITIONS is off"
@@ -205,25 +207,24 @@ class BrokenHistory:
 
 @dataclass(slots=True)
 class VerificationReport:
-    """Numbers of verified histories, and all defects that were found."""
+    """Numbers of verified histories, and the defects that were found."""
 
     histories: int = 0
-    """Number of histories; there is one for each saga and service."""
+    """Number of histories. There is one for each saga and service."""
     transitions: int = 0
     services: list[str] = field(default_factory=list)
     older: int = 0
-    """Number of histories with transitions from an older version of saga, which have no integrity digests. They are not
-    bound to their saga, and of their snapshots only the state is verified.
-    """
+    """Number of histories with transitions from an older version of saga, which wrote no integrity digests. It cannot
+    be verified that such a history belongs to its saga, and of its snapshot only the state is verified."""
     broken: list[BrokenHistory] = field(default_factory=list)
     alone: str | None = None
     """Reason why histories were not compared with published events; `None` if they were."""
     witnessed: int = 0
     """Number of histories whose last transition was published and is the same in the store."""
     in_part: int = 0
-    """Number of histories of which some transitions were published, but not the last one."""
+    """Number of histories of which only earlier transitions were published, but not the last one."""
     rebuilt: int = 0
-    """Number of histories that `saga sagas rebuild` rebuilt. They were not compared with earlier events."""
+    """Number of histories that `saga sagas rebuild` has rebuilt. They were not compared with events from before."""
     strange: int = 0
     """Number of records on the topic that are not transition events."""
     without_store: dict[str, int] = field(default_factory=dict)
@@ -236,6 +237,7 @@ async def verify_histories(
     """Verify the histories of all sagas, or of one, in all stores.
 
     Args:
+        saga: The only saga to verify; `None` for all.
         witness: The published transition events to compare with, or the reason why there are none.
     """
     async with deployment.open_stores() as sources:
@@ -278,7 +280,7 @@ def _broken_history(history: HistoryId, why: Contradiction) -> BrokenHistory:
 
 
 async def _verify_saga(found: VerificationReport, source: ServiceStore, saga: str, witness: HistoryVerifier) -> bool:
-    """Verify one saga in one service, and return whether the service has a document of it."""
+    """Verify one saga in one service. Return whether the service has a document of it."""
     try:
         document = await read_document(source, saga)
     except UnreadableHistory as why:

@@ -1,4 +1,5 @@
-"""Groups of dead letters with the same cause: by reason, by exception, by handler or by event. Pure."""
+"""Groups of dead letters with the same cause. They can be grouped by reason, by exception, by handler or by event.
+Pure."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,9 +11,9 @@ from typing import Literal, NamedTuple
 from saga.ops.attention import Attention, AttentionItem
 
 Grouping = Literal["reason", "exception", "handler", "event"]
-"""What the letters of a group have in common, besides their kind and their service."""
+"""What the dead letters of a group have in common, besides their kind and their service."""
 PATTERN_MAX = 200
-"""Maximum length in characters of the part of a reason that decides about its group."""
+"""Maximum length in characters of the part of a reason by which dead letters are grouped."""
 _EXCEPTION = re.compile(r"([A-Za-z_][\w.]{0,99})(?:: |$)")
 _VARIES = re.compile(
     r"""(?P<quoted>"[^"]*"|'[^']*')"""
@@ -22,7 +23,7 @@ _VARIES = re.compile(
 
 
 class LetterCause(NamedTuple):
-    """Cause of a dead letter, without the details that differ from saga to saga."""
+    """The cause of a dead letter, without the details that differ from saga to saga."""
 
     what: str
     service: str
@@ -35,7 +36,7 @@ class LetterCause(NamedTuple):
 
 
 class LetterRow(NamedTuple):
-    """A dead letter, escalation or failing run, with its cause."""
+    """A dead letter, an escalation or a failing run, with its cause."""
 
     item: AttentionItem
     cause: LetterCause
@@ -43,7 +44,7 @@ class LetterRow(NamedTuple):
 
 @dataclass(frozen=True)
 class LetterTable:
-    """Everything that may need an operator, newest first, with an index."""
+    """Everything that may need an operator, newest first, with indexes."""
 
     rows: Sequence[LetterRow]
     more: bool = False
@@ -51,7 +52,7 @@ class LetterTable:
 
     @classmethod
     def of(cls, found: Attention) -> "LetterTable":
-        """Create the table from what `find_attention` has found."""
+        """Make a table of what `find_attention` has found."""
         return cls([LetterRow(each, find_cause(each)) for each in found.items], found.more)
 
     @cached_property
@@ -60,7 +61,7 @@ class LetterTable:
 
     @cached_property
     def by_key(self) -> Mapping[tuple[str, str], AttentionItem]:
-        """Items by service and id."""
+        """The items by service and id."""
         return {(each.letter.service, each.letter.id): each for each in reversed(self.items)}
 
     @cached_property
@@ -75,27 +76,28 @@ class LetterTable:
 
 @dataclass(slots=True)
 class LetterGroup:
-    """Letters with the same cause."""
+    """Dead letters with the same cause."""
 
     key: tuple[str, ...]
     newest: AttentionItem
     cause: LetterCause
-    """Cause of the newest letter."""
+    """The cause of the newest dead letter."""
     count: int = 0
     blocking: int = 0
-    """Number of letters that block a saga, so that they can be replayed or discarded."""
+    """Number of dead letters that block a saga, so that they can be replayed or discarded."""
     open: int = 0
-    """Number of letters that need a person."""
+    """Number of items that need a person."""
     reasons: int = 0
-    """Number of different reasons. Reasons that differ only in ids and numbers count as one."""
+    """Number of different reasons. Reasons that differ only in ids, numbers and quoted values count as one."""
     is_uniform: bool = True
-    """True if the reasons do not even differ in ids, numbers and quoted values."""
+    """True if the reasons are exactly equal, including ids, numbers and quoted values."""
     first: str = ""
     last: str = ""
 
     @property
     def reason(self) -> str:
-        """The reason, with the values in it if all letters have the same ones. A long one is cut."""
+        """The reason for display: complete if all reasons are equal, otherwise without ids, numbers and quoted values.
+        A long reason is cut."""
         whole = self.newest.letter.reason
         if not self.is_uniform:
             return self.cause.reason
@@ -103,12 +105,12 @@ class LetterGroup:
 
     @property
     def digest(self) -> str:
-        """Short name of the group, for the addresses of pages."""
+        """A short name of the group, for addresses of pages."""
         return digest_group(self.key)
 
 
 def find_cause(item: AttentionItem) -> LetterCause:
-    """Return the cause of a letter."""
+    """Return the cause of a dead letter."""
     letter = item.letter
     named = _EXCEPTION.match(letter.reason)
     return LetterCause(
@@ -122,7 +124,7 @@ def find_cause(item: AttentionItem) -> LetterCause:
 
 
 def generalize(reason: str) -> str:
-    """Replace ids, numbers and quoted values in a reason, so that the same failure of two sagas reads the same.
+    """Replace ids, numbers and quoted values in a reason, so that the same failure of two sagas gives the same text.
 
     >>> generalize("Declined: card 'x-1' of order-17 has 9.80 left")
     "Declined: card '...' of order-# has # left"
@@ -138,7 +140,7 @@ def _replace_varying(found: re.Match[str]) -> str:
 
 
 def make_group_key(cause: LetterCause, by: Grouping) -> tuple[str, ...]:
-    """Return the values that all letters of a group share, and by which they are grouped."""
+    """Return the values by which dead letters are grouped. All dead letters of a group have the same ones."""
     begin = (by, cause.what, cause.service)
     match by:
         case "reason":
@@ -152,12 +154,15 @@ def make_group_key(cause: LetterCause, by: Grouping) -> tuple[str, ...]:
 
 
 def digest_group(key: Sequence[str]) -> str:
-    """Return a short name for the key of a group."""
+    """Return a short name for a group, made from the group's key."""
     return sha256("\0".join(key).encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
 def group_letters(rows: Iterable[LetterRow], by: Grouping) -> list[LetterGroup]:
-    """Group letters, which come newest first; the largest group is the first."""
+    """Group dead letters. The group with the most items that need a person comes first.
+
+    `rows` must be sorted, newest first.
+    """
     groups: dict[tuple[str, ...], LetterGroup] = {}
     reasons: dict[tuple[str, ...], set[str]] = {}
     for item, cause in rows:
@@ -178,7 +183,7 @@ def group_letters(rows: Iterable[LetterRow], by: Grouping) -> list[LetterGroup]:
 
 
 def select_group(rows: Iterable[LetterRow], by: Grouping, digest: str) -> list[LetterRow]:
-    """Return the letters of one group, named by its digest."""
+    """Return the dead letters of the group with this digest."""
     known: dict[tuple[str, ...], bool] = {}
     found = []
     for row in rows:

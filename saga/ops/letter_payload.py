@@ -1,4 +1,4 @@
-"""Show the message of a dead letter: its fields, decoded by its contract, with the sensitive ones redacted."""
+"""Show the message of a dead letter: its fields, decoded with its contract. Sensitive fields are redacted."""
 
 from saga.contracts import codec
 from saga.contracts.library import Library
@@ -12,13 +12,13 @@ from saga.ops.tail import find_contracts
 
 
 async def read_payload(letter: DeadLetter, deployment: Deployment, *, searches: bool = False) -> EventFields | None:
-    """Read the message of a dead letter; `None` if it was not found.
+    """Read the message of a dead letter. Return `None` if the message was not found.
 
-    The progress of the saga contains the message as long as the dead letter blocks the saga. Without a contract no
-    field is shown, because it is not known which ones are sensitive.
+    While the dead letter blocks its saga, the progress of the saga contains the message. Without a contract no fields
+    are shown, because it is not known which ones are sensitive.
 
     Args:
-        searches: If the progress does not have the message, search `<service>.dead` from its beginning.
+        searches: True to search `<service>.dead` from its beginning if the progress does not have the message.
 
     Raises:
         SagaError: The topic cannot be read.

@@ -1,7 +1,8 @@
-"""Find what keeps a saga from finishing, most important cause first. Pure.
+"""Find what keeps a saga from finishing. Pure.
 
-Everything that may hold up a saga is an `Obstacle`. One obstacle can explain others: a handler that waits for an event
-needs no explanation of its own if the service that emits the event is down. `KINDS` defines their order.
+Everything that may hold up a saga is an `Obstacle`. One obstacle can explain others: if a service is down, a handler
+that waits for one of its events needs no explanation of its own. So the obstacles are sorted, and those that explain
+others come first. `KINDS` defines this order.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,7 +52,7 @@ KINDS: Final[Mapping[Kind, str]] = {
 """The kinds of obstacles with their descriptions. Kinds that explain others come first."""
 
 OVERDUE_MS = 10_000
-"""Work counts as overdue this many milliseconds after its due time."""
+"""Time in milliseconds after its due time from which work counts as overdue."""
 NEEDS_WORKER: Final[frozenset[Kind]] = frozenset(
     (
         "failing", "compensation_failing", "missing_schema", "missing_release", "paused", "breaker", "limited",
@@ -68,28 +69,28 @@ class Obstacle:
 
     kind: Kind
     service: str
-    """Service that has to act; empty if an event from outside of the services is missing."""
+    """The service that has to act; empty if an event from outside the services is missing."""
     handler: str
     type: str
-    """Type of the message that the handler will handle; empty if there is none."""
+    """Type of the message that the handler is to handle; empty if there is none."""
     awaited: tuple[str, ...]
-    """The saga waits for an event of one of these types. Empty if the handler emits none."""
+    """Event types. The saga waits for an event of any one of them. Empty if the handler emits no event."""
     what: str
-    """What holds the saga up, as the second half of a sentence."""
+    """What holds the saga up, as the second part of a sentence."""
     ends: str
-    """What ends the obstacle, as a sentence."""
+    """What ends the obstacle, in one or more sentences."""
     since: str | None = None
     until: str | None = None
     """Time at which the saga continues by itself; `None` if it does not."""
 
 
 def join_types(types: Iterable[str]) -> str:
-    """Format alternative event types as readable text."""
+    """Join alternative event types to a text for people."""
     return " or ".join(types) or "an event"
 
 
 def find_obstacles(situation: SagaSituation) -> list[Obstacle]:
-    """Return everything that keeps the saga from finishing. What explains the other obstacles comes first."""
+    """Return everything that keeps the saga from finishing. Obstacles that explain others come first."""
     found: list[Obstacle] = []
     for service, p in situation.progresses.items():
         here = _Service(situation, service, p)
@@ -108,14 +109,14 @@ def find_obstacles(situation: SagaSituation) -> list[Obstacle]:
 
 
 class _Service(NamedTuple):
-    """The saga's progress in one service, with everything else that is known of the saga."""
+    """The saga's progress in one service, together with everything else that is known about the saga."""
 
     situation: SagaSituation
     name: str
     p: SagaProgress
 
     def emitted_by(self, handler: str, *, undo: bool = False) -> tuple[str, ...]:
-        """Return the types of events that a handler, or its compensation, may emit."""
+        """Return the types of events that a handler may emit. `undo`: those of its compensation instead."""
         find = self.situation.find_compensation if undo else self.situation.get_reaction
         reaction = find(self.name, handler)
         return () if reaction is None else reaction.emits
@@ -125,7 +126,7 @@ class _Service(NamedTuple):
 
 
 def _consider_workers(situation: SagaSituation, each: Obstacle) -> Obstacle:
-    """If only a worker can end this obstacle and none runs, return it as an obstacle of kind `down`."""
+    """Return the obstacle. If only a worker of the service can end it, and none runs, change its kind to `down`."""
     if each.kind not in NEEDS_WORKER or not situation.is_down(each.service):
         return each
     return replace(
@@ -137,7 +138,7 @@ def _consider_workers(situation: SagaSituation, each: Obstacle) -> Obstacle:
 
 
 def _find_undeclared(here: _Service) -> Iterator[Obstacle]:
-    """Find work in the progress whose handler the manifest does not declare."""
+    """Find work in the progress whose handler the service's manifest does not declare."""
     manifest, p = here.situation.manifests.get(here.name), here.p
     if manifest is None:
         return
@@ -228,7 +229,7 @@ def _classify_parked(here: _Service, k: PendingMessage, status: ParkedRunStatus,
 
 
 def _find_pause(here: _Service, handler: str) -> str | None:
-    """Describe the active pause of a handler or its service; `None` if neither is paused."""
+    """Describe the active pause of a handler or of its service; `None` if there is none."""
     return _describe_pause(here.situation, here.name, handler)
 
 
@@ -300,9 +301,10 @@ def _describe_limits(situation: SagaSituation, service: str) -> str:
 
 
 def _find_begun(here: _Service) -> Iterator[Obstacle]:
-    """Find runs that have begun and work that is ready.
+    """Find runs that have begun, and work that is ready.
 
-    Work for which the progress already records a wait (a later attempt, a dead letter, a suspended run) is left out.
+    Work is left out if the progress already records why it waits: for a later attempt, for an operator, or as a
+    suspended run.
     """
     p = here.p
     waits = {(k.handler, k.message.id) for k in (*p.queue, *p.compensating, *p.deadlines) if k.due_ms or k.dead}
@@ -382,7 +384,7 @@ def _find_unstarted(here: _Service) -> Iterator[Obstacle]:
 
 
 def _find_suspended(here: _Service) -> Iterator[Obstacle]:
-    """Find runs that returned `Later`."""
+    """Find suspended runs, which are runs that returned `Later`."""
     if here.p.is_quarantined:
         return
     for c in find_timed_runs(here.p):
@@ -408,7 +410,7 @@ def _describe_suspended(here: _Service, c: SuspendedRun) -> Obstacle:
 
 
 def _is_late(here: _Service, due_ms: int) -> bool:
-    """Return whether work is overdue although a worker runs and has handled the whole log."""
+    """Return whether work is overdue although the service runs and has handled the whole log, as far as is known."""
     situation = here.situation
     return (
         due_ms + OVERDUE_MS < situation.facts.now_ms
@@ -472,7 +474,7 @@ def _describe_closing(reaction: DeclaredReaction | None) -> str:
 
 
 class _Undelivered(NamedTuple):
-    """An event that exists, and a handler or compensation that needs it but has not handled it."""
+    """An event that exists, and a handler or compensation that needs it and has not handled it."""
 
     service: str
     reaction: DeclaredReaction
@@ -491,7 +493,8 @@ def _find_undelivered(situation: SagaSituation) -> Iterator[Obstacle]:
 
 
 def _is_forgotten(situation: SagaSituation, manifest: Manifest) -> bool:
-    """Return whether the progress of a service may have expired since the saga ended."""
+    """Return whether the service has no progress of the saga, and may have had one that has expired since the saga
+    ended."""
     ended = situation.outcome
     if ended is None or manifest.stored in situation.progresses:
         return False
@@ -499,9 +502,9 @@ def _is_forgotten(situation: SagaSituation, manifest: Manifest) -> bool:
 
 
 def _find_unhandled_event(situation: SagaSituation, service: str, reaction: DeclaredReaction) -> Happening | None:
-    """Return the event that should make this handler or compensation run now.
+    """Return the event for which this handler or compensation should have run by now.
 
-    Returns `None` if it has run, or if its own progress says what it waits for.
+    Return `None` if it has run, if it does not have to, or if its own progress says what it waits for.
     """
     if reaction.kind == "deadline" or situation.has_processed(service, reaction):
         return None
@@ -522,7 +525,7 @@ def _find_unhandled_event(situation: SagaSituation, service: str, reaction: Decl
 def _find_failure(situation: SagaSituation, service: str, compensation: DeclaredReaction) -> Happening | None:
     """Return the failure outcome to which a compensation has not reacted yet.
 
-    Returns `None` if it has nothing to undo, or if its own progress says what it waits for.
+    Return `None` if the compensation has nothing to undo, or if the progress says what it waits for.
     """
     p, undone = situation.progresses.get(service), compensation.undoes or ""
     original = situation.get_reaction(service, undone)
@@ -538,7 +541,7 @@ def _find_failure(situation: SagaSituation, service: str, compensation: Declared
 
 
 def _classify_undelivered(situation: SagaSituation, manifest: Manifest, each: _Undelivered) -> Obstacle:
-    """Explain why a service has not handled an event."""
+    """Return the obstacle that says why a service has not handled an event."""
     service, reaction, event = each
     consumed = manifest.find_consumed(event.type)
     topic = None if consumed is None else consumed.topic
@@ -606,7 +609,7 @@ def _find_unreadable(situation: SagaSituation) -> Iterator[Obstacle]:
 
 
 def _find_reported(situation: SagaSituation) -> Iterator[Obstacle]:
-    """Find what services wait for whose stores are not read here, as they reported it to the monitor."""
+    """For services whose stores are not read here, find what they wait for, as they reported it to the monitor."""
     for wait in situation.facts.reports.waits:
         if wait.service in situation.progresses:
             continue
@@ -630,7 +633,8 @@ def _find_reported(situation: SagaSituation) -> Iterator[Obstacle]:
 
 
 def _find_missing(situation: SagaSituation, found: Sequence[Obstacle]) -> Iterator[Obstacle]:
-    """Find missing events that must come from outside, and handlers that ran without emitting what the saga needs."""
+    """Find missing events that must come from outside, and handlers that ran without emitting an event that the saga
+    needs."""
     if situation.outcome is not None:
         return
     held_up = {(each.service, each.handler) for each in found if each.kind != "deadline"}
@@ -642,7 +646,7 @@ def _find_missing(situation: SagaSituation, found: Sequence[Obstacle]) -> Iterat
 
 
 def _list_awaited_parts(situation: SagaSituation) -> list[tuple[str, ...]]:
-    """List the fan-in parameters for which no event exists yet. Each is the tuple of event types that it accepts."""
+    """List the fan-in parameters for which no event exists yet. Each is given as the event types that it accepts."""
     found = list[tuple[str, ...]]()
     for service, p in situation.progresses.items():
         for k in p.waiting:
@@ -653,14 +657,15 @@ def _list_awaited_parts(situation: SagaSituation) -> list[tuple[str, ...]]:
 
 
 class _MissingEvents:
-    """Search backwards from a missing event to the reason why nothing will emit it."""
+    """Searches backwards, from a missing event to the reason why no service will emit it."""
 
     def __init__(self, situation: SagaSituation, held_up: set[tuple[str, str]]) -> None:
         self._situation, self._held_up = situation, held_up
         self._seen: set[tuple[str, ...]] = set()
 
     def find_roots(self, part: tuple[str, ...]) -> list[Obstacle]:
-        """Return the obstacles that keep all of these events from being emitted. One event is enough."""
+        """Return the reasons why no event of one of the types in `part` will be emitted. One such event would be
+        enough."""
         if part in self._seen:
             return []
         self._seen.add(part)

@@ -1,6 +1,5 @@
-"""Consumer offsets of services: show and move them. `plan_moves` decides what to move; nothing is moved if one move is
-refused.
-"""
+"""Consumer offsets of services, which operators can show and move. `plan_moves` decides which offsets move. If one move
+is refused, nothing is moved."""
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -24,7 +23,7 @@ MOVED, STAYED = "position moved", "position not moved"
 
 
 class PartitionState(NamedTuple):
-    """State of a partition for a group: the bounds of the log, and the group's committed offset."""
+    """State of a partition for a group: the bounds of the log, and the offset that the group has committed."""
 
     bounds: OffsetBounds
     offset: int | None
@@ -32,17 +31,17 @@ class PartitionState(NamedTuple):
 
     @property
     def next(self) -> int:
-        """Offset of the first existing record that is not handled."""
+        """Offset of the first existing record that the group has not handled."""
         return max(self.bounds.begin, self.bounds.begin if self.offset is None else self.offset)
 
     @property
     def lag(self) -> int:
-        """Number of records that are not handled."""
+        """Number of records that the group has not handled."""
         return max(0, self.bounds.end - self.next)
 
 
 class OffsetMove(NamedTuple):
-    """A committed offset that is to be moved."""
+    """A committed offset that is to be moved, and its target."""
 
     partition: Partition
     from_: int | None
@@ -52,29 +51,29 @@ class OffsetMove(NamedTuple):
 def list_partition_states(
     group: GroupDescription, bounds: Mapping[Partition, OffsetBounds]
 ) -> dict[Partition, PartitionState]:
-    """Return the state of each partition for the group."""
+    """Return the state of each partition for a group."""
     return {
         partition: PartitionState(each, group.positions.get(partition)) for partition, each in sorted(bounds.items())
     }
 
 
 def is_backward(state: PartitionState, to: int) -> bool:
-    """Return whether this move would make the service read handled records again."""
+    """Return whether a move to `to` would make the service read records again that it has handled."""
     return state.offset is not None and to < state.offset
 
 
 def is_unread(states: Mapping[Partition, PartitionState]) -> bool:
-    """Return whether the group has no committed offset in any of these partitions. Then an operator may choose where it
-    begins.
+    """Return whether the group has no committed offset in any of these partitions. If so, an operator may choose where
+    it begins.
 
-    All partitions must belong to one topic. If only some of them have no offset, they were added later, and records of
-    the others have been handled.
+    All partitions must belong to one topic, and be all of its partitions. If only some have no committed offset, they
+    were added later, and records of the others have been handled.
     """
     return all(state.offset is None for state in states.values())
 
 
 def refuse_move(state: PartitionState, to: int, floor: int, *, unread: bool = False) -> str | None:
-    """Return the reason why the offset must not be moved to `to`; `None` if it may.
+    """Return the reason why the offset must not be moved to `to`; `None` if it may be.
 
     Args:
         floor: Offset of the first record that is younger than the service's retention.
@@ -99,7 +98,7 @@ def refuse_move(state: PartitionState, to: int, floor: int, *, unread: bool = Fa
 
 
 def plan_moves(states: Mapping[Partition, PartitionState], targets: Mapping[Partition, int]) -> list[OffsetMove]:
-    """Return the moves that bring the offsets to their targets. Offsets that are there already need none."""
+    """Return the moves that bring the offsets to their targets. Offsets that are already there need none."""
     return [
         OffsetMove(partition, state.offset, targets[partition])
         for partition, state in states.items()
@@ -112,7 +111,8 @@ async def move_offsets(
 ) -> None:
     """Record the moves on `<service>.dead`, then move the offsets.
 
-    If the group has become active meanwhile, record which offsets were not moved, and raise `BrokerError`.
+    If the broker refuses, because the group has become active for example, record which offsets were not moved, and
+    raise the `BrokerError`.
     """
     dead = dead_letter_topic(service)
     if dead not in await broker.describe_topics([dead]):
@@ -131,7 +131,7 @@ async def move_offsets(
 
 
 async def read_manual_moves(service: str, broker: Administration) -> Mapping[Partition, int]:
-    """Return, for each partition whose offset an operator has moved, the highest offset to which it was moved."""
+    """Return the partitions whose offset an operator has moved, each with the highest offset to which it was moved."""
     dead, furthest = dead_letter_topic(service), dict[Partition, int]()
     if dead not in await broker.describe_topics([dead]):
         return furthest
@@ -152,7 +152,7 @@ class _MovedOffset(msgspec.Struct, frozen=True):
 
 
 class _MoveRecord(msgspec.Struct, frozen=True):
-    """The fields of a recorded move that are read again."""
+    """Those fields of a recorded move that are read again."""
 
     moves: tuple[_MovedOffset, ...]
 
@@ -163,7 +163,7 @@ _move_decoder = msgspec.json.Decoder(_MoveRecord)
 def encode_moves(what: str, service: str, moves: Sequence[OffsetMove], operator: Operator, now_ms: int) -> Outgoing:
     """Encode a record of moves. It belongs to no saga.
 
-    It is published on the topic of dead letters, where operators look for manual interventions.
+    It is a record for the topic of dead letters, because that is where operators look for what was done by hand.
     """
     fields = {
         "service": service,
@@ -189,7 +189,7 @@ def encode_moves(what: str, service: str, moves: Sequence[OffsetMove], operator:
 
 @dataclass(frozen=True, slots=True)
 class ServiceOffsets:
-    """Consumer group of a service, as reported by the broker."""
+    """The consumer group of a service, as the broker reports it."""
 
     service: str
     members: tuple[str, ...]
@@ -197,12 +197,12 @@ class ServiceOffsets:
 
     @property
     def is_known(self) -> bool:
-        """True if the service has ever read a record."""
+        """True if the service has ever committed an offset, or is running."""
         return bool(self.states or self.members)
 
     @property
     def lag(self) -> int:
-        """Number of records that the service has not handled, without timers."""
+        """Number of records that the service has not handled, not counting timers."""
         return sum(state.lag for at, state in self.states.items() if not is_timer_topic(at.topic))
 
     @property
@@ -213,7 +213,7 @@ class ServiceOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetReset:
-    """An operator's request to move offsets of a topic to a target."""
+    """An operator's request to move the offsets of a topic to a target."""
 
     service: str
     topic: str
@@ -222,15 +222,14 @@ class OffsetReset:
     to: str
     """Target: `earliest`, `latest`, an offset, or a time."""
     retention_ms: int | None
-    """How long the service remembers its sagas, in milliseconds; `None` if this is unknown, so that offsets cannot be
-    moved back.
-    """
+    """How long the service remembers its sagas, in milliseconds. `None` if this is not known; then offsets cannot be
+    moved back."""
     operator: Operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetSkip:
-    """An operator's request to skip unreadable records of a partition."""
+    """An operator's request to skip records of a partition that cannot be read."""
 
     service: str
     partition: Partition
@@ -238,16 +237,16 @@ class OffsetSkip:
 
 
 class OffsetResult(NamedTuple):
-    """Offsets that were moved, or the reasons why none was moved."""
+    """The offsets that were moved, or the reasons why none was moved."""
 
     moves: Sequence[OffsetMove]
     refused: Mapping[Partition, str]
 
 
 async def read_offsets(services: Sequence[str], settings: Settings, clock: Clock) -> list[ServiceOffsets]:
-    """Read the offsets of each service. Raises `SagaError`.
+    """Read the offsets of each service. Raises `SagaError` if the broker cannot be used.
 
-    Topics count in which the service has committed an offset, or which it currently reads.
+    The result includes the topics in which the service has committed an offset, and those that it reads now.
     """
     _check_broker_exists(settings)
     async with open_administration(settings, clock) as broker:
@@ -255,8 +254,10 @@ async def read_offsets(services: Sequence[str], settings: Settings, clock: Clock
 
 
 async def delete_group(service: str, settings: Settings, clock: Clock) -> tuple[ServiceOffsets, str | None]:
-    """Delete the consumer group of a service that will never run again. Return its last state, and the reason why it
-    was not deleted, or `None`. Raises `SagaError`.
+    """Delete the consumer group of a service that will never run again.
+
+    Return its last state, and the reason why it was not deleted (`None` if it was). Raises `SagaError` if the broker
+    cannot be used.
     """
     _check_broker_exists(settings)
     async with open_administration(settings, clock) as broker:
@@ -273,15 +274,15 @@ async def delete_group(service: str, settings: Settings, clock: Clock) -> tuple[
 
 
 async def find_unattended(settings: Settings, clock: Clock) -> list[ServiceOffsets]:
-    """Find the services that have unhandled records but no running process. Raises `SagaError`, also if there is no
-    file of the broker.
-    """
+    """Find the services that have unhandled records but no running process. Raises `SagaError` if the broker cannot be
+    used, or if its file does not exist."""
     _check_broker_exists(settings)
     return [each for each in await read_offsets_of_every_service(settings, clock) if each.lag and not each.members]
 
 
 async def read_offsets_of_every_service(settings: Settings, clock: Clock) -> list[ServiceOffsets]:
-    """Read the offsets and members of each service that was ever started with this broker. Raises `SagaError`."""
+    """Read the offsets and members of every service that was ever started with this broker. Raises `SagaError` if the
+    broker cannot be used."""
     async with open_administration(settings, clock) as broker:
         names = sorted(filter(None, map(service_of_commands, await broker.list_topics())))
         return await read_offsets_of(names, broker)
@@ -294,8 +295,8 @@ async def read_service_offsets(service: str, broker: Administration) -> ServiceO
 
 
 async def read_offsets_of(services: Collection[str], broker: Administration) -> list[ServiceOffsets]:
-    """Read the offsets of services. In partitions that a service reads without a committed offset, all records count as
-    unhandled.
+    """Read the offsets of services. In partitions that a service reads and has no committed offset in, all records
+    count as unhandled.
 
     Groups are described several at a time, and the ends of all topics are read at once, because a broker may have
     hundreds of services.
@@ -313,9 +314,8 @@ async def read_offsets_of(services: Collection[str], broker: Administration) -> 
 
 
 async def reset_offsets(wish: OffsetReset, settings: Settings, clock: Clock) -> OffsetResult:
-    """Move all offsets of the request, or none. Raises `ConfigurationError` for an invalid request, and another
-    `SagaError` if the broker cannot be used.
-    """
+    """Move all offsets of the request, or none. Raises `ConfigurationError` if the request is invalid, and another
+    `SagaError` if the broker cannot be used."""
     async with _open_partitions(wish.service, wish.topic, wish.partition, settings, clock) as (broker, states, runs):
         if runs:
             return OffsetResult((), runs)
@@ -330,8 +330,10 @@ async def reset_offsets(wish: OffsetReset, settings: Settings, clock: Clock) -> 
 async def skip_unreadable(
     wish: OffsetSkip, settings: Settings, clock: Clock
 ) -> tuple[OffsetResult, UnreadableRange | None]:
-    """Skip the unreadable records at the service's offset, and nothing else. Return the result, and what is known about
-    these records. Raises as `reset_offsets` does.
+    """Skip the unreadable records at the service's offset, and nothing else.
+
+    Return the result, and what is known about the skipped records (`None` if nothing was skipped). Raises the same
+    errors as `reset_offsets`.
     """
     async with _open_partitions(wish.service, *wish.partition, settings, clock) as (broker, states, runs):
         if runs:
@@ -351,9 +353,8 @@ async def skip_unreadable(
 async def _open_partitions(
     service: str, topic: str, number: int | None, settings: Settings, clock: Clock
 ) -> AsyncIterator[tuple[Administration, Mapping[Partition, PartitionState], Mapping[Partition, str]]]:
-    """Open the broker. Yield the broker, the states of the selected partitions, and the reasons why no offset can be
-    moved while the service runs.
-    """
+    """Open the broker. Yield it, the states of the selected partitions, and for each partition the reason why its
+    offset cannot be moved now. There are reasons only if the service runs."""
     _check_broker_exists(settings)
     async with open_administration(settings, clock) as broker:
         group = await broker.describe_group(service)
@@ -432,6 +433,3 @@ def _check_broker_exists(settings: Settings) -> None:
             "there is no broker to be asked:",
             [f"no file {file}; run a service first (saga run), or say which broker with SAGA_BROKER"],
         )
-
-
-# -------------------------------------------------------------------- offset moves

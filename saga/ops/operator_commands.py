@@ -1,7 +1,7 @@
 """Send operator commands and requests for controls to services, and wait for their results.
 
 Commands are about dead letters, escalations and parked runs. Commands and requests are records on `<service>.commands`.
-Results are read from the histories of sagas and from the control log.
+Results are read from the histories of sagas, and from the control log.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -31,11 +31,12 @@ from saga.progress.document import UNREADABLE, SagaProgress, Transition, decode_
 
 LOOK_EVERY_S = 0.2
 REPLAYS_MAX = 5
-"""Number of replays of one saga in one service after which a further one needs `--again`, to stop endless replaying."""
+"""Number of replays of one saga in one service after which another one needs `--again`. This stops endless
+replaying."""
 OUTCOMES: Mapping[Wanted, str] = {
     "replay": "replayed", "discard": "discarded", "resolve": "resolved", "release": "released"
 }  # fmt: skip
-"""Outcome that the service records when it has carried out a command, by kind of command."""
+"""For each command: the outcome that the service records when it has carried out the command."""
 NONE: Mapping[str, Message] = MappingProxyType({})
 
 
@@ -46,7 +47,7 @@ class CommandRequest:
     wanted: Wanted
     operator: Operator
     answered: StepAnswer | None = None
-    """Answer that the operator supplies for a step whose result is unknown."""
+    """The operator's answer to a step whose result is unknown; `None` if the command gives none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +61,21 @@ class SentCommand:
 
 @dataclass(frozen=True, slots=True)
 class CommandAnswer:
-    """Result of a command."""
+    """The result of a command."""
 
     sent: SentCommand
     outcome: str
-    """`replayed`, `discarded`, `resolved`, `released` or `ignored`; empty if the service has not handled the command
-    yet.
-    """
+    """`replayed`, `discarded`, `resolved`, `released` or `ignored` (the service refused the command). Empty if the
+    service has not handled the command yet."""
     reason: str
     after: str = ""
-    """Outcome of the repeated run, once it has ended; `retrying` if it failed and will be tried again."""
+    """Outcome of the repeated run, once the run has ended; `retrying` if it failed and will be tried again. Empty if
+    there is no such run."""
 
     def is_success(self, wanted: Wanted) -> bool:
-        """Return whether the command was carried out and the repeated run, if there is one, has not failed again.
+        """Return whether the command was carried out and the repeated run, if there is one, did not fail again.
 
-        A run that failed and waits for its next attempt counts as failed: it shows that the cause is not fixed.
+        A run that failed and waits for its next attempt counts as failed, because it shows that the cause is not fixed.
         """
         return self.outcome == OUTCOMES[wanted] and self.after not in ("dead", "retrying")
 
@@ -85,7 +86,7 @@ async def send_commands(
     deployment: Deployment,
     originals: Mapping[str, Message] = NONE,
 ) -> list[SentCommand]:
-    """Publish a command for each dead letter, and return when all commands are durable.
+    """Publish a command for each dead letter. Return when all commands are durable.
 
     After an exception some commands may have been published. Publishing them again does no harm.
 
@@ -93,7 +94,7 @@ async def send_commands(
         originals: Messages to send with the commands, by the id of the dead letter.
 
     Raises:
-        BadInput: A string is too long, or a dead letter has no saga.
+        BadInput: A string is too long, a dead letter has no saga, or the saga's key was erased.
         SagaError: The broker cannot be used, or a topic is missing.
     """
     settings, clock = deployment.broker_settings, deployment.clock
@@ -114,9 +115,10 @@ async def send_commands(
 
 
 async def _encrypt_answer(letter: DeadLetter, wish: CommandRequest, keys: Keys | None) -> CommandRequest:
-    """Encrypt the answer in a request before it is published. The key is that of the saga, because the subject of the
-    run is not known here; the service encrypts the answer again for the run. Raises `BadInput` if the saga's key was
-    erased.
+    """Encrypt the answer in a request before it is published.
+
+    The key is the saga's, because the subject of the run is not known here. The service encrypts the answer again for
+    the run. Raises `BadInput` if the saga's key was erased.
     """
     given = wish.answered
     if keys is None or given is None or given.raised is not None or letter.saga is None:
@@ -151,10 +153,10 @@ def _make_command_id(record: Outgoing) -> str:
 async def wait_for_answers(
     sent: Sequence[SentCommand], deployment: Deployment, wait_s: float
 ) -> AsyncIterator[CommandAnswer]:
-    """Yield the result of each command when its service has recorded it.
+    """Yield the result of each command as soon as its service has recorded it.
 
-    Commands without a result after `wait_s` seconds come last. Raises `NoStore`, and `StoreUnavailable` if a store
-    cannot be opened, or still cannot be read when this time is over.
+    After `wait_s` seconds, yield the commands that still have no result. Raises `NoStore` if there is no store. Raises
+    `StoreUnavailable` if a store cannot be opened, or if it still cannot be read when the time is over.
     """
     clock = deployment.clock
     deadline_s, left = clock.monotonic_s() + wait_s, list(sent)
@@ -179,7 +181,7 @@ async def wait_for_answers(
 
 
 async def _find_answer(sent: SentCommand, source: ServiceStore | None) -> CommandAnswer | None:
-    """Return the result of a command from the saga's progress; `None` if there is none yet."""
+    """Return the result of a command, which is recorded in the saga's progress; `None` if there is none yet."""
     if source is None or not sent.dead_letter.saga:
         return None
     try:
@@ -203,7 +205,7 @@ async def _find_answer(sent: SentCommand, source: ServiceStore | None) -> Comman
 def _find_replay_answer(
     sent: SentCommand, entry: Transition, later: Sequence[Transition], p: SagaProgress
 ) -> CommandAnswer | None:
-    """Return the result once the repeated run has ended; `None` before that."""
+    """Return the result if the repeated run has ended, otherwise `None`."""
     ends = ("handled", "compensated", "dead", "retrying")
     end = next((e.outcome for e in later if e.handler == entry.handler and e.outcome in ends), None)
     if end is not None:
@@ -228,9 +230,10 @@ def describe_answer(answer: CommandAnswer) -> str:
 
 
 async def send_switch(service: str, wanted: Switch, operator: Operator, deployment: Deployment) -> str:
-    """Publish a request for a control, and return the id under which the control log will record it.
+    """Publish a request for a control. Return the id under which the control log will record it.
 
-    Returns when the request is durable. Raises `SagaError`.
+    The request is durable when this returns. Raises `SagaError` if the broker cannot be used, or if its topic is
+    missing.
     """
     clock = deployment.clock
     record = controls.control_to_record(service, wanted, who=operator.who, why=operator.why, now_ms=clock.now_ms())
@@ -250,8 +253,11 @@ async def send_switch(service: str, wanted: Switch, operator: Operator, deployme
 
 
 async def wait_for_entry(service: str, name: str, deployment: Deployment, wait_s: float) -> ControlEntry | None:
-    """Wait until the service has recorded the entry in the control log, and return it; it may be a refusal. Return
-    `None` if there is no entry in time. Raises `SagaError`; a store that is unavailable at first is asked again.
+    """Wait until the service has recorded a request in the control log, and return the entry, which may be a refusal.
+    Return `None` if there is no entry in time.
+
+    `name`: the id that `send_switch` returned. Raises `SagaError` if the control log cannot be read. A store that is
+    unavailable is read again until the time is over.
     """
     clock = deployment.clock
     until_s = clock.monotonic_s() + wait_s
@@ -275,9 +281,8 @@ async def wait_for_entry(service: str, name: str, deployment: Deployment, wait_s
 
 
 async def read_control_log(service: str, deployment: Deployment) -> ControlLog:
-    """Read the control log of a service. Raises `SagaError` if the service has no store, or the control log cannot be
-    read.
-    """
+    """Read the control log of a service. Raises `SagaError` if the service has no store, or if the log cannot be
+    read."""
     async with deployment.open_stores((service,)) as sources:
         control_log = await find_control_log(service, sources)
     if control_log is None:
@@ -286,7 +291,7 @@ async def read_control_log(service: str, deployment: Deployment) -> ControlLog:
 
 
 async def find_control_log(service: str, sources: Sequence[ServiceStore]) -> ControlLog | None:
-    """Read the control log of a service from these open stores; `None` if none of them is the service's."""
+    """Read the control log of a service from one of these open stores; `None` if none of them is the service's."""
     source = next((source for source in sources if source.service == service), None)
     if source is None:
         return None

@@ -1,7 +1,7 @@
-"""Rehearsal of a replay: run the service's current code on a copy of the saga, and discard all effects.
+"""Rehearsal of a replay: it runs the service's current code on a copy of the saga, and discards all effects.
 
-Recorded step results are reused. A step without a recorded result is not called: the rehearsal ends there and reports
-the call. The command and all its consequences are decided exactly as in a worker.
+Recorded step results are reused. A step without a recorded result is not called. Instead, the rehearsal ends there and
+reports the call. The command and all its consequences are decided exactly as in a worker.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
@@ -39,16 +39,16 @@ from saga.support.printable import shorten
 
 NO_POSITION = Position("(rehearsal)", 0, 0)
 ARGUMENT_BYTES_MAX = 100
-"""Maximum number of bytes of each argument of a call that are shown."""
+"""Maximum number of bytes that are shown of each argument of a call."""
 
 
 class RehearsalStopped(Halted):
-    """Raised where a rehearsal would call an external system. Its text describes the call."""
+    """Raised where a rehearsal would call an external system. The text of the exception describes the call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsalResult:
-    """The effects that a replay would have, up to the first call of an external system."""
+    """The effects that a replay would have, up to the first call of an external system without a recorded result."""
 
     letter: DeadLetter
     did: tuple[tuple[str, str, str | None], ...]
@@ -61,21 +61,20 @@ class RehearsalResult:
     documents: tuple[str, ...]
     """Business documents that would change, as `collection/key`."""
     stops: str | None = None
-    """Call of an external system at which the rehearsal ended because the call has no recorded result; `None` if there
-    was none.
-    """
+    """The call of an external system at which the rehearsal ended, because the call has no recorded result; `None` if
+    there was none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsalSetup:
-    """Code, store and keys that a rehearsal uses."""
+    """The code, store and keys that a rehearsal uses."""
 
     declared: Declared
     store: Store
-    """Store that is read, and never written."""
+    """The service's store. It is read, and never written."""
     clock: Clock
     keys: Keys | None = None
-    """Keys that decrypt recorded values."""
+    """The keys with which recorded values are decrypted; `None` if no keys are configured."""
 
 
 async def rehearse(
@@ -84,7 +83,7 @@ async def rehearse(
     """Run everything that a command about a dead letter would cause, without any lasting effect.
 
     Args:
-        original: The original message, if the service no longer has it.
+        original: The original message, if the service no longer stores it.
 
     Raises:
         SagaError: This version of the code cannot continue the saga, or the store cannot be read.
@@ -139,7 +138,7 @@ async def _read_progress(store: Store, service: str, saga: str) -> SagaProgress:
 class StoreOverlay:
     """In-memory overlay over another store. Writes stay in memory.
 
-    Documents that were not written here are read from the other store. `Store` lists the guarantees.
+    Documents that were not written here are read from the other store. For the guarantees see `Store`.
     """
 
     source: Store
@@ -220,18 +219,15 @@ def _make_runtime(
 
 
 def _with_one_attempt(prepared: PreparedService) -> PreparedService:
-    """Return the service with a single attempt for each handler, so that a failure in a rehearsal is reported at
-    once.
-    """
+    """Return the service with a single attempt for each handler. So a rehearsal reports a failure at once."""
     once = Retry(attempts_max=1, in_place_s=0)
     handlers = {name: replace(handler, retry=once) for name, handler in prepared.handlers.items()}
     return replace(prepared, handlers=handlers)
 
 
 def make_stand_in(gives: type) -> object:
-    """Return a replacement for a resource of this type. Its methods can be passed to `saga.step`; any other use of it
-    ends the rehearsal.
-    """
+    """Return a replacement for a resource of this type. Its methods can be passed to `saga.step`. Any other use of it
+    ends the rehearsal."""
 
     def missing(self: object, name: str) -> NoReturn:
         raise RehearsalStopped(f"{gives.__name__}.{name} is used outside of a step")
@@ -249,9 +245,8 @@ def make_stand_in(gives: type) -> object:
 
 
 def _make_method(gives: type, name: str) -> Callable[..., Awaitable[None]]:
-    """Return a method with the name of another one, to which a step can refer. Calling it outside of a step ends the
-    rehearsal.
-    """
+    """Return a method with the given name, which can be passed to `saga.step`. If it is called outside a step, the
+    rehearsal ends."""
 
     async def method(self: object, *args: object, **kwargs: object) -> None:
         raise RehearsalStopped(f"{gives.__name__}.{name} is used outside of a step")

@@ -1,8 +1,8 @@
 """Repair and rebuild of sagas.
 
-`repair` resumes sagas that have ready work but no message or timer to trigger it, and republishes records that were
-lost because topics were recreated. `rebuild` finds sagas whose progress a service has lost, and reconstructs the
-progress from the topics.
+`repair` resumes sagas that have ready work but no message or timer to trigger it. It also publishes records again that
+were lost because their topics were deleted and created again. `rebuild` finds sagas whose progress a service has lost,
+and reconstructs the progress from the topics.
 """
 
 from collections import Counter
@@ -55,23 +55,23 @@ from saga.support.clock import Clock, iso
 from saga.telemetry.events import Report
 
 NAME = "saga sagas repair"
-"""Worker name in the transition events that a repair publishes."""
+"""Name of the worker in the transition events that a repair publishes."""
 SETTLES_S_MAX = 60.0
-"""Seconds added to the longest handler timeout. Older ready work would have been resumed by now if a worker were alive.
-"""
+"""Seconds that are added to the longest timeout of a handler. If work has been ready for longer than the sum, it is
+assumed that no worker is processing it."""
 NOTHING = StrandedWork()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairedSaga:
-    """Result of repairing one saga of a service: the transitions that were written, or the reason of a failure."""
+    """Result of repairing one saga in one service: the transitions that were written, or the reason of a failure."""
 
     service: str
     saga: str
     work: StrandedWork = NOTHING
-    """Stranded work that was found before anything was done."""
+    """The stranded work that was found before anything was done."""
     again: int = 0
-    """Number of records that were published again because their topics had been recreated."""
+    """Number of records that were published again because their topics had been deleted and created again."""
     did: tuple[tuple[str, str, str | None], ...] = ()
     """Handler, outcome and reason of each transition that was written."""
     problem: str | None = None
@@ -86,10 +86,10 @@ async def repair(
     saga: str | None = None,
     dry_run: bool = False,
 ) -> AsyncIterator[RepairedSaga]:
-    """Resume the sagas of these services, or one saga, that have stranded work. Yield each result as it is done.
+    """Resume those sagas of these services that have stranded work, or only `saga`. Yield each result when it is done.
 
     Args:
-        dry_run: Only yield the sagas that need repair; change nothing.
+        dry_run: Only yield the sagas that need repair, and change nothing.
 
     Raises:
         SagaError: A store or the broker cannot be opened, or no service knows `saga`.
@@ -123,9 +123,8 @@ async def repair(
 async def _find_lost_topics(
     service: ServiceRuntime, topics: Collection[str], saga: str | None, *, dry_run: bool
 ) -> AsyncIterator[RepairedSaga]:
-    """Find records that were lost because these topics were recreated, and publish them again: in the order of the
-    transitions, and with the same ids.
-    """
+    """Publish the records again that were lost because these topics were deleted and created again. They are published
+    in the order of the transitions, and with the same ids."""
     if not topics:
         return
     async for id_, document in _read_documents(service, service.ports.store, saga):
@@ -141,7 +140,8 @@ async def _find_lost_topics(
 
 
 async def _list_published(service: ServiceRuntime, p: SagaProgress, topics: Collection[str]) -> list[Outgoing]:
-    """Return the records that a saga's transitions have published to these topics, oldest first. Raises `SagaError`."""
+    """Return the records that a saga's transitions have published to these topics, oldest first. Raises `SagaError` if
+    the release does not know an event, or if the history cannot be read."""
     records = list[Outgoing]()
     for entry in map(decode_transition, (await add_archives(service.ports.store, p)).transitions):
         if unknown := sorted({event.type for event in entry.events} - service.contracts.keys()):
@@ -161,7 +161,7 @@ async def _repair_saga(service: ServiceRuntime, needing: RepairedSaga) -> Repair
 
 
 async def _find_sagas(service: ServiceRuntime, store: Store, saga: str | None) -> AsyncIterator[RepairedSaga]:
-    """Yield sagas with ready work that may have no trigger, and those that cannot be read, with the reason."""
+    """Yield sagas with ready work that may have no trigger, and sagas that cannot be read, with the reason."""
     quiet_ms = _compute_quiet_ms(service)
     async for id_, document in _read_documents(service, store, saga):
         try:
@@ -178,7 +178,8 @@ async def _find_sagas(service: ServiceRuntime, store: Store, saga: str | None) -
 async def _read_documents(
     service: ServiceRuntime, store: Store, saga: str | None
 ) -> AsyncIterator[tuple[str, Document]]:
-    """Yield the progress documents of all sagas, or of one, which is read by its key instead of by a scan."""
+    """Yield the progress documents of all sagas, or of one. The document of one saga is read by its key instead of by a
+    scan."""
     if saga is not None:
         document = await store.get(PROGRESS, progress_key(service.name, saga))
         if document is not None:
@@ -190,7 +191,8 @@ async def _read_documents(
 
 
 def _compute_quiet_ms(service: ServiceRuntime) -> int:
-    """Return how long a saga must be unchanged before we assume that no worker is processing it, in milliseconds."""
+    """Return the time in milliseconds for which a saga must be unchanged before it is assumed that no worker is
+    processing it."""
     return int((max(each.timeout_s for each in service.handlers.values()) + SETTLES_S_MAX) * 1000)
 
 
@@ -200,8 +202,8 @@ async def _run_worker(
 ) -> AsyncIterator[tuple[ServiceRuntime, Broker, TransitionPublisher | None]]:
     """Open the service with its store, broker and resources, like a worker without assigned partitions.
 
-    Also yield the publisher of its transition events, if they are published. A dry run opens no resources, because it
-    calls no handler.
+    Yield the service, the broker, and the publisher of transition events (`None` if none are published). A dry run
+    opens no resources, because it calls no handler.
     """
     keys = wiring.open_keys(settings, clock, [declared])
     async with AsyncExitStack() as stack:
@@ -229,18 +231,16 @@ async def _run_worker(
 
 
 RECORDS_MAX = 1_000_000
-"""Maximum number of records of sagas to rebuild that are kept in memory."""
+"""Maximum number of records that are kept in memory, over all sagas to be rebuilt."""
 AHEAD_S = 30
-"""Delay in seconds of the first of a saga's two timers. That timer is published before the progress is inserted, so
-that a crash right after the insert does not leave the saga without a timer.
-"""
+"""Delay in seconds of the first of two timers for a rebuilt saga. That timer is published before the progress is
+inserted, so that a crash right after the insert does not leave the saga without a timer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuiltSaga:
-    """Result of rebuilding one saga whose progress was lost: what was reconstructed, or the reason why that is
-    impossible.
-    """
+    """Result of rebuilding a saga whose progress was lost: what was reconstructed, or the reason why that is
+    impossible."""
 
     service: str
     saga: str
@@ -248,15 +248,15 @@ class RebuiltSaga:
     """Handler and outcome of each reconstructed transition."""
     open: bool = False
     unsaid: tuple[str, ...] = ()
-    """Types of events that are in the rebuilt progress but missing from the log. The rebuild publishes them."""
+    """Types of events that are in the rebuilt progress but not in the log. The rebuild publishes them."""
     left: tuple[str, ...] = ()
-    """Handlers whose runs the service will execute again, under the same idempotency keys."""
+    """Handlers whose runs the service will execute again, with the same idempotency keys."""
     problem: str | None = None
 
 
 @dataclass(slots=True)
 class _FoundMessages:
-    """Records of one saga that the topics contain."""
+    """Messages of one saga that were found in the topics."""
 
     taken: list[ReceivedMessage] = field(default_factory=list)
     emitted: dict[str, Message] = field(default_factory=dict)
@@ -272,7 +272,7 @@ async def rebuild(
     rebuild only that one.
 
     Args:
-        apply: Write each rebuilt progress; otherwise only yield what would be written.
+        apply: True to write each rebuilt progress. Otherwise nothing is changed.
 
     Raises:
         SagaError: A store or the broker cannot be opened or read.
@@ -314,9 +314,9 @@ async def _open(declared: Declared, settings: Settings, clock: Clock) -> AsyncIt
 async def _find_messages(
     service: PreparedService, broker: Administration, store: Store, saga: str | None
 ) -> tuple[Mapping[str, _FoundMessages], Mapping[Partition, int | None]]:
-    """Find the sagas of which the service has handled messages but has no progress. Return their records by saga.
+    """Find the sagas of which the service has handled messages but has no progress. Return their messages by saga.
 
-    Also return, for each partition that has lost records, the time of its oldest remaining record (`None` if none
+    Also return the partitions that have lost records, each with the time of its oldest remaining record (`None` if none
     remains).
     """
     positions = (await broker.describe_group(service.name)).positions
@@ -370,7 +370,8 @@ async def _scan_all(
 
 
 def _sort(service: PreparedService, record: Record, of: _FoundMessages, positions: Mapping[Partition, int]) -> None:
-    """Add a record to the messages that the service has handled, or to those that it has published."""
+    """Add a record to the messages that the service has handled, or to those that it has emitted. Other records are
+    ignored."""
     if record.topic == service.commands:
         of.commanded = True
         return
@@ -385,7 +386,7 @@ def _sort(service: PreparedService, record: Record, of: _FoundMessages, position
 
 
 def _decode_own(service: PreparedService, record: Record) -> Message | None:
-    """Decode the event in the record if this service has emitted it, else return `None`."""
+    """Decode the event in a record if this service has emitted it; otherwise return `None`."""
     type_ = envelope.type_of(record)
     if type_ is None or type_ not in service.contracts:
         return None
@@ -406,7 +407,7 @@ def _decode_text(key: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _RebuildTarget:
-    """The service to rebuild, with its broker, store and keys."""
+    """The service whose sagas are rebuilt, with its broker, store and keys."""
 
     service: PreparedService
     broker: Administration
@@ -419,7 +420,7 @@ class _RebuildTarget:
 
 
 async def _rebuild_saga(place: _RebuildTarget, saga: str, found: _FoundMessages, *, apply: bool) -> RebuiltSaga | None:
-    """Rebuild one saga; return `None` if nothing of it is missing."""
+    """Rebuild one saga. Return `None` if nothing of it is missing."""
     service = place.service
     try:
         if found.commanded:
@@ -438,13 +439,13 @@ async def _rebuild_saga(place: _RebuildTarget, saga: str, found: _FoundMessages,
 
 
 def _is_forgotten(place: _RebuildTarget, rebuilt: RebuiltProgress, found: _FoundMessages) -> bool:
-    """Return whether the progress has expired after its retention, so that nothing was lost."""
+    """Return whether the progress is missing because it has expired after the retention, so that nothing was lost."""
     last_ms = max(each.time_ms for each in found.taken)
     return not rebuilt.snapshot.is_open and last_ms + place.service.retention_s * 1000 < place.clock.now_ms()
 
 
 def _check_begun(place: _RebuildTarget, rebuilt: RebuiltProgress, found: _FoundMessages) -> None:
-    """Check that the log still contains everything since the saga began. Raises `Unknowable` if a part may be lost."""
+    """Raise `Unknowable` if the log may no longer contain everything since the saga began."""
     started = rebuilt.snapshot.started
     if started is None:
         raise Unknowable("none of its messages has the start of the saga, so some may be missing from the log")
@@ -471,14 +472,14 @@ def _describe(service: PreparedService, saga: str, rebuilt: RebuiltProgress) -> 
 
 
 async def _write(place: _RebuildTarget, saga: str, rebuilt: RebuiltProgress) -> None:
-    """Publish the events that are missing from the log, insert the archives and then the progress, and publish a timer
-    for the saga.
+    """Write a rebuilt saga. Publish a timer, the transition events, and the events that are missing from the log. Then
+    insert the archives and the progress, and publish a second timer.
 
     The transition events are published before the progress is inserted. Otherwise a worker could see the progress
-    first, and publish them as a different history of the saga.
+    first, and publish its own events about it, as a different history of the saga.
 
     Raises:
-        Exists: The saga now has a progress or an archive. Documents that were inserted are removed again.
+        Exists: The saga has a progress or an archive by now. Documents that were inserted are removed again.
     """
     await place.broker.publish([_find_timer(place, saga, AHEAD_S)])
     if place.publishes_transitions:
@@ -511,6 +512,6 @@ def _list_transitions(place: _RebuildTarget, rebuilt: RebuiltProgress) -> Iterat
 
 
 def _find_timer(place: _RebuildTarget, saga: str, in_s: int) -> Outgoing:
-    """Make the record of the timer with which the service resumes all ready work of the saga."""
+    """Return the record of a timer that makes the service resume all ready work of the saga in `in_s` seconds."""
     now_ms = place.clock.now_ms()
     return timers.timer_to_record(place.service.name, saga, "rebuilt", now_ms + in_s * 1000, now_ms)

@@ -1,8 +1,9 @@
-"""Read what `saga.ops.explanation` needs to explain a saga: progresses, manifests, dead letters, controls and offsets.
+"""Read the facts with which `saga.ops.explanation` explains a saga: progresses, manifests, dead letters, controls and
+offsets.
 
 Only documents of this saga are read. Topics are not scanned, with one exception: if a compensation has begun in a
-service, its `<service>.dead` is read, which contains the reason why the compensation fails. If something cannot be
-read, a note says so, and the rest is explained all the same.
+service, `<service>.dead` is read, because it contains the reason why the compensation fails. If something cannot be
+read, a note says so, and the rest is explained nevertheless.
 """
 
 from collections.abc import Collection, Mapping
@@ -23,12 +24,13 @@ from saga.ops.selection import Deployment, Selection
 from saga.ops.sources import missing_broker_file, open_administration
 
 BROKER_S_MAX = 15.0
-"""Maximum seconds to wait for the offsets of all services. A person at a terminal waits for them."""
+"""Maximum time in seconds to wait for the offsets of all services. It is short because a person at a terminal waits for
+them."""
 
 
 def read_overview() -> Overview:
-    """Read the choreography: the contracts of the current folder, and the manifests beside them. Raises
-    `ConfigurationError`."""
+    """Read the choreography: the contracts of the current folder and the manifests next to them. Raises
+    `ConfigurationError` if there are none, or if they are invalid."""
     library = find_library()
     return Overview(library, read_manifests(manifest_folder(library)))
 
@@ -39,7 +41,7 @@ async def read_facts(
     """Read the facts about one saga.
 
     Args:
-        reports: What the monitor knows of the saga.
+        reports: What the monitor knows about the saga.
     """
     notes: list[str] = []
     noting = replace(deployment, warn=lambda why: notes.append(str(why)))
@@ -54,7 +56,7 @@ async def read_facts(
 
 
 class OffsetReadings(NamedTuple):
-    """Offsets of the services of a choreography, and the time at which they were read."""
+    """The offsets of all services of a choreography, and the time at which they were read."""
 
     overview: Overview
     now_ms: int
@@ -62,11 +64,11 @@ class OffsetReadings(NamedTuple):
 
 
 async def complete_facts(saga: str, seen: SagaDetails, readings: OffsetReadings, deployment: Deployment) -> SagaFacts:
-    """Add to the histories of a saga what else is known: dead letters, controls and offsets.
+    """Add to the histories of a saga what else is known about it: dead letters, controls and offsets.
 
     Args:
-        readings: Offsets that were read before the histories. If an event existed by then and its consumer has no
-            unhandled records left, the consumer's history must contain the event.
+        readings: Offsets that were read before the histories. So if an event existed at that time, and its consumer had
+            no unhandled records, the consumer's history must contain the event.
     """
     letters = []
     if any(history.progress.is_quarantined for history in seen.histories):
@@ -88,7 +90,8 @@ async def complete_facts(saga: str, seen: SagaDetails, readings: OffsetReadings,
 
 
 async def _read_controls(services: Collection[str], deployment: Deployment) -> Mapping[str, ActiveControls]:
-    """Read the active controls of these services. A control log that cannot be read is reported."""
+    """Read the active controls of these services. A control log that cannot be read is reported to
+    `deployment.warn`."""
     found = dict[str, ActiveControls]()
     if not services:
         return found
@@ -107,7 +110,8 @@ async def _read_controls(services: Collection[str], deployment: Deployment) -> M
 async def read_offsets_of_all(
     overview: Overview, deployment: Deployment, *, seconds_max: float = BROKER_S_MAX
 ) -> OffsetReadings:
-    """Read the offsets and members of all services that have a manifest; none if the broker does not answer in time."""
+    """Read the offsets and members of all services that have a manifest. The result has none if the broker does not
+    answer within `seconds_max`."""
     now_ms, offsets = deployment.clock.now_ms(), dict[str, ServiceOffsets]()
     services = {manifest.stored for manifest in overview.manifests.values()}
     try:

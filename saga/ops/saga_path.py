@@ -1,4 +1,4 @@
-"""The path of a saga: the events that have happened and those that are still to come, in causal order. Pure."""
+"""The path of a saga: the events that have happened, and those that are still to come, in causal order. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,13 +13,14 @@ Mark: TypeAlias = Literal["done", "compensated", "missing", "open"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathEvent:
-    """An event on the path of a saga: one that has happened, or that is still to come."""
+    """An event on the path of a saga, which has happened or is still to come."""
 
     type: str
-    """Type of the event; empty for a handler that still has to run and emits nothing."""
+    """Event type. Empty for a handler that still has to run and emits no event."""
     mark: Mark
     service: str
-    """Service that emitted the event or will emit it; the client's name if it was published from outside."""
+    """The service that emitted the event or will emit it. If the event was published from outside, the client's
+    name."""
     handler: str
     causes: tuple[str, ...]
     """Types of the events on the path that trigger the handler."""
@@ -27,7 +28,7 @@ class PathEvent:
 
 
 def draw_path(situation: SagaSituation, obstacles: Sequence[Obstacle]) -> list[PathEvent]:
-    """Return the events that have happened, then those that are still to come, each after its causes."""
+    """Return the events that have happened, then those that are still to come. Each event comes after its causes."""
     path = [*_list_happened(situation).values()]
     coming = _ComingEvents(situation)
     for type_ in () if situation.outcome is not None else list_outcomes(situation, "success"):
@@ -45,9 +46,8 @@ def draw_path(situation: SagaSituation, obstacles: Sequence[Obstacle]) -> list[P
 
 
 def _mark_missing(situation: SagaSituation, main: Obstacle, each: PathEvent) -> PathEvent:
-    """Mark the event as missing if the obstacle waits for it. If the obstacle's handler can emit it, show that one as
-    its emitter.
-    """
+    """Mark an event as missing if the obstacle waits for it. If the obstacle's handler can emit the event, that handler
+    is shown as its emitter."""
     if each.type not in main.awaited:
         return each
     reaction = situation.get_reaction(main.service, main.handler)
@@ -58,7 +58,8 @@ def _mark_missing(situation: SagaSituation, main: Obstacle, each: PathEvent) -> 
 
 
 def _list_happened(situation: SagaSituation) -> dict[str, PathEvent]:
-    """Return the events that have happened, by time. Because clocks differ, each event is moved behind its causes."""
+    """Return the events that have happened, sorted by time. Because clocks differ, an event is moved behind its causes
+    if necessary."""
     found: dict[str, PathEvent] = {}
     undone = {type_ for _, type_ in list_undone(situation)}
     left = {each.type: each for each in sorted(situation.happened.values(), key=lambda each: each.time)}
@@ -88,7 +89,7 @@ def _list_causes(situation: SagaSituation, service: str, handler: str) -> Iterat
 
 
 class _ComingEvents:
-    """Events that have not happened yet. Each comes after the events that trigger its handler."""
+    """Events that have not happened yet. Each one comes after the events that trigger its handler."""
 
     def __init__(self, situation: SagaSituation) -> None:
         self._situation = situation
@@ -96,7 +97,7 @@ class _ComingEvents:
         self._open: set[str] = set()
 
     def add(self, type_: str) -> None:
-        """Add an event, and before it the events that lead to it."""
+        """Add an event, preceded by the events that lead to it."""
         if type_ in self._situation.happened or type_ in self.events or type_ in self._open:
             return
         self._open.add(type_)
@@ -116,7 +117,8 @@ class _ComingEvents:
         )
 
     def _find_emitter(self, type_: str) -> tuple[str, DeclaredReaction | None]:
-        """Return a service and its handler that emit the event. A deadline is chosen only if nothing else emits it."""
+        """Return a handler that emits the event, and its service. A deadline is chosen only if nothing else emits the
+        event. If nothing does, the service is empty and the handler is `None`."""
         found = [
             (service, reaction)
             for service, manifest in self._situation.manifests.items()
@@ -131,7 +133,7 @@ MARKS: Final[Mapping[Mark, str]] = {"done": "+", "compensated": "-", "missing": 
 
 
 def format_path(path: Sequence[PathEvent]) -> list[str]:
-    """Format a path as text, one event per line: its mark, who emits it, after which events, and when."""
+    """Format a path as text, one event per line: its mark, its type, who emits it, after which events, and when."""
     if not path:
         return []
     labels = [each.type or "(no event)" for each in path]
@@ -144,7 +146,7 @@ def format_path(path: Sequence[PathEvent]) -> list[str]:
 
 
 def describe_emitter(each: PathEvent) -> str:
-    """Describe who emits an event, after which events, and when it did."""
+    """Describe who emits an event, after which events, and when it was emitted."""
     emitter = f"{each.service}.{each.handler}" if each.handler else each.service or "from outside"
     after = f" after {' and '.join(each.causes)}" if each.causes else ""
     when = f" at {each.time}" if each.time else ""

@@ -1,4 +1,5 @@
-"""Answer questions about the events, runs and services of one saga from everything that is known of it. Pure."""
+"""Answers to questions about the events, runs and services of one saga, computed from everything that is known about
+it. Pure."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,12 +21,13 @@ Result: TypeAlias = Literal["", "success", "failure"]
 PROCESSED = frozenset(
     ("handled", "ignored", "noted", "compensated", "dead", "replayed", "discarded", "resolved", "released")
 )
-"""Outcomes of transitions after which a handler no longer waits for its message, or a dead letter says why it does."""
+"""Outcomes of transitions after which nothing has to explain why a handler did not run: the handler no longer waits for
+its message, or a dead letter says why it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedTransition:
-    """A transition of a service whose store is not read, as reported to the monitor."""
+    """A transition that a service has reported to the monitor. It is needed if the service's store is not read."""
 
     service: str
     handler: str
@@ -38,7 +40,7 @@ class ReportedTransition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedWait:
-    """Something that the saga waits for in a service, as reported to the monitor."""
+    """Something that the saga waits for in a service, as the service has reported it to the monitor."""
 
     service: str
     handler: str
@@ -49,7 +51,7 @@ class ReportedWait:
 
 
 class SagaReports(NamedTuple):
-    """What the monitor knows of one saga. It matters for services whose store is not read."""
+    """What the monitor knows about one saga. It is needed for services whose store is not read."""
 
     transitions: Sequence[ReportedTransition] = ()
     waits: Sequence[ReportedWait] = ()
@@ -60,7 +62,7 @@ NO_REPORTS: Final = SagaReports()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SagaFacts:
-    """Everything that is known of one saga. Services of which nothing could be read are missing."""
+    """Everything that is known about one saga. Services of which nothing could be read are missing."""
 
     saga: str
     now_ms: int
@@ -68,7 +70,7 @@ class SagaFacts:
     """The choreography: contracts and manifests."""
     histories: Sequence[SagaHistory] = ()
     services_read: frozenset[str] = frozenset()
-    """Services whose store was read, whether or not it has the saga."""
+    """Services whose store was read, even if it does not have the saga."""
     unreadable: frozenset[str] = frozenset()
     """Services that know the saga, but whose progress of it cannot be read."""
     letters: Sequence[DeadLetter] = ()
@@ -86,7 +88,7 @@ class SagaFacts:
 
 
 class Happening(NamedTuple):
-    """An event of the saga that is known to exist: who emitted it, when, and with which handler."""
+    """An event of the saga that is known to exist, with the service, time and handler of its emission."""
 
     type: str
     time: str
@@ -106,7 +108,7 @@ class SagaRun(NamedTuple):
 
 
 class SagaSituation:
-    """Answers to questions about one saga, computed from its facts."""
+    """Answers to questions about one saga, computed from the facts about it."""
 
     def __init__(self, facts: SagaFacts) -> None:
         self.facts = facts
@@ -159,13 +161,14 @@ class SagaSituation:
     # ---------------------------------------------------------------- services
 
     def get_reaction(self, service: str, handler: str) -> DeclaredReaction | None:
-        """Return the declared reaction with this name or stored name; `None` if there is none."""
+        """Return the declared handler, compensation or deadline with this name or stored name; `None` if there is
+        none."""
         manifest = self.manifests.get(service)
         reactions = () if manifest is None else manifest.reactions
         return next((r for r in reactions if handler in (r.name, stored_name(r))), None)
 
     def find_compensation(self, service: str, handler: str) -> DeclaredReaction | None:
-        """Return the declared compensation of a handler."""
+        """Return the declared compensation of a handler; `None` if there is none."""
         manifest, undone = self.manifests.get(service), self.get_reaction(service, handler)
         reactions = () if manifest is None else manifest.reactions
         return next((r for r in reactions if r.undoes in (handler, undone and undone.name) and r.undoes), None)
@@ -176,7 +179,8 @@ class SagaSituation:
         return offsets is not None and not offsets.members
 
     def is_visible(self, service: str) -> bool:
-        """Return whether the service's store, offsets or reports are available, so that we can tell what it did."""
+        """Return whether a service's store, offsets or reports are available, so that something is known about what it
+        did."""
         facts = self.facts
         return (
             service in facts.services_read
@@ -185,7 +189,8 @@ class SagaSituation:
         )
 
     def count_behind(self, service: str, topic: str | None = None) -> int:
-        """Return how many records a service has not handled in the partitions of this saga, in one topic or in all.
+        """Return how many records a service has not handled in the partitions of this saga: in one topic, or in all
+        except timer topics.
 
         Other partitions do not matter, because all records of a saga are in the partition of its key.
         """
@@ -213,7 +218,7 @@ class SagaSituation:
         return f"{service} last wrote `{last.outcome}` for {last.type}{handler} at {last.time}"
 
     def knows(self, service: str, type_: str) -> bool:
-        """Return whether a service has received the event, according to its progress or the monitor."""
+        """Return whether a service has received an event of this type, according to its progress or to the monitor."""
         if any(run.service == service and run.type == type_ for run in self.runs):
             return True
         p = self.progresses.get(service)
@@ -229,7 +234,7 @@ class SagaSituation:
         return not names.isdisjoint((reaction.name, stored_name(reaction)))
 
     def has_processed(self, service: str, reaction: DeclaredReaction) -> bool:
-        """Return whether a handler or compensation has finished, or can never run."""
+        """Return whether a handler or compensation has finished, or can no longer run."""
         names = {reaction.name, stored_name(reaction)}
         p = self.progresses.get(service)
         if p is not None and (names & {*p.closed} or any(run.handler in names for run in p.completed_runs)):
@@ -238,7 +243,7 @@ class SagaSituation:
 
 
 class KnownMessage(NamedTuple):
-    """Type, time, source and id of a message that a progress contains."""
+    """The type, time, source and id of a message that a progress contains."""
 
     type: str
     time: str
@@ -254,12 +259,12 @@ def _list_messages(p: SagaProgress) -> Iterator[KnownMessage]:
 
 
 def stored_name(reaction: DeclaredReaction) -> str:
-    """Return the name under which the progress stores work of a handler."""
+    """Return the name under which progresses store work of a handler."""
     return reaction.ids.partition("|")[2]
 
 
 def list_outcomes(situation: SagaSituation, result: Result = "") -> list[str]:
-    """List the outcomes of this kind of saga."""
+    """List the outcomes of this kind of saga: all, or those with this result."""
     known = {*situation.progresses, *(run.service for run in situation.runs)}
     kinds = {manifest.kind for name, manifest in situation.manifests.items() if name in known}
     outcomes = [each for kind in sorted(kinds) for each in situation.facts.overview.outcomes(kind)]
@@ -267,8 +272,8 @@ def list_outcomes(situation: SagaSituation, result: Result = "") -> list[str]:
 
 
 def list_undone(situation: SagaSituation) -> Iterator[tuple[str, str]]:
-    """Yield the events that were compensated: service and type. A compensation without such an event had nothing to
-    undo."""
+    """Yield the service and the type of each event that was compensated. A compensation for which no event is found had
+    nothing to undo."""
     for run in situation.runs:
         reaction = situation.get_reaction(run.service, run.handler) if run.outcome == "compensated" else None
         undone = None if reaction is None else situation.get_reaction(run.service, reaction.undoes or "")

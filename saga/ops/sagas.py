@@ -1,4 +1,4 @@
-"""Sagas as operators see them: a list, newest first, and the details of one saga in all services."""
+"""Sagas as operators see them: a list of sagas, newest first, and the details of one saga in all services."""
 
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -33,22 +33,22 @@ from saga.support.printable import count_noun
 
 OPEN = ("queue", "waiting", "unstarted", "intents", "compensating", "parked", "deadlines", "later", "dead")
 QUIET_MS = 3_600_000
-"""Milliseconds without changes after which pending fan-in messages of an ended saga count as left over.
+"""Time in milliseconds without changes after which pending fan-in messages of an ended saga count as left over.
 
-After this time no service can still send the other messages of the fan-in.
+It is so long that no service can still send the other messages of the fan-in.
 """
 LOOKED_AT_MAX = 20_000
-"""Maximum number of documents per service that are read to find the newest sagas in a store that cannot list by time.
-"""
+"""Maximum number of documents that are read per service to find the newest sagas, if the store cannot list by time."""
 
 
 SagaState: TypeAlias = Literal["dead", "damaged", "failing", "retrying", "open", "ended", "idle"]
-"""State of a saga in all services, in one word; `idle`: nothing is unfinished, and there is no outcome."""
+"""State of a saga over all services, in one word. `idle` means that nothing is unfinished and that there is no
+outcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class SagaSummary:
-    """Summary of a progress, or the reason why it cannot be read."""
+    """The summary of a progress, or the reason why the progress cannot be read."""
 
     source: ServiceStore
     saga: str
@@ -61,13 +61,13 @@ class SagaSummary:
 
     @property
     def rank(self) -> str:
-        """Sort key by start time: newer sagas have larger keys, and a saga without a start time has the largest."""
+        """Sort key by start time. Newer sagas have larger keys. A saga without a known start has the largest."""
         return (self.progress and self.progress.started) or "~"
 
 
 @dataclass(frozen=True, slots=True)
 class ListedSaga:
-    """One saga, with its status in each service."""
+    """One saga with its status in each service."""
 
     saga: str
     statuses: tuple[ServiceStatus, ...]
@@ -85,7 +85,7 @@ class ListedSaga:
 
     @property
     def principals(self) -> tuple[str, ...]:
-        """Principals that started the saga. There is at most one, unless several events started it."""
+        """Principals that started the saga. There is at most one, unless several messages started it."""
         return tuple(dict.fromkeys(s.principal for s in self.statuses if s.principal))
 
     @property
@@ -94,14 +94,17 @@ class ListedSaga:
 
     @property
     def kind(self) -> str | None:
-        """Type of the first message that any service handled; `None` if its transition is archived."""
+        """Type of the first message that a service handled: the earliest, if several services know theirs. `None` if no
+        service does, because those transitions are archived."""
         first = min((s.first for s in self.statuses if s.first is not None), default=None)
         return None if first is None else first.type
 
     @property
     def is_over(self) -> bool:
-        """True if the saga has an outcome. The progress of the service that ended the saga may have expired, or be in
-        another store. So a failure that any service knows counts, too.
+        """True if the saga has an outcome.
+
+        The progress of the service that ended the saga may have expired, or may be in another store. So it is enough if
+        any service knows of a failure outcome.
         """
         return self.outcome is not None or self.is_failure
 
@@ -112,7 +115,7 @@ class ListedSaga:
 
     @property
     def state(self) -> SagaState:
-        """State of the saga in one word: what needs a person first, then what is unfinished."""
+        """State of the saga in one word. What needs a person takes precedence over what is unfinished."""
         retries = [run for s in self.statuses for run in s.retries]
         unfinished = set(self.open) - ({"waiting"} if self.is_over else set())
         if any(s.dead for s in self.statuses):
@@ -129,7 +132,7 @@ class ListedSaga:
 
     @property
     def open(self) -> dict[str, int]:
-        """Number of open items of each kind in all services."""
+        """Number of open items of each kind, over all services. Kinds without open items are left out."""
         counts = {sort: sum(getattr(s, sort) for s in self.statuses) for sort in OPEN}
         counts["waiting"] -= self._left_over(any(counts[sort] for sort in OPEN if sort != "waiting"))
         return {sort: count for sort, count in counts.items() if count}
@@ -140,17 +143,18 @@ class ListedSaga:
         return sum(s.left + s.waiting for s in self.statuses) - self.open.get("waiting", 0)
 
     def _left_over(self, others: bool) -> int:
-        """Count the pending fan-in messages that are left over because the saga has ended."""
+        """Count the pending fan-in messages that are left over because the saga has ended. `others`: True if anything
+        else is open."""
         if not self.is_over or others or self.changed > iso(self.now_ms - QUIET_MS):
             return 0
         return sum(s.waiting for s in self.statuses)
 
 
 async def list_sagas(selection: Selection, deployment: Deployment) -> AsyncIterator[ListedSaga | None]:
-    """Yield the selected sagas: in the order of the selection's saga ids if it has any, else newest first.
+    """Yield the selected sagas: in the order of the selection's saga ids if it has any, otherwise newest first.
 
-    If there may be more than `limit`, yield `None` after the last one. Raises `NoListing` before the first saga if the
-    selection has no ids and a store cannot list its sagas.
+    If there may be more than `limit`, yield `None` after the last one. If the selection has no saga ids, and a store
+    cannot list its sagas, raise `NoListing` before the first saga.
     """
     async with AsyncExitStack() as stack:
         mine = await stack.enter_async_context(deployment.open_stores(selection.services))
@@ -183,7 +187,7 @@ async def list_every_saga(selection: Selection, deployment: Deployment) -> Async
 
 
 async def read_summary(source: ServiceStore, saga: str) -> SagaSummary | None:
-    """Read the summary of a saga's progress; `None` if the service has none."""
+    """Read the summary of a saga's progress; `None` if the service has no progress of the saga."""
     try:
         document = await read_document(source, saga)
     except UnreadableHistory as why:
@@ -192,9 +196,9 @@ async def read_summary(source: ServiceStore, saga: str) -> SagaSummary | None:
 
 
 def _may_be_chosen(selection: Selection, seen: SagaSummary) -> bool:
-    """Return whether the selection may include the saga, so that it must be read in the other services too.
+    """Return whether the selection may include the saga, so that the saga must be read in the other services, too.
 
-    A damaged progress may have any state.
+    A damaged progress may have any state, but does not count as dead.
     """
     if seen.progress is None:
         return not selection.only_dead
@@ -216,7 +220,8 @@ def _is_chosen(selection: Selection, found: ListedSaga) -> bool:
 
 
 async def _complete(seen: SagaSummary, sources: Sequence[ServiceStore], deployment: Deployment) -> ListedSaga:
-    """Add the statuses in all other services to a saga, and report progresses that cannot be read."""
+    """Add the statuses in all other services to a saga. Progresses that cannot be read are reported to
+    `deployment.warn`."""
     every = []
     for source in sources:
         if source is seen.source:
@@ -253,7 +258,7 @@ async def _sort_newest_first(
 ) -> AsyncIterator[SagaSummary]:
     """Yield summaries of the sagas whose id begins with `prefix`, newest first as far as the stores allow.
 
-    Each store yields the sagas that changed last first, and the streams are merged by start time. With
+    Each store yields the sagas first that changed last, and these streams are merged by start time. With
     `never_expiring`, only progresses that never expire are yielded, if the store can list those.
     """
     streams = [_find_newest(source, prefix, warn, never_expiring) for source in sources]
@@ -300,7 +305,7 @@ FOLLOW_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class SagaDetails:
-    """A saga's histories, timeline and status in all services."""
+    """The histories, the timeline and the statuses of a saga in all services."""
 
     histories: tuple[SagaHistory, ...]
     """One history for each service that has a progress of the saga."""
@@ -309,7 +314,7 @@ class SagaDetails:
     failing: Mapping[str, str] = field(default_factory=dict)
     """Last error of each failing compensation, by the id of the event that it undoes."""
     services_read: frozenset[str] = frozenset()
-    """Services whose store was read, whether or not it has the saga."""
+    """Services whose store was read, even if it does not have the saga."""
     unreadable: frozenset[str] = frozenset()
     """Services that know the saga, but whose progress or history of it cannot be read."""
 
@@ -324,9 +329,10 @@ async def read_saga(
 ) -> SagaDetails:
     """Read a saga in all services, or in one.
 
-    A service whose progress cannot be read is reported to `deployment.warn` and left out.
+    If a progress cannot be read, this is reported to `deployment.warn`, and the service is left out.
 
     Args:
+        service: The only service to read; `None` for all.
         known: For each service, the number of transitions that the caller already has.
 
     Raises:
@@ -362,7 +368,7 @@ async def read_saga(
 async def follow_saga(
     saga: str, deployment: Deployment, service: str | None = None
 ) -> AsyncIterator[list[TimelineEntry]]:
-    """Yield the existing transitions of a saga, then new ones as they are written. Never ends.
+    """Yield the existing transitions of a saga, then new ones as they are written. This never ends.
 
     The saga and the stores need not exist yet.
     """
@@ -382,13 +388,13 @@ async def follow_saga(
 async def wait_for_end(
     saga: str, deployment: Deployment, contracts: Mapping[str, Contract], seconds_max: float
 ) -> list[str]:
-    """Wait until a saga has ended in all services that know it. Return what it still waits for; nothing if it has
-    ended.
+    """Wait until a saga has ended in all services that know it, at most `seconds_max` seconds. Return what it still
+    waits for; empty if it has ended.
 
     The saga and the stores need not exist yet.
 
     Args:
-        contracts: Contracts by event, from which it is known which outcomes are failures.
+        contracts: Contracts by event. They say which outcomes are failures.
     """
     clock, quiet = deployment.clock, replace(deployment, warn=lambda _: None)
     until_s = clock.monotonic_s() + seconds_max
@@ -416,26 +422,25 @@ async def add_reasons(saga: str, seen: SagaDetails, deployment: Deployment) -> S
 
 
 UNSTARTED = "for a message with the start of the saga; if none comes, for ever: its service may have forgotten the saga"
-"""Description of what a message waits for if the start of its saga is not known."""
+"""What a message waits for if the start of its saga is not known."""
 
 
 class OpenWork(NamedTuple):
-    """Unfinished work of a saga, and messages that are left over. Each entry is the name of a service and a
-    description.
-    """
+    """The unfinished work of a saga, and its messages that are left over. Each entry is the name of a service and a
+    description."""
 
     open: tuple[tuple[str, str], ...]
     left_over: tuple[tuple[str, str], ...]
-    """Messages of fan-ins that need no action. They expire with the progress."""
+    """Messages of fan-ins that will never be handled, and need no action. They expire with the progress."""
 
 
 def list_open_work(seen: SagaDetails, *, has_outcome: bool = False) -> OpenWork:
-    """List what is unfinished in all services, and separately what is left over.
+    """List what is unfinished in all services and, separately, what is left over.
 
     A message of a fan-in is left over if its handler can never run, or if the saga has ended and nothing else is open.
 
     Args:
-        has_outcome: True if the saga is known to have ended, even if no service that was read knows it.
+        has_outcome: True if the saga is known to have ended, even if none of the services that were read knows it.
     """
     open_, waiting, left_over = list[tuple[str, str]](), list[tuple[str, str]](), list[tuple[str, str]]()
     for history, status in zip(seen.histories, seen.statuses, strict=True):
@@ -455,10 +460,10 @@ def list_open_work(seen: SagaDetails, *, has_outcome: bool = False) -> OpenWork:
 
 
 def find_unfinished(seen: SagaDetails, contracts: Mapping[str, Contract]) -> list[str]:
-    """Describe why a saga has not ended in the services that know it; empty if it has.
+    """Describe why a saga has not ended in the services that know it; empty if it has ended.
 
-    It has ended if its outcome is known, no service has open work, and after a failure nothing is left to compensate.
-    What a service has to do whose progress cannot be read is not known, so the saga has not ended for certain.
+    A saga has ended if its outcome is known, no service has open work and, after a failure, nothing is left to
+    compensate. If a progress cannot be read, its open work is not known, so the saga has not certainly ended.
     """
     failures = {type_ for h in seen.histories for type_ in h.progress.failed}
     outcomes = {s.outcome for s in seen.statuses if s.outcome}
@@ -488,9 +493,7 @@ def describe_open_work(p: SagaProgress, status: ServiceStatus, failing: Mapping[
     """Describe the unfinished work of a saga in one service.
 
     Messages of fan-ins are left out if the saga's start is known, because whether they are open depends on the other
-    services; `list_open_work` adds them.
-
-    `failing`: last errors of failing compensations, by event id.
+    services. `list_open_work` adds them. `failing`: last errors of failing compensations, by event id.
     """
     found = [_describe_intent(i, failing) for i in p.intents]
     found += [_describe_parked(each, status.queue) for each in status.retries]
@@ -505,7 +508,7 @@ def describe_open_work(p: SagaProgress, status: ServiceStatus, failing: Mapping[
 
 
 def _describe_compensation(p: SagaProgress, pending: PendingMessage) -> str:
-    """Describe a handler that has to be compensated."""
+    """Describe a handler whose result has to be compensated."""
     if p.started is None:
         unknown = f"whether {pending.handler} did something to be undone is not known"
         return f"{pending.message.type} waits {UNSTARTED}: {unknown}"
@@ -513,7 +516,7 @@ def _describe_compensation(p: SagaProgress, pending: PendingMessage) -> str:
 
 
 def _is_due(pending: PendingMessage) -> bool:
-    """Return whether the message can be processed now, without waiting for an operator or a time."""
+    """Return whether a message can be processed now, because it waits neither for an operator nor for a time."""
     return not pending.dead and not pending.due_ms
 
 
@@ -551,13 +554,13 @@ def _describe_parked(each: ParkedRunStatus, behind: int) -> str:
 
 
 def _describe_intent(intent: Intent, failing: Mapping[str, str]) -> str:
-    """Describe a run that has begun, and its external call that has no known result."""
+    """Describe a run that has begun, and its external call without a known result, if there is one."""
     text = _describe_run(intent, failing)
     return text if (call := intent.open_call) is None else f"{text}; {call.description} has no answer"
 
 
 def _describe_run(intent: Intent, failing: Mapping[str, str]) -> str:
-    """Describe the run without its external call. For a failing compensation include its last error."""
+    """Describe a run without its external call. If a compensation fails, its last error is included."""
     if intent.kind == "do":
         return f"{intent.handler} has begun on {intent.message.type}{_describe_version(intent)}"
     if intent.kind == ABORT:

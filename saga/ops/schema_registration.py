@@ -1,6 +1,4 @@
-"""Registration of contracts in a schema registry by operators, and the doctor's check of the registry. Services only
-read it.
-"""
+"""Registration of contracts in a schema registry, which only operators do, and the doctor's check of the registry."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -33,13 +31,15 @@ class Registration:
 
 
 def find_registrable(library: Library, names: Collection[str] = ()) -> list[Contract]:
-    """Return the contracts whose topics use the registry's wire format: all, or those with these names."""
+    """Return the contracts whose topics use the registry's wire format: all of them, or those with these names."""
     return [each for each in library.contracts.values() if each.subject and (not names or each.name in names)]
 
 
 async def register(contracts: Iterable[Contract], settings: Settings, clock: Clock) -> list[Registration]:
     """Register all versions of these contracts, oldest first. If a version is refused, the newer versions of its
-    contract are skipped. Raises `ConfigurationError`, `RegistryUnavailable`.
+    contract are skipped.
+
+    Raises `ConfigurationError` if no registry is set, and `RegistryUnavailable` if it cannot be reached.
     """
     done: list[Registration] = []
     async with _open_registry(settings) as registry:
@@ -71,7 +71,8 @@ def _open_registry(settings: Settings) -> SchemaRegistry:
 
 
 async def check_registry(services: Collection[Declared], settings: Settings, clock: Clock) -> list[Finding]:
-    """Check whether the registry has every schema that these services need. Raises `RegistryUnavailable`."""
+    """Check that the registry has the schemas of all events that these services emit. Raises `RegistryUnavailable` if
+    it cannot be reached."""
     emitted, consumed = get_emitted_contracts(services), get_consumed_contracts(services)
     needed = [contract for contract, _ in emitted if contract.subject] + [each for each in consumed if each.subject]
     if not needed:

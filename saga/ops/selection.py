@@ -1,4 +1,4 @@
-"""Arguments that many operator commands share: which sagas, who acts, and which stores and broker to use."""
+"""Arguments that many operator commands share: which sagas are meant, who acts, and which stores and broker to use."""
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -12,27 +12,26 @@ from saga.support.clock import Clock, SystemClock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Selection of sagas, runs or dead letters: those that match every field that is set."""
+    """Selection of sagas, runs or dead letters. What is selected has to match every field that is set."""
 
     services: Sequence[str] = ()
     """Names of the services to search; empty means all."""
     sagas: Sequence[str] = ()
-    """Saga ids. Each saga is read directly in each service. If it is empty, the stores must be able to list their
-    sagas.
-    """
+    """Saga ids. Each of these sagas is read by its key in each service. If this is empty, the stores must be able to
+    list their sagas."""
     prefix: str = ""
-    """Prefix of the saga ids."""
+    """Beginning of the saga ids."""
     principal: str | None = None
-    """Principal that started the sagas, as recorded by any service."""
+    """Principal that started the sagas. It is enough if one service has recorded it."""
     handler: str | None = None
     type: str | None = None
     """Event type of the message."""
     reason: str | None = None
-    """Part of the failure's reason."""
+    """Text that the reason of the failure contains."""
     category: str | None = None
     """Who can fix the failure: see `saga.policies.retry.BLAMES`."""
     owner: str | None = None
-    """Service that owns the event's contract."""
+    """The service that owns the event's contract."""
     before: str | None = None
     """RFC 3339 time; only older records match."""
     limit: int = 50
@@ -48,11 +47,11 @@ class Selection:
         )
 
     def includes_saga(self, saga: str | None) -> bool:
-        """Return True if this saga id is selected."""
+        """Return whether this saga id is selected."""
         return (saga or "").startswith(self.prefix) and (not self.sagas or saga in self.sagas)
 
     def matches(self, record: DeadLetter) -> bool:
-        """Return True if this dead letter or parked run is selected."""
+        """Return whether this dead letter or parked run is selected."""
         expected = (
             (self.handler, record.handler),
             (self.type, record.type),
@@ -69,7 +68,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A person who changes something. The name and the reason are recorded for the audit."""
+    """A person who changes something, with a reason. Both are recorded for the audit."""
 
     who: str
     why: str
@@ -79,23 +78,22 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """The stores and the broker that a command uses."""
+    """The stores and the broker that an operator's command uses."""
 
     warn: Warn
-    """Function called with each reason why a part of the answer is missing."""
+    """Function that is called with each reason why a part of the answer is missing."""
     stores: Sequence[str] = ()
-    """Addresses of the stores; if empty, the setting `SAGA_STORE` is used."""
+    """Addresses of the stores. If this is empty, the setting `SAGA_STORE` is used."""
     settings: Settings | None = None
-    """Settings of the broker. `None` means the settings of the environment, which are read only when the broker is
-    used, because a command that needs only a store may run without them.
-    """
+    """Settings of the broker. `None` means the settings of the environment. These are read only when the broker is
+    used, because a command that needs only a store may run without them."""
     clock: Clock = field(default_factory=SystemClock)
 
     @property
     def broker_settings(self) -> Settings:
-        """Return the settings of the broker. Raises `ConfigurationError`."""
+        """The settings of the broker. Raises `ConfigurationError` if the environment has invalid ones."""
         return self.settings if self.settings is not None else Settings.from_environment()
 
     def open_stores(self, services: Collection[str] = ()) -> AbstractAsyncContextManager[list[ServiceStore]]:
-        """Open the stores of these services, or of all, for reading: see `saga.ops.sources.open_stores`."""
+        """Open the stores of these services, or of all services, for reading. See `saga.ops.sources.open_stores`."""
         return open_stores(self.stores, self.clock, services, self.settings)

@@ -1,4 +1,4 @@
-"""Access for operator tools: open stores read-only, find the services in them, and open the broker."""
+"""Access for operators' tools: open stores read-only, find the services in them, and open the broker."""
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -26,14 +26,13 @@ Warn: TypeAlias = Callable[[object], None]
 
 
 NAMES_S_MAX = 5.0
-"""Maximum time in seconds to wait for the broker's list of services. Without an answer, tools continue without the
-list.
-"""
+"""Maximum time in seconds to wait for the broker's list of services. If there is no answer, tools continue without the
+list."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceStore:
-    """A service, and the store in which its documents are."""
+    """A service, and the store that contains its documents."""
 
     service: str
     store: Store
@@ -44,18 +43,17 @@ class ServiceStore:
 async def open_stores(
     addresses: Sequence[str], clock: Clock, services: Collection[str] = (), settings: Settings | None = None
 ) -> AsyncIterator[list[ServiceStore]]:
-    """Open the stores at `addresses` (by default at the setting `SAGA_STORE`), and yield these services in them, or
-    all.
+    """Open the stores at `addresses`, and yield the services in them: these `services`, or all.
 
-    Nothing is created or changed, and no saga is read.
+    Without addresses, the setting `SAGA_STORE` is used. Nothing is created or changed, and no saga is read.
 
     Args:
-        settings: Settings of the broker that is asked for the names of services if a store cannot list them; by default
-            those of the environment.
+        settings: Settings of the broker. If a store cannot list its services, the broker is asked for their names. The
+            default is the settings of the environment.
 
     Raises:
-        SagaError: There is no store, one cannot be read, two have the same service, or neither a store, the broker nor
-            a manifest knows a service.
+        SagaError: There is no store, a store cannot be read, two stores have the same service, or one of `services` is
+            not known to a store, to the broker or by a manifest.
     """
     async with AsyncExitStack() as stack:
         places = dict[str, str]()
@@ -99,7 +97,8 @@ def _is_first(service: str, address: str, places: dict[str, str]) -> bool:
 
 
 class _KnownServices:
-    """Names of services that are known without reading any saga: from the caller, the broker and the manifests."""
+    """Names of services that are known without reading any saga: from the caller, from the broker and from
+    manifests."""
 
     def __init__(self, services: Collection[str], clock: Clock, settings: Settings | None) -> None:
         self.named = services
@@ -110,9 +109,8 @@ class _KnownServices:
         """True if the broker answered, so that the list is complete."""
 
     async def names(self) -> frozenset[str]:
-        """Return the names from the manifests and from the broker, which has a topic of commands for every service that
-        ever started.
-        """
+        """Return the names from the manifests and from the broker. The broker has a command topic for every service
+        that was ever started."""
         if self._names is None:
             names = set[str]()
             with suppress(SagaError):
@@ -131,8 +129,10 @@ class _KnownServices:
             return {name for topic in await broker.list_topics() if (name := service_of_commands(topic)) is not None}
 
     async def check(self, found: Collection[str]) -> None:
-        """Check that each service that the caller named is known. `found`: services that were found in stores. Raises
-        `SagaError`.
+        """Raise `SagaError` if a service that the caller named is not known. `found`: services that were found in
+        stores.
+
+        If the broker did not answer, the list of services is incomplete, and nothing is raised.
         """
         missing = [name for name in self.named if name not in found]
         if missing and (missing := sorted({*missing} - await self.names())) and self._is_all:
@@ -141,9 +141,8 @@ class _KnownServices:
 
 
 async def _list_stores(address: str, known: _KnownServices) -> Sequence[StoreAddress]:
-    """List the stores at an address. If the address is a pattern that needs service names, use those of the known
-    services.
-    """
+    """List the stores at an address. If the address is a pattern that needs the names of services, those of the known
+    services are used."""
     try:
         return resolve_addresses(address)
     except ServiceNeeded:
@@ -154,9 +153,8 @@ async def _list_stores(address: str, known: _KnownServices) -> Sequence[StoreAdd
 
 
 def resolve_addresses(address: str) -> Sequence[StoreAddress]:
-    """List the stores at an address. Raises `ConfigurationError` for an invalid address, and `NoStore` if there is no
-    store.
-    """
+    """List the stores at an address. Raises `ConfigurationError` if the address is invalid, and `NoStore` if there is
+    no store."""
     try:
         return adapters.store_adapter(address).find_stores(address)
     except ValueError as why:
@@ -165,9 +163,8 @@ def resolve_addresses(address: str) -> Sequence[StoreAddress]:
 
 
 def _make_settings(address: str) -> Settings:
-    """Return settings for a store at this address. If the address has no options, the environment is not read, because
-    it may have invalid settings.
-    """
+    """Return settings for a store at this address. If this kind of store has no options, the environment is not read,
+    because it may contain invalid settings."""
     if adapters.store_adapter(address).options is None:
         return Settings(store=address)
     return Settings.from_environment(store=address)
@@ -176,7 +173,7 @@ def _make_settings(address: str) -> Settings:
 async def _list_services(store: Store, known: _KnownServices) -> Collection[str]:
     """List the services that have progresses in a store, or have run on it.
 
-    All keys are read only if the store does not return them in order and the services are not known otherwise.
+    All keys are read only if the store cannot return keys in order, and if the services are not known otherwise.
     """
     if isinstance(store, KeysInOrder):
         found = {name async for name in _list_services_in_order(store)}
@@ -189,7 +186,7 @@ async def _list_services(store: Store, known: _KnownServices) -> Collection[str]
 
 
 async def _list_services_in_order(store: KeysInOrder) -> AsyncIterator[str]:
-    """Yield the service names in the keys of progresses, skipping the remaining keys of each service."""
+    """Yield the names of the services in the keys of progresses. The other keys of each service are skipped."""
     key = await store.next_key(PROGRESS, "")
     while key is not None:
         service = key.partition("::")[0]
@@ -200,15 +197,15 @@ async def _list_services_in_order(store: KeysInOrder) -> AsyncIterator[str]:
 
 
 def missing_broker_file(settings: Settings) -> Path | None:
-    """Return the file of an embedded broker if the file does not exist yet. Tools check this first, because reading
-    must not create the file.
-    """
+    """Return the file of an embedded broker if that file does not exist yet, otherwise `None`. Tools check this first,
+    because reading must not create the file."""
     return adapters.broker_adapter(settings.broker).missing_file(settings)
 
 
 @asynccontextmanager
 async def open_administration(settings: Settings, clock: Clock) -> AsyncIterator[Administration]:
-    """Open the broker of the settings for administration. Raises `SagaError` within 15 s if it cannot be used."""
+    """Open the broker of the settings for administration. Raises `SagaError` if that fails, or takes longer than
+    `settings.open_s` seconds."""
     async with AsyncExitStack() as stack:
         closed = tools_with_registry(adapters.administration_at(settings, clock), settings.of(RegistryOptions), clock)
         opening = stack.enter_async_context(closed)

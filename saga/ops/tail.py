@@ -17,11 +17,12 @@ from saga.support.clock import iso
 from saga.support.printable import shorten
 
 POLL_S = 0.5
-"""Maximum time in seconds to wait for records before the end and stalled partitions are checked."""
+"""Maximum time in seconds to wait for records, before it is checked whether the end was reached and which partitions
+are stalled."""
 RECORDS_MAX = 500
 """Maximum number of records in one poll."""
 TEXT_BYTES_MAX = 1024
-"""Maximum number of bytes of a key or a header that are shown."""
+"""Maximum number of bytes that are shown of a key or a header."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,18 +35,19 @@ class TailedRecord:
     time: str
     """Time at which the broker appended the record."""
     key: str | None
-    """Record key: the saga id for events and for records of saga's own topics."""
+    """Key of the record. In events and in records of saga's own topics, this is the saga id."""
     type: str | None = None
     id: str | None = None
     source: str | None = None
     fields: Mapping[str, object] | None = None
-    """Fields by name, with sensitive ones redacted; `None` if they cannot be shown."""
+    """Fields by name; sensitive ones are redacted. `None` if the fields cannot be shown."""
     problem: str | None = None
-    """Reason why the fields cannot be shown, or what is unusual about them. For a dead letter, its kind and reason."""
+    """Reason why the fields cannot be shown, or something unusual about the record. For a dead letter, its kind and
+    reason."""
 
 
 class TailTarget(NamedTuple):
-    """The records to tail: all records of some topics, or only those of one saga in these topics."""
+    """The records to show: all records of some topics, or only those of one saga in these topics."""
 
     topics: tuple[str, ...]
     saga: str | None = None
@@ -54,13 +56,14 @@ class TailTarget(NamedTuple):
 async def resolve_target(
     name: str, broker: Administration, library: Library | None, *, as_saga: bool = False
 ) -> TailTarget:
-    """Resolve a name to a topic of this name, or else to a saga in the topics of all contracts.
+    """Find out what a name means: the topic of this name if there is one, otherwise a saga in the topics of all
+    contracts.
 
     Args:
-        as_saga: Treat the name as a saga id, even if there is a topic with this name.
+        as_saga: Take the name as a saga id, even if there is a topic of this name.
 
     Raises:
-        ConfigurationError: There is no such topic, and no topic in which the saga could be.
+        ConfigurationError: There is no topic of this name, and no topic in which such a saga could be.
     """
     if not as_saga and await broker.count_partitions([name]):
         return TailTarget((name,))
@@ -78,13 +81,13 @@ async def resolve_target(
 async def tail(
     what: TailTarget, broker: Administration, library: Library | None, warn: Warn, *, since_ms: int | None, follow: bool
 ) -> AsyncIterator[TailedRecord]:
-    """Yield the target's records, in order within each partition.
+    """Yield the target's records. Those of one partition come in order.
 
     A stalled partition is reported to `warn` once, and reading continues in the others.
 
     Args:
-        since_ms: Begin with records appended at this time or later. `None`: begin with records appended from now on.
-        follow: Continue with new records; otherwise stop at the current end of the topics.
+        since_ms: Begin with records that were appended at this time or later. `None` means now.
+        follow: Continue with new records. Otherwise stop at the ends that the topics have now.
     """
     ends = {partition: bounds.end for partition, bounds in (await broker.fetch_bounds(what.topics)).items()}
     begins = dict(ends)
@@ -108,7 +111,7 @@ async def tail(
 
 
 def is_at_end(reading: PartitionReader, ends: Mapping[Partition, int]) -> bool:
-    """Return whether all partitions are read up to these ends. Stalled partitions are ignored."""
+    """Return whether all partitions have been read up to these ends. Stalled partitions are ignored."""
     still = {(each.topic, each.partition) for each in reading.stalled_partitions()}
     return all(
         at >= ends[partition] or partition in still or (partition.topic, None) in still
@@ -117,7 +120,7 @@ def is_at_end(reading: PartitionReader, ends: Mapping[Partition, int]) -> bool:
 
 
 def find_contracts() -> tuple[Library | None, str]:
-    """Find the contracts with which records are decoded. Return `None` and the reason if there are none."""
+    """Find the contracts with which records are decoded. If there are none, return `None` and the reason."""
     try:
         return find_library(), ""
     except (DeclarationError, ContractError) as why:
@@ -128,7 +131,8 @@ def find_contracts() -> tuple[Library | None, str]:
 
 
 def describe_record(record: Record, library: Library | None) -> TailedRecord:
-    """Decode a record for display. Any client may have written the record, so no content makes this function raise.
+    """Decode a record for display. This never raises an exception, whatever the record contains, because any client may
+    have written it.
 
     Without a contract no value is shown, because it is not known which fields are sensitive.
     """
@@ -146,7 +150,7 @@ def describe_record(record: Record, library: Library | None) -> TailedRecord:
 
 
 def _describe_place(record: Record) -> TailedRecord:
-    """Return where a record is, together with the type, id and source from its headers."""
+    """Return the position of a record, and the type, id and source from its headers."""
     try:
         time = iso(record.time_ms)
     except (ValueError, OverflowError):
@@ -175,7 +179,8 @@ def _describe_dead_letter(record: Record, shown: TailedRecord) -> TailedRecord:
 
 
 def _decode_json(record: Record) -> Mapping[str, object]:
-    """Decode the JSON object in a record of one of saga's own topics. Raises `BadInput`."""
+    """Decode the JSON object in a record of one of saga's own topics. Raises `BadInput` if the value is something
+    else."""
     try:
         found, _ = read_json(record.value or b"")
     except (ValueError, RecursionError):
@@ -186,7 +191,7 @@ def _decode_json(record: Record) -> Mapping[str, object]:
 
 
 def _describe_event(record: Record, shown: TailedRecord, library: Library | None) -> TailedRecord:
-    """Decode an event in any format that services accept. Raises `BadInput`."""
+    """Decode an event in any format that services accept. Raises `BadInput` if the record is not such an event."""
     if library is None:
         raise BadInput("there is no contracts/ folder to decode it by")
     message = decode_message(record, library)

@@ -1,6 +1,5 @@
-"""Topics that services need, and plans to change existing topics so that they match the contracts. Planning changes
-nothing; `apply` carries out a plan.
-"""
+"""The topics that services need, and plans that change existing topics to match the contracts. Planning changes
+nothing. `apply` carries out a plan."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,14 +24,14 @@ class TopicNeeds:
 
     @property
     def users(self) -> tuple[str, ...]:
-        """Names of the services that read or write it."""
+        """Names of the services that read or write the topic."""
         return tuple(sorted({service.name for service in (*self.readers, *self.writers)}))
 
 
 def collect_needs(services: Sequence[Declared], transition_topic: Topic | None = None) -> dict[str, TopicNeeds]:
-    """Collect the topics of all these services by name, and the topic of transition events if there is one.
+    """Collect the topics of all these services by name, including the topic of transition events if it is given.
 
-    Raises `ConfigurationError` if two services need a topic with different settings.
+    Raises `ConfigurationError` if two services need the same topic with different settings.
     """
     topics: dict[str, set[Topic]] = {}
     for service in services:
@@ -61,16 +60,16 @@ UNITS = (("day", DAY_MS), ("hour", 3_600_000), ("minute", 60_000), ("second", 10
 
 
 class TopicReader(NamedTuple):
-    """A consumer group that is active on a topic and therefore prevents adding partitions."""
+    """A consumer group that is active on a topic, so that no partitions can be added to it."""
 
     members: int
     behind: int
-    """Number of the topic's records that the group has not handled."""
+    """Number of records of the topic that the group has not handled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStep:
-    """A change of one topic."""
+    """One change of one topic."""
 
     topic: Topic
     doing: Doing
@@ -85,9 +84,8 @@ def parse_retention_ms(topic: Topic) -> int | None:
 
 
 def has_retention(topic: Topic, found: TopicDescription) -> bool:
-    """Return whether a topic has the required retention. A difference of 1 ms is accepted, because brokers round in
-    different ways.
-    """
+    """Return whether a topic has the required retention. A difference of 1 ms is accepted, because brokers round
+    differently."""
     wanted_ms = parse_retention_ms(topic)
     if wanted_ms is None or found.retention_ms is None:
         return wanted_ms is found.retention_ms
@@ -95,7 +93,7 @@ def has_retention(topic: Topic, found: TopicDescription) -> bool:
 
 
 def describe_retention(ms: int | None) -> str:
-    """Format a retention as readable text.
+    """Describe a retention. `None` means for ever.
 
     >>> describe_retention(7 * 86_400_000), describe_retention(5_400_000), describe_retention(None)
     ('kept 7 days', 'kept 1.5 hours', 'kept for ever')
@@ -104,7 +102,7 @@ def describe_retention(ms: int | None) -> str:
 
 
 def describe_duration(ms: float) -> str:
-    """Format a duration as readable text, in the largest unit that it fills.
+    """Describe a duration, in the largest unit of which it has at least one.
 
     >>> describe_duration(86_400_000), describe_duration(1_500), describe_duration(20)
     ('1 day', '1.5 seconds', '20 milliseconds')
@@ -121,10 +119,13 @@ def plan(
     *,
     can_grow: bool,
 ) -> list[TopicStep]:
-    """Plan the changes that make the topics match.
+    """Plan the changes that make the topics match the contracts.
 
     Args:
-        readers: The groups that are active on each topic whose number of partitions differs.
+        wanted: The topics as the contracts require them.
+        found: The topics as they are.
+        readers: For each topic with another number of partitions: the groups that are active on it.
+        can_grow: True if the broker can add partitions.
     """
     steps: list[TopicStep] = []
     for topic in wanted:
@@ -168,9 +169,7 @@ def _find_refusal(
 
 
 async def plan_topics(wanted: Mapping[str, TopicNeeds], broker: Administration) -> list[TopicStep]:
-    """Plan changes of the topics as they currently exist. Raises `BrokerError` if this user may not read their
-    settings.
-    """
+    """Plan changes of the topics as they are now. Raises `BrokerError` if this user may not see their settings."""
     found = await broker.describe_topics(list(wanted))
     if hidden := [name for name, each in found.items() if each.hidden]:
         raise BrokerError(
@@ -183,7 +182,7 @@ async def plan_topics(wanted: Mapping[str, TopicNeeds], broker: Administration) 
 
 
 async def _find_readers(wanted: TopicNeeds, broker: Administration) -> dict[str, TopicReader]:
-    """Find the active groups that read the topic, and those of the services that write it.
+    """Find the active groups that read the topic, and the groups of services that write to it.
 
     Writers count because they have loaded the old number of partitions.
     """
@@ -198,7 +197,7 @@ async def _find_readers(wanted: TopicNeeds, broker: Administration) -> dict[str,
 
 
 async def apply(steps: Sequence[TopicStep], broker: Administration) -> None:
-    """Carry out all steps. If any of them is refused, carry out none."""
+    """Carry out all steps. If one of them is refused, carry out none."""
     if any(step.refused for step in steps):
         return
     if missing := [step.topic for step in steps if step.doing == "create"]:

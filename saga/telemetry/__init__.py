@@ -1,3 +1,2 @@
-"""Telemetry of a running service: the events that it reports, and the logs, metrics and traces that are made from
-them.
-"""
+"""Telemetry of a running service: the events that the engine reports, and the logs, metrics and traces made from
+them."""

@@ -1,9 +1,9 @@
-"""The alert hook: it calls a URL or runs a command once for each dead letter that blocks a saga, and for each
+"""The alert hook, which calls a URL or runs a command: once for each dead letter that blocks a saga, and once for each
 escalation.
 
-Alerts wait in a bounded queue in memory and are sent in order, with a limit per minute. A failed call is retried and
-does not delay others. Every alert is also a record on `<service>.dead`. So if the process dies, a call may be lost, but
-no dead letter.
+Alerts wait in a bounded queue in memory. They are sent in order, and their number per minute is limited. A failed call
+is retried and does not delay others. Every alert is also a record on `<service>.dead`. So if the process dies, a call
+may be lost, but no dead letter.
 """
 
 import asyncio
@@ -29,7 +29,8 @@ from saga.support.printable import shorten
 from saga.telemetry.events import DeadLettered, Escalated, Recovered, Report, TelemetryEvent, Unavailable
 
 WAITING_MAX = 1000
-"""Maximum number of waiting alerts. If there are more, the oldest are dropped, and the next call says how many."""
+"""Maximum number of waiting alerts. If there are more, the oldest ones are dropped, and the next call says how many
+were."""
 KNOWN_MAX = 10_000
 """Maximum number of alert ids that are remembered, so that each alert is sent only once."""
 ATTEMPTS_MAX = 8
@@ -42,12 +43,12 @@ DRAIN_S = 3.0
 CALLS_MAX = 20
 
 Send: TypeAlias = Callable[[bytes, Mapping[str, str]], Awaitable[None]]
-"""Function that sends a body with headers. It raises an exception of any kind if that fails."""
+"""Function that sends a body with headers. If that fails, it raises an exception of any kind."""
 
 
 def sign(secret: bytes, at_s: int, body: bytes) -> str:
-    """Return the signature of a body: HMAC-SHA256 of the time, a dot, and the body. With it the receiver can check
-    sender and time.
+    """Return the signature of a body: HMAC-SHA256 of the time, a dot, and the body. The receiver can verify with it who
+    sent the body, and when.
 
     >>> sign(b"key", 1800000000, b"{}")[:27]
     't=1800000000,v1=7321475872b'
@@ -56,7 +57,8 @@ def sign(secret: bytes, at_s: int, body: bytes) -> str:
 
 
 def encode_body(moment: TelemetryEvent, now_ms: int, left_out: int) -> tuple[str, bytes] | None:
-    """Return the id and the JSON body of the alert for an event; `None` if the event causes no alert."""
+    """Return the id and the JSON body of the alert for an event; `None` if the event causes no alert. `left_out`:
+    number of dropped alerts that the body reports."""
     if isinstance(moment, DeadLettered) and moment.id is not None:
         details: dict[str, object] = {
             "what": "dead letter",
@@ -94,15 +96,15 @@ class WaitingAlert:
 
 @dataclass(slots=True)
 class AlertHook:
-    """Telemetry listener that sends alerts one at a time."""
+    """Telemetry listener that sends alerts, one at a time."""
 
     send: Send
     clock: Clock
     report: Report
-    """Function called with an event when calls begin to fail, and when they succeed again."""
+    """Receives a telemetry event when calls begin to fail, and another one when they succeed again."""
     per_minute_max: int
     secret: bytes = b""
-    """Key with which calls are signed; if it is empty, they are not signed."""
+    """Key with which calls are signed; empty if they are not signed."""
     _waiting: deque[WaitingAlert] = field(default_factory=deque)
     _known: OrderedDict[str, None] = field(default_factory=OrderedDict)
     _made_s: deque[float] = field(default_factory=deque)
@@ -113,7 +115,7 @@ class AlertHook:
     """Number of consecutive failed calls, counted over all alerts."""
 
     def listen(self, moment: TelemetryEvent) -> None:
-        """Queue an alert if the event causes one that was not queued before."""
+        """Queue an alert for the event, unless the event causes none or its alert was queued before."""
         id_ = moment.id if isinstance(moment, DeadLettered | Escalated) else None
         if id_ is None or id_ in self._known or encode_body(moment, 0, 0) is None:
             return
@@ -163,7 +165,7 @@ class AlertHook:
             await self.clock.sleep(max(0.01, WITHIN_S - (now_s - self._made_s[0])))
 
     async def _call(self, call: WaitingAlert) -> None:
-        """Send one alert. If that fails, retry later, after other alerts; drop the alert after too many attempts."""
+        """Send one alert. If that fails, schedule another attempt. After too many attempts, drop the alert."""
         left_out, self._left_out = self._left_out, 0
         made = encode_body(call.moment, self.clock.now_ms(), left_out)
         assert made is not None
@@ -185,8 +187,9 @@ class AlertHook:
     async def _put_off(self, call: WaitingAlert) -> None:
         """Schedule the next attempt of an alert, or drop the alert after `ATTEMPTS_MAX` failed attempts.
 
-        The more calls fail in a row, the longer the pause before the next one. After `ATTEMPTS_MAX` failed calls in a
-        row, the oldest alert is dropped, and the attempts of all others are counted again from 0.
+        The more calls fail in a row, the longer is the pause before the next one. After `ATTEMPTS_MAX` failed calls in
+        a row, an alert is dropped even if it has fewer attempts: the oldest one. The attempts of all other alerts are
+        then counted again from 0.
         """
         call.failures, self._failures = call.failures + 1, self._failures + 1
         call.due_s = self.clock.monotonic_s() + self._delay_s(call.failures)
@@ -243,7 +246,7 @@ async def run_hook(hook: AlertHook) -> AsyncIterator[AlertHook]:
 
 
 def make_sender(where: str) -> Send:
-    """Return a function that sends to a URL, or to a command, which gets the body on its standard input."""
+    """Return a function that posts to a URL, or that runs a command with the body on its standard input."""
     if not where.startswith(COMMAND):
         return UrlSender(where)
     words = shlex.split(where.removeprefix(COMMAND))
@@ -253,8 +256,7 @@ def make_sender(where: str) -> Send:
 @dataclass(slots=True)
 class UrlSender:
     """Sender that posts to a URL. Each call has a thread of its own, so that a very slow receiver does not block
-    threads of the pool. While a call hangs, no second one is made.
-    """
+    threads of the pool. While a call hangs, every further call fails at once."""
 
     where: str
     _calling: threading.Thread | None = None
@@ -289,9 +291,8 @@ def _set_result(done: "asyncio.Future[None]", failed: Exception | None) -> None:
 
 
 class NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Handler that refuses redirects. A redirected POST would lose its body, and a 200 would only acknowledge the empty
-    request.
-    """
+    """Handler that refuses redirects. A redirected POST would lose its body, and status 200 would then only acknowledge
+    the empty request."""
 
     def redirect_request(self, *args: object, **kwargs: object) -> None:
         return None

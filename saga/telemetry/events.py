@@ -1,7 +1,7 @@
-"""Telemetry events: frozen values that the engine reports, and from which logs, metrics and traces are made.
+"""Telemetry events: frozen values that the engine reports, from which logs, metrics and traces are made.
 
-New events and fields may be added in any version. They are msgspec structs because at least one is created for each
-message, and creating a frozen dataclass of this size takes five times as long.
+New events and fields may be added in any version. The events are msgspec structs because at least one is created for
+each message, and creating a frozen dataclass of this size takes five times as long.
 """
 
 import logging
@@ -20,7 +20,7 @@ class TelemetryEvent(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Handled(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A message is finished. Reported once for each handled message. Times are in milliseconds."""
+    """The processing of a message is finished. Reported once for each handled message. Times are in milliseconds."""
 
     saga: str
     message: str
@@ -29,7 +29,7 @@ class Handled(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     partition: int
     offset: int
     outcomes: tuple[tuple[str, str, str | None], ...]
-    """Handler, outcome and reason of each transition; empty for a duplicate."""
+    """Handler, outcome and reason of each transition. Empty if the message was a duplicate."""
     queued_ms: float
     """Time from the message's receipt until the keyed executor started to process it."""
     handler_ms: float
@@ -39,9 +39,9 @@ class Handled(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     published_ms: float
     """Time spent waiting for the broker's acknowledgement."""
     total_ms: float
-    """Time from receipt to finish: the sum of the stages plus the engine's own work."""
+    """Time from receipt to finish: the sum of the stages above, and the engine's own work."""
     attempts: int
-    """Number of attempts of its handlers, including successful ones; 0 if none ran."""
+    """Number of attempts of the message's handlers, including successful ones; 0 if no handler ran."""
     principal: str | None = None
     """Principal that started the saga, as stated in the message."""
 
@@ -52,7 +52,7 @@ class Span(Struct, frozen=True, kw_only=True, gc=False):
     id: str
     """Id of the span, 16 hexadecimal digits."""
     parent: str | None
-    """Id of the enclosing span of the same turn; `None` for the span of the message."""
+    """Id of the enclosing span for the same message; `None` for the outermost span, which is of kind `turn`."""
     kind: Literal["turn", "handler", "step", "store", "publish"]
     name: str
     began_s: float
@@ -60,13 +60,13 @@ class Span(Struct, frozen=True, kw_only=True, gc=False):
     error: str | None = None
     """Class name of the exception that ended the span; `None` if it ended without one."""
     links: tuple[str, ...] = ()
-    """`traceparent` headers of the other messages that it handles, as in a fan-in."""
+    """`traceparent` headers of the other messages that the span handles, as in a fan-in."""
     event: str | None = None
-    """Id of the event that was published; `None` if the span is about something else."""
+    """Id of the event that was published in this span; `None` for other kinds of spans."""
 
 
 class Traced(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A message with a trace is finished. Reported after `Handled`, with all spans."""
+    """The processing of a sampled message is finished. Reported after `Handled`, with all spans of the message."""
 
     saga: str
     message: str
@@ -77,21 +77,20 @@ class Traced(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     trace: str
     """Id of the trace."""
     parent: str | None
-    """Id of the parent span in another process; `None` if the trace begins here."""
+    """Id of the parent span, which belongs to another process; `None` if the trace begins here."""
     flags: int
     """Flags of the trace."""
     spans: tuple[Span, ...]
     now_s: float
     """Current time on the monotonic clock that measures the spans."""
     now_ms: int
-    """Wall-clock time at the moment of `now_s`, in milliseconds since 1970. With it the times of the spans are
-    converted to wall-clock times.
-    """
+    """Wall-clock time at the moment of `now_s`, in milliseconds since 1970. Used to convert the times of the spans to
+    wall-clock times."""
     principal: str | None = None
 
 
 class StepDone(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A call of a step was answered."""
+    """An external system has answered the call of a step."""
 
     saga: str
     handler: str
@@ -100,16 +99,15 @@ class StepDone(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class Failed(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A counted attempt failed, whether or not another one follows. Reported so that metrics can count failures by
-    class.
-    """
+    """An attempt failed and was counted, whether or not another one follows. Reported so that metrics can count
+    failures by class."""
 
     saga: str
     handler: str
     kind: str
-    """Name of the exception's class."""
+    """Class name of the exception."""
     blame: str
-    """Who can fix the failure, see `saga.policies.retry`."""
+    """Who can fix the failure: see `saga.policies.retry`."""
 
 
 class Retrying(TelemetryEvent, frozen=True, kw_only=True, gc=False):
@@ -127,43 +125,40 @@ class Retrying(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class Parked(Retrying, frozen=True, kw_only=True, gc=False):
-    """An attempt failed and the run was parked, so only this saga waits. The next attempt follows after `delay_s`
-    seconds, in this worker or another one.
-    """
+    """An attempt failed and its run was parked, so that only this saga waits. The next attempt follows after `delay_s`
+    seconds, in this worker or another one."""
 
 
 class PutOff(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """An attempt was postponed without being counted, because its call was not made: the circuit breaker of the
-    resource is open, too many calls wait, or an operator paused it. The attempt is repeated after `delay_s` seconds.
-    """
+    """A run was postponed, and no attempt was counted: the circuit breaker of a resource is open, a limit is reached,
+    or an operator has paused the handler or the service. The next try follows after `delay_s` seconds."""
 
     saga: str
     handler: str
     message: str
     delay_s: float
     is_parked: bool
-    """True if the run is parked, so that only its saga waits. False if the run keeps its place in the keyed executor
-    for a short wait.
-    """
+    """True if the run is parked, so that only its saga waits. False if it waits in memory, for a short time, and keeps
+    its place in the keyed executor."""
     error: str
 
 
 class BreakerTurned(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """The circuit breaker of a resource changed its state in this process."""
+    """The circuit breaker of a resource has changed its state in this process."""
 
     resource: str
     state: Literal["closed", "half-open", "open"]
     open_s: float
-    """Seconds for which the breaker stays open from now on; 0 if it is not open."""
+    """Seconds for which the breaker will stay open; 0 if it is not open."""
 
 
 class ControlTurned(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A control that an operator set (a pause, limit or route) took effect or ended in this process."""
+    """A pause, limit or route that an operator set has taken effect in this process, or has ended."""
 
     control: str
     """`pause`, `limit` or `route`."""
     what: str
-    """Kind of target: a `handler`, an `event`, a `resource` or the `service`."""
+    """Kind of the target: `handler`, `event`, `resource` or `service`."""
     name: str
     is_on: bool
     who: str
@@ -173,41 +168,41 @@ class ControlTurned(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class ControlUnknown(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """An operator set a control of a kind that this version of the service does not know, but another version does.
-    This version ignores it."""
+    """An operator has set a control of a kind that only a later version of the toolkit knows. This version ignores
+    it."""
 
     kind: str
 
 
 class CallWaited(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A call of a step had to wait because of a limit, and now continues."""
+    """A call of a step had to wait because of a limit. It now continues."""
 
     resource: str
-    """Name of the resource. If the call has limits of its own, `<resource>.<call>`, or the name of the function."""
+    """Name of the resource. If the call has limits of its own, this is `<resource>.<call>`, or the name of the
+    function."""
     ms: float
 
 
 class FellBack(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A call of a step was rejected by a breaker or a limit, and a fallback answered."""
+    """A breaker or a limit refused a call of a step, and a fallback gave the answer."""
 
     saga: str
     handler: str
     step: str
     instead: str
-    """Name of the function that was called instead, or `remembered` for the last good answer."""
+    """Name of the function that was called instead; `remembered` if the last good answer was used."""
 
 
 class WriteRefused(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A write to the store failed, or may have failed. The document is loaded again, and what to write is decided
-    again. This is normal unless it is frequent.
-    """
+    """The store refused a write, or its answer was lost. The worker loads the document again and repeats its decision.
+    This is normal unless it is frequent."""
 
     saga: str | None
-    """Saga id; `None` for an update of a business document, which may combine several sagas."""
+    """Saga id; `None` for an update of a business document, because one write may contain updates of several sagas."""
     operation: Literal["write", "archive", "update"]
-    """Kind of document that was written: the progress, its archive, or a business document."""
+    """What was to be written: the progress (`write`), its archive, or a business document (`update`)."""
     why: Literal["conflict", "ambiguous"]
-    """`conflict`: another process wrote first. `ambiguous`: the answer was lost."""
+    """`conflict`: another process wrote first. `ambiguous`: the store's answer was lost."""
 
 
 class DeadLettered(TelemetryEvent, frozen=True, kw_only=True, gc=False):
@@ -220,23 +215,24 @@ class DeadLettered(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     type: str | None = None
     handler: str | None = None
     where: str | None = None
-    """Place in the service's code at which the last attempt failed, as in `Retrying`."""
+    """Place in the service's code where the last attempt failed, as in `Retrying`."""
     blame: str | None = None
-    """Who can fix the failure, see `saga.policies.retry`."""
+    """Who can fix the failure: see `saga.policies.retry`."""
     owner: str | None = None
-    """Service that owns the contract of the message's type."""
+    """The service that owns the contract of the message's type."""
     id: str | None = None
-    """Id of the dead letter if it blocks its saga until an operator acts, else `None`."""
+    """Id of the dead letter if it blocks its saga until an operator acts, otherwise `None`."""
 
 
 class ReplayEnded(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A dead letter that an operator replayed or resolved was processed."""
+    """The handler of a dead letter has finished, after an operator replayed or resolved the dead letter."""
 
     saga: str
     handler: str
     message: str
     result: Literal["succeeded", "died", "ignored"]
-    """`succeeded`. `died`: it is a dead letter again. `ignored`: it no longer had to be handled."""
+    """`succeeded`: the message was handled. `died`: it became a dead letter again. `ignored`: it no longer had to be
+    handled."""
 
 
 class Escalated(TelemetryEvent, frozen=True, kw_only=True, gc=False):
@@ -247,12 +243,12 @@ class Escalated(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     reason: str
     steps: tuple[str, ...]
     id: str | None = None
-    """Id of the record on `<service>.dead`; `None` if no record was written this time."""
+    """Id of the escalation's record on `<service>.dead`; `None` if no record was written this time."""
 
 
 class Stuck(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """The service cannot decide how to continue a saga, for example because a newer version wrote its progress. It
-    waits and tries again. Nothing is lost, and other sagas continue."""
+    """The service cannot decide how to continue a saga, for example because a newer version wrote its progress. The
+    service waits and tries again. Nothing is lost, and other sagas continue."""
 
     saga: str
     message: str
@@ -261,8 +257,11 @@ class Stuck(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class Unavailable(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Store, registry, broker, key folder or alert hook cannot be reached, so messages wait. At most one report a
-    minute each.
+    """The store, registry, broker or key folder cannot be reached, so messages wait. Or the alert hook cannot be
+    reached, so alerts are delayed; messages do not wait for it.
+
+    While an outage lasts, each of the first four is reported at most once a minute. An outage of the hook is reported
+    once.
     """
 
     what: str
@@ -273,7 +272,7 @@ class Unavailable(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class Recovered(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """What was reported as unavailable can be reached again, after `away_s` seconds."""
+    """Something that was reported as unavailable can be reached again, after `away_s` seconds."""
 
     what: str
     """`store`, `registry`, `broker`, `key folder` or `hook`."""
@@ -281,19 +280,18 @@ class Recovered(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class PassedOver(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A record was skipped although it may have been meant for the service."""
+    """A record was skipped although it may have been intended for the service."""
 
     topic: str
     partition: int
     offset: int
     why: Literal["tombstone", "unknown type"]
-    """`tombstone`: the record has no value. `unknown type`: no contract has its type."""
+    """`tombstone`: the record has no value. `unknown type`: no contract has the record's type."""
 
 
 class UnknownType(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """A consumed topic contains a record of a type that no contract has. All records of that type are skipped. Each
-    process reports only the first one.
-    """
+    process reports only the first record of each such type."""
 
     topic: str
     partition: int
@@ -302,26 +300,24 @@ class UnknownType(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class OtherPartitioner(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A record of an event topic is in another partition than its key requires, which means that some client uses
-    another partitioner. Each process reports only the first one.
-    """
+    """A record of an event topic is in another partition than its key requires. So some client uses another
+    partitioner. Each process reports only the first such record of each topic."""
 
     topic: str
     partition: int
     offset: int
     expected: int
-    """Partition in which Kafka's default partitioner puts the key."""
+    """The partition in which Kafka's default partitioner would put the key."""
     what: str = (
         "records of one saga may lie in several partitions: their order is lost, and they are handled apart; set the "
         "sender's partitioner to murmur2 (librdkafka: partitioner=murmur2_random)"
     )
-    """Consequence, and the recommended action."""
+    """The consequence, and what to do."""
 
 
 class Expired(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     """Records were removed from the log before this service had read them, so it never gets these events. To avoid
-    this, keep records longer than a service may be stopped (`retention_days`).
-    """
+    this, keep records longer than the service may be stopped (`retention_days`)."""
 
     topic: str
     partition: int
@@ -330,13 +326,13 @@ class Expired(TelemetryEvent, frozen=True, kw_only=True, gc=False):
     last: int
     """Offset of the last lost record."""
     count: int
-    """Maximum number of lost records. There may be fewer, because some offsets belong to transaction markers."""
+    """Upper bound of the number of lost records. Fewer may be lost, because some offsets belong to transaction
+    markers."""
 
 
 class LogReplaced(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A topic was deleted and created again, or the end of its log was lost, and it is now read from its beginning.
-    Records of the old log from offset `first` on are lost for this service.
-    """
+    """A topic was deleted and created again, or the end of its log was lost. The partition is now read from its
+    beginning. For this service, records of the old log from offset `first` on are lost."""
 
     topic: str
     partition: int
@@ -345,7 +341,7 @@ class LogReplaced(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class PartitionsRaised(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A topic got more partitions while this service was running. The new ones are read from their beginning."""
+    """A topic got more partitions while this service was running. The new partitions are read from their beginning."""
 
     topic: str
     before: int
@@ -354,13 +350,12 @@ class PartitionsRaised(TelemetryEvent, frozen=True, kw_only=True, gc=False):
         "a key may lie in another partition from now on: what was published before may be handled after what is "
         "published now; raise partitions by `saga topics apply`, with the services stopped and nothing left to handle"
     )
-    """Consequence, and how to avoid it the next time."""
+    """The consequence, and how to avoid it the next time."""
 
 
 class TimersLost(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Timer topics, or records in them, were deleted. The service has published the timers of its sagas again. If it
-    could not, use `saga sagas repair`.
-    """
+    """Timer topics, or records in them, were deleted. The service has published the timers of its sagas again. If
+    `error` says that it could not, run `saga sagas repair`."""
 
     topics: tuple[str, ...]
     sent: int = 0
@@ -370,31 +365,29 @@ class TimersLost(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class PublishedLost(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A topic to which this service publishes was deleted and created again. Its events are lost, although the
-    progresses record them as published; `saga sagas repair` publishes them again.
-    """
+    """A topic to which this service publishes was deleted and created again. The service's events on it are lost,
+    although its progresses record them as published. `saga sagas repair` publishes them again."""
 
     topic: str
 
 
 class SchemasDeployed(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Schemas were deployed while the service was running, and it uses them from now on."""
+    """Schemas were deployed while the service was running. The service uses them from now on."""
 
     schemas: tuple[str, ...]
     """Paths in the contracts folder, such as `payments/PaymentReserved.v2`."""
 
 
 class ContractsUnreadable(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """The contracts could not be reloaded for a message with an unknown schema. Reported once."""
+    """A message has an unknown schema, and the contracts could not be loaded again to look for it. Reported once."""
 
     folder: str
     error: str
 
 
 class TransitionsDropped(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Transition events could not be published and were dropped from memory. They are published when their sagas are
-    next loaded. Reported once a minute.
-    """
+    """Transition events could not be published and were dropped from memory. They will be published when their sagas
+    are next loaded. Reported once a minute."""
 
     count: int
     """Number of dropped events since the last report."""
@@ -402,29 +395,29 @@ class TransitionsDropped(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class Misfit(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Configured durations contradict each other. Reported at the start of a service, which runs nevertheless."""
+    """Configured durations contradict each other. Reported when a service starts. The service runs nevertheless."""
 
     what: str
 
 
 class Opened(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A broker or store was opened at the start of a process."""
+    """A starting process has opened a broker or a store."""
 
     what: str
     took_s: float
 
 
 class StillOpening(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A starting process still waits for a broker or store. Reported every few seconds."""
+    """A starting process is still waiting for a broker or a store. Reported every few seconds."""
 
     what: str
     since_s: float
     left_s: float
-    """Seconds until the process stops trying."""
+    """Seconds until the process gives up."""
 
 
 class StoppedBeforeStart(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """The process received a stop signal while it opened broker and stores. The service was not started."""
+    """The process received a stop signal while it was opening brokers and stores. The service was not started."""
 
 
 class Started(TelemetryEvent, frozen=True, kw_only=True, gc=False):
@@ -446,7 +439,7 @@ class Assigned(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class Revoked(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """This worker drained partitions and gave them up."""
+    """This worker has drained partitions and given them up."""
 
     partitions: tuple[Partition, ...]
 
@@ -458,29 +451,28 @@ class Lost(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class StandsStill(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A partition or topic is stalled because it cannot be read. None of its records is skipped, and other partitions
-    continue. Reported once.
-    """
+    """A partition or a whole topic cannot be read, and is stalled. None of its records is skipped, and other partitions
+    continue. Reported once."""
 
     topic: str
     partition: int | None
     """Number of the partition; `None` for the whole topic."""
     offset: int | None
-    """Offset of the first unreadable record; `None` if the cause is not a record."""
+    """Offset of the first unreadable record; `None` if no record is the cause."""
     error: str
 
 
 class GoesOn(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A stalled partition or topic can be read again, or is now assigned to another worker."""
+    """A partition or topic is no longer stalled for this worker: it can be read again, or another worker got it."""
 
     topic: str
     partition: int | None
 
 
 class TimerKept(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A timer belongs to a saga that this store does not know. It is published again, for a process with the right
-    store. Possible causes: another store of this service, or another project with a service of the same name.
-    """
+    """A timer belongs to a saga that this store does not know. The timer is published again, so that a process with the
+    right store may get it. Possible causes: the service also has another store, or another project has a service of the
+    same name."""
 
     saga: str
     timer: str
@@ -489,29 +481,26 @@ class TimerKept(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class StrangersMet(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """The consumer group has members of another service, or members with another store. Each side loses the messages
-    that the other one receives. Reported once a minute while they are in the group.
-    """
+    """The consumer group has members of another service, or members with another store. Each side misses the messages
+    that the other side receives. Reported once a minute while they are in the group."""
 
     members: tuple[str, ...]
 
 
 class DeadlineBehindLog(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """Due deadlines wait until the log has been handled up to their due time, because it may contain an event that
-    arrived in time. Reported once a minute for each partition.
-    """
+    """Deadlines are due, but wait until the log has been handled up to their due time, because it may contain an event
+    that arrived in time. Reported once a minute for each partition."""
 
     topic: str
     partition: int
     count: int
-    """Number of messages of the partition that have not been handled yet."""
+    """Number of messages in the partition that have not been handled yet."""
     waited_s: float
 
 
 class DeadlinePassedLog(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A deadline handler runs although the log has not been handled up to its due time, because a partition is stalled
-    or the deadline's grace period is over. An unread event may have closed the deadline in time.
-    """
+    """A deadline handler runs although the log has not been handled up to the deadline's due time, because a partition
+    is stalled or the deadline's grace period is over. An unread event may have closed the deadline in time."""
 
     saga: str
     topic: str | None
@@ -521,7 +510,8 @@ class DeadlinePassedLog(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class StartInFuture(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """A saga's start time is far ahead of this worker's clock. Either the sender's clock is wrong, or this one."""
+    """The start time of a saga is far ahead of this worker's clock. Either the sender's clock is wrong, or this one
+    is."""
 
     saga: str
     message: str
@@ -538,9 +528,8 @@ log = logging.getLogger("saga.telemetry")
 
 
 def to_all(*listeners: Report) -> Report:
-    """Combine several listeners into one. An exception of a listener is not raised; for each listener the first one is
-    logged with its traceback.
-    """
+    """Combine several listeners into one. An exception of a listener is not raised. For each listener, the first one is
+    logged with its traceback."""
     failed: set[int] = set()
 
     def report(moment: TelemetryEvent) -> None:

@@ -1,6 +1,5 @@
 """Health of a process: whether it is alive and ready, what its workers report about themselves, and how long a worker
-takes after its start to handle everything that the log contained then.
-"""
+needs after its start to handle everything that the log contained at that time."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ class PartitionReach(NamedTuple):
 
 
 class WorkerView(Protocol):
-    """Properties of a running worker that health checks and metrics read. All members may be used at any time."""
+    """What health checks and metrics may read of a running worker. All members may be used at any time."""
 
     @property
     def name(self) -> str:
@@ -30,7 +29,7 @@ class WorkerView(Protocol):
 
     @property
     def types(self) -> Collection[str]:
-        """Types of messages that the service consumes."""
+        """Message types that the service consumes."""
 
     @property
     def handlers(self) -> Collection[str]:
@@ -42,28 +41,27 @@ class WorkerView(Protocol):
 
     @property
     def inflight_max(self) -> int:
-        """Maximum of `inflight`."""
+        """Upper bound of `inflight`."""
 
     @property
     def yields(self) -> int:
-        """Number of messages held back because their handlers may have to wait, so that other messages are not
-        blocked.
-        """
+        """Number of messages that are held back because their handlers may have to wait. Meanwhile other messages are
+        processed."""
 
     @property
     def partitions(self) -> int:
         """Number of partitions assigned to this worker."""
 
     def lag(self) -> Mapping[Partition, int] | None:
-        """Return the number of unread records of each partition, as `Membership.lag` of `saga.broker.port` does."""
+        """Return the number of unread records in each partition, as `Membership.lag` of `saga.broker.port` does."""
 
     def reach(self) -> Mapping[Partition, PartitionReach] | None:
-        """Return how far each partition has been handled; `None` if this is not known for all partitions. Partitions of
-        timers are left out, because timers wait until they are due."""
+        """Return how far each partition has been handled; `None` if that is not known for all partitions. Timer topics
+        are left out, because timers wait until they are due."""
 
     def away(self) -> Mapping[str, float]:
-        """Return for how many seconds the `store` and the `broker` have been unreachable. Each is included only if it
-        is unreachable now."""
+        """Return for how many seconds the `store`, the `broker`, the `registry` and the `key folder` have been
+        unreachable. Each is included only if it is unreachable now."""
 
     def stalled_partitions(self) -> Sequence[StalledPartition]:
         """Return the partitions that cannot be read now, as `Membership.stalled_partitions` of `saga.broker.port`
@@ -71,11 +69,11 @@ class WorkerView(Protocol):
         """
 
     async def look(self) -> None:
-        """Check whether store and broker can be reached, because an idle worker would not notice an outage."""
+        """Check whether the store answers, because an idle worker would not notice an outage."""
 
 
 Watch: TypeAlias = Callable[[WorkerView], AbstractContextManager[None]]
-"""Function that returns a context manager in which a worker runs."""
+"""Function that returns a context manager. A worker runs inside of it."""
 
 
 # -------------------------------------------------------------------- recovery
@@ -83,16 +81,15 @@ Watch: TypeAlias = Callable[[WorkerView], AbstractContextManager[None]]
 
 @dataclass(slots=True)
 class Recovery:
-    """Measurement of how long a worker takes to catch up with the log after its start. Only records that existed at the
-    start count, because under load there may never be a time without lag.
-    """
+    """Measures how long a worker needs after its start to catch up with the log. Only records that existed at the start
+    count, because under load the lag may never be zero."""
 
     began_s: float
     _ends: dict[Partition, int] = field(default_factory=dict)
-    """End offset of each partition when it was first seen after its assignment to this worker."""
+    """End offset of each partition at the time when it was first seen after its assignment to this worker."""
 
     def took_s(self, worker: WorkerView, clock: Clock) -> float | None:
-        """Return how long the recovery took in seconds; `None` if it is not finished. Call it often until it returns a
+        """Return how many seconds the recovery took; `None` if it is not finished. Call this often until it returns a
         number."""
         reach = worker.reach()
         if not reach:
@@ -108,7 +105,8 @@ class Recovery:
 
 
 AWAY_S_MAX = 10.0
-"""Maximum time in seconds for which store or broker may be unreachable before the process counts as not ready."""
+"""Maximum time in seconds for which the store, broker, registry or key folder may be unreachable before the process
+counts as not ready."""
 
 
 class Reason(NamedTuple):
@@ -119,7 +117,7 @@ class Reason(NamedTuple):
 
 
 class Health:
-    """Liveness and readiness of the services of this process. Each worker must run inside `watch`."""
+    """Liveness and readiness of all services in this process. Each worker must run inside `watch`."""
 
     def __init__(self, services: Collection[str], stop: asyncio.Event) -> None:
         self.working: dict[str, WorkerView] = {}
@@ -130,7 +128,7 @@ class Health:
 
     @contextmanager
     def watch(self, worker: WorkerView) -> Iterator[None]:
-        """Include a worker in the health of the process while the block runs; see `Watch`."""
+        """Include a worker in the health of the process while the block runs. See `Watch`."""
         self.working[worker.name] = worker
         try:
             yield
@@ -139,15 +137,16 @@ class Health:
             self._ended.add(worker.name)
 
     def not_alive(self) -> list[Reason]:
-        """Return the services whose worker ended without having been stopped. Any answer at all proves that the event
-        loop runs.
+        """Return the services whose worker ended although the process was not told to stop.
+
+        If the event loop hangs, a liveness probe gets no answer at all, so this needs no check here.
         """
         if self._stop.is_set():
             return []
         return [Reason(service, "its worker has ended") for service in sorted(self._ended)]
 
     def not_ready(self) -> list[Reason]:
-        """Return the reasons why services cannot work at the moment."""
+        """Return the reasons why services cannot work now; empty if the process is ready."""
         return [Reason(service, reason) for service in self._services for reason in self._reasons(service)]
 
     def _reasons(self, service: str) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """HTTP server of a process: `/health/live`, `/health/ready` and `/metrics`.
 
 Clients are not trusted: they may open connections and send nothing, send slowly, or send garbage. So the number of
-connections is limited to a share of the process's file descriptors, each connection serves one request, and it is
-closed after a few seconds. Above the limit the oldest connection is closed, not the newest, so that a liveness probe
-succeeds even among thousands of idle connections.
+connections is limited to a share of the process's file descriptors. Each connection serves one request and is closed
+after a few seconds. Above the limit the oldest connection is closed, not the newest, so that a liveness probe succeeds
+even among thousands of idle connections.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from saga.telemetry.health import Health, Reason, Watch, WorkerView
 from saga.telemetry.metrics import Metrics, MetricsPage
 
 RECOVERY_S = 0.2
-"""Seconds between two checks whether workers have caught up with the log."""
+"""Seconds between two checks of whether workers have caught up with the log."""
 LOOK_S = 5.0
-"""Seconds between two checks whether each worker can reach store and broker."""
+"""Seconds between two checks of whether each worker's store answers."""
 CLOSE_S = 1.0
-"""Seconds for which open requests may continue when the server stops."""
+"""Seconds for which open requests may continue after the server has begun to stop."""
 
 
 log = logging.getLogger("saga.telemetry")
@@ -35,7 +35,7 @@ log = logging.getLogger("saga.telemetry")
 
 @dataclass(frozen=True, slots=True)
 class HttpEndpoint:
-    """A running server, and the functions through which it receives events and workers."""
+    """A running server, with the functions through which it receives telemetry events and workers."""
 
     host: str
     port: int
@@ -47,11 +47,10 @@ class HttpEndpoint:
 async def serve_http(
     address: str, services: Collection[str], stop: asyncio.Event, clock: Clock
 ) -> AsyncIterator[HttpEndpoint]:
-    """Serve health and metrics of these services at `address` within the block. `address` is host:port; port 0 means
-    any free port.
+    """Serve health and metrics of these services within the block.
 
-    Raises `ConfigurationError` if it cannot listen there, because the port is in use or the host is not one of this
-    machine.
+    `address`: host:port; port 0 means any free port. Raises `ConfigurationError` if the server cannot listen there,
+    because the port is in use or the host is not one of this machine.
     """
     health = Health(services, stop)
     metrics = Metrics(health.working, clock)
@@ -126,7 +125,7 @@ def _build_app(health: Health, page: MetricsPage) -> web.Application:
 
 
 def _respond(what: str, against: Sequence[Reason]) -> web.Response:
-    """Respond with status 200, or with 503 and the reasons."""
+    """Respond with status 200 if there are no reasons `against`, otherwise with 503 and the reasons."""
     body = {what: not against, "reasons": [reason._asdict() for reason in against]}
     headers = {"Cache-Control": "no-store"}
     return web.Response(
@@ -163,9 +162,10 @@ CONNECTION_S = 10.0
 """Maximum lifetime of a connection in seconds, from its opening to the last byte of the response."""
 CONNECTIONS_MAX, CONNECTIONS_LEAST = 100, 8
 SHARE = 10
-"""The limit of file descriptors of the process, divided by this number, is the maximum number of connections."""
+"""The process's limit of file descriptors, divided by this number, is the maximum number of connections. The maximum is
+kept between `CONNECTIONS_LEAST` and `CONNECTIONS_MAX`."""
 BACKLOG = 16
-"""Maximum number of connections that asyncio accepts at once, before the oldest ones can be closed."""
+"""Maximum number of connections that asyncio accepts in one go, before the oldest ones can be closed."""
 LINE_BYTES_MAX, FIELD_BYTES_MAX, FIELDS_MAX = 2048, 4096, 64
 """Limits of a request: the length of its first line and of each header in bytes, and the number of headers."""
 SERVER = "saga"
@@ -181,7 +181,7 @@ def compute_connections_max() -> int:
 
 
 class HttpConnections:
-    """Open connections, oldest first."""
+    """The open connections, oldest first."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -191,7 +191,7 @@ class HttpConnections:
         return len(self._open)
 
     def came(self, transport: asyncio.Transport) -> None:
-        """Add a connection, and close it after `CONNECTION_S`. If there are too many, close the oldest one."""
+        """Add a connection, which is closed after `CONNECTION_S`. If there are too many, close the oldest one."""
         while len(self._open) >= self._most:
             oldest = next(iter(self._open))
             self.went(oldest)
@@ -199,14 +199,14 @@ class HttpConnections:
         self._open[transport] = asyncio.get_running_loop().call_later(CONNECTION_S, transport.abort)
 
     def went(self, transport: asyncio.BaseTransport | None) -> None:
-        """Remove a connection that is closed or about to be."""
+        """Remove a connection that is closed or is about to be closed."""
         ends = self._open.pop(transport, None)  # type: ignore[call-overload]  # other transports are not keys
         if ends is not None:
             ends.cancel()
 
 
 class LimitedConnection(web.RequestHandler):
-    """Protocol of one connection. It enforces the limits."""
+    """Protocol of one connection, which limits the size of a request and the number of connections."""
 
     __slots__ = ("_connections", "_own")
 
@@ -242,8 +242,8 @@ class LimitedConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Respond to a malformed request without logging it, so that clients cannot fill the log. Errors of this server
-        (status 500 and above) are logged."""
+        """Respond to a malformed request without logging it, so that clients cannot fill the log. Only errors of this
+        server (status 500 and above) are logged."""
         if status >= 500:
             self.log_exception("an HTTP request failed", exc_info=exc)
         if request.writer.output_size > 0:
@@ -254,7 +254,7 @@ class LimitedConnection(web.RequestHandler):
 
 
 async def close_after_response(request: web.Request, response: web.StreamResponse) -> None:
-    """Hook for `on_response_prepare` that closes each connection after one request."""
+    """Hook for aiohttp's `on_response_prepare`, which closes each connection after one request."""
     response.headers["Server"] = SERVER
     response.headers["Connection"] = "close"
     response.force_close()

@@ -2,11 +2,11 @@
 
 The name of a line is the event's class name in snake case. Data are in the fields, never in the name.
 
-There is one `handled` line for each handled message, so `grep` for a saga or message id finds its way through a
-service. These lines are never suppressed, nor are the lines for each step at level `debug`.
+There is one `handled` line for each handled message. So a search for the id of a saga or message shows its way through
+a service. These lines are never suppressed, and neither are the lines for each step at level `debug`.
 
-At most 20 lines a minute of every other kind are written, followed by the number of suppressed lines. So an outage or a
-stream of bad input does not fill the disk. Metrics count all events.
+Of every other kind, at most 20 lines a minute are written, followed by the number of suppressed lines. So an outage or
+a stream of bad input does not fill the disk. Metrics count all events.
 """
 
 import json
@@ -87,15 +87,13 @@ _encode = msgspec.json.Encoder(decimal_format="string", enc_hook=str).encode
 
 
 FRAMES_MAX = 20
-"""Maximum number of traceback frames in a line. The innermost ones are kept."""
+"""Maximum number of traceback frames in a line. The innermost ones are written."""
 QUOTED = frozenset(" \t=\r\n\"'")
 """Characters that make structlog quote a string."""
 TEXT_MAX = 4000
 """Maximum length of a string in a line, in characters. Longer strings are cut."""
 ALIKE = ("service", "handler", "type", "step", "topic", "partition", "what", "operation", "why")
-"""Fields whose values come from code, not from data. Lines of one event with equal values in these fields share a
-quota.
-"""
+"""Fields whose values come from code, not from data. Lines of one event that agree in these fields share a quota."""
 
 
 class LineFormat(Protocol):
@@ -111,9 +109,9 @@ class LineFormat(Protocol):
 class EventLog:
     """Log that writes telemetry events as lines to `stream`, by default standard error.
 
-    `settings.log` selects the format (default `auto`), `settings.log_level` the lowest level (default `info`). Each
-    line is written at once and flushed, so that lines of several processes are not mixed and the last one before a
-    crash is not lost. Never raises, because a service continues even if its log cannot be written.
+    `settings.log` selects the format (default `auto`), and `settings.log_level` the lowest level (default `info`). Each
+    line is written at once and flushed. So lines of several processes are not mixed, and the last line before a crash
+    is not lost. Writing never raises an exception, because a service continues even if its log cannot be written.
     """
 
     def __init__(
@@ -144,8 +142,8 @@ class EventLog:
         }
 
     def report(self, moment: TelemetryEvent) -> None:
-        """Write the log line of a telemetry event, unless its type has none or its quota is used up. This method can be
-        used as a `saga.telemetry.events.Report`."""
+        """Write the log line of a telemetry event, unless its level is below the lowest one or its quota is used up.
+        This method can be used as a `saga.telemetry.events.Report`."""
         if (line := self._known.get(type(moment))) is not None:
             write, name, read, is_bounded = line
             fields = read(moment)
@@ -159,8 +157,8 @@ class EventLog:
     def of_python(self) -> Iterator[None]:
         """Within the block, write records of `logging` and `warnings` in the same format, as event `log`.
 
-        At most 20 lines a minute are written for each place in the code. Does nothing if the application has configured
-        `logging` itself.
+        At most 20 lines a minute are written for each place in the code. If the application has configured `logging`
+        itself, nothing is changed.
         """
         root, handler = logging.getLogger(), LibraryHandler(self)
         if root.handlers:
@@ -176,7 +174,8 @@ class EventLog:
             self._write_suppressed(all_=True)
 
     def write_record(self, record: logging.LogRecord) -> None:
-        """Write the line of a library's log record."""
+        """Write the line of a library's log record, unless its level is below the lowest one or its quota is used
+        up."""
         level = min(max(record.levelno // 10 * 10, logging.DEBUG), logging.ERROR)
         if level < self._level:
             return
@@ -191,7 +190,8 @@ class EventLog:
         self._write[level]("log", **fields)
 
     def _write_suppressed(self, *, all_: bool) -> None:
-        """Write how many lines were suppressed, for each kind of line whose period is over. `all_`: for all kinds."""
+        """For each kind of line whose period is over, write how many lines were suppressed. `all_`: do so for all
+        kinds."""
         until_s = self._quotas.held_until_s
         if until_s is None or not (all_ or self._clock.monotonic_s() >= until_s):
             return
@@ -202,7 +202,7 @@ class EventLog:
 
 
 class LibraryHandler(logging.Handler):
-    """Handler for `logging` that passes records of libraries to the event log."""
+    """Handler for `logging` that passes the log records of libraries to the event log."""
 
     def __init__(self, log: EventLog) -> None:
         super().__init__()
@@ -220,7 +220,7 @@ def _format_message(record: logging.LogRecord) -> str:
 
 
 def _format_traceback(error: BaseException) -> list[str]:
-    """Format the traceback of an exception as one text for each frame, innermost last."""
+    """Format the traceback of an exception as one string for each frame, innermost last."""
     frames = traceback.extract_tb(error.__traceback__)[-FRAMES_MAX:]
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
 
@@ -230,7 +230,7 @@ def _truncate(text: str) -> str:
 
 
 def _shorten(value: object) -> object:
-    """Return a value in which every text is shortened to the maximum length."""
+    """Return a value in which every string is cut to the maximum length."""
     if isinstance(value, str):
         return _truncate(value)
     if isinstance(value, list | tuple):
@@ -239,9 +239,8 @@ def _shorten(value: object) -> object:
 
 
 class LineWriter:
-    """Writes formatted lines to a stream. Unlike structlog's own loggers it never raises: a line that cannot be
-    written, because the disk is full or the stream is closed, is dropped.
-    """
+    """Writes formatted lines to a stream. Unlike structlog's own loggers it never raises an exception. A line that
+    cannot be written, because the disk is full or the stream is closed, is dropped."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._write, self._flush = stream.write, stream.flush
@@ -265,7 +264,7 @@ def name_event(kind: type[TelemetryEvent]) -> str:
 
 
 def _make_encoder(kind: type[TelemetryEvent]) -> Callable[[TelemetryEvent], dict[str, object]]:
-    """Return a function that converts an event to log fields: its own fields, some of them formatted for readers."""
+    """Return a function that converts an event of this class to log fields. Some fields are formatted for readers."""
     names = tuple(field.name for field in msgspec.structs.fields(kind))
     shaped = {name: SHAPES[name] for name in names if name in SHAPES}
     seldom = tuple(name for name in names if name in SELDOM)
@@ -293,7 +292,7 @@ def _encode_outcomes(outcomes: tuple[tuple[str, str, str | None], ...]) -> list[
 
 
 def _group_partitions(partitions: tuple[Partition, ...]) -> dict[str, list[int]]:
-    """Return partition numbers grouped by topic, which is shorter than a list of pairs."""
+    """Return partition numbers grouped by topic. This is shorter than a list of pairs."""
     numbers: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         numbers.setdefault(topic, []).append(number)
@@ -333,8 +332,7 @@ def _build_processors(form: Literal["json", "text"], clock: Clock, *, colours: b
 
 def _render_text(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     """Prepare fields for a terminal: shorten them, leave out empty ones, and escape control characters, which could
-    otherwise control the terminal.
-    """
+    control the terminal."""
     shortened = {name: _shorten(value) for name, value in event.items()}
     return {
         name: printable(value) if isinstance(value, str) and not _is_quoted(name, value) else value
@@ -344,8 +342,8 @@ def _render_text(logger: WrappedLogger, method: str, event: EventDict) -> EventD
 
 
 def _is_quoted(name: str, text: str) -> bool:
-    """Return whether structlog writes this text with `repr`, which escapes it. `logger` and all other strings are
-    written unchanged."""
+    """Return whether structlog writes this string with `repr`, which escapes control characters. It writes `logger`,
+    and strings without characters of `QUOTED`, unchanged."""
     return name != "logger" and not QUOTED.isdisjoint(text)
 
 
@@ -356,9 +354,9 @@ LINES_MAX = 20
 """Maximum number of lines of one kind within `WITHIN_S`."""
 WITHIN_S = 60.0
 KINDS_MAX = 500
-"""Maximum number of kinds of lines that have a quota of their own."""
+"""Maximum number of kinds of lines with a quota of their own."""
 OTHERS = "others"
-"""Kind for all further kinds, which share its quota."""
+"""Stands for all further kinds, which share one quota."""
 
 
 class SuppressedLines(NamedTuple):
@@ -371,15 +369,15 @@ class SuppressedLines(NamedTuple):
 
 @dataclass(slots=True)
 class LineQuota:
-    """Number of lines of one kind that were written in the current period."""
+    """Number of lines of one kind in the current period, including suppressed ones."""
 
     since_s: float
     lines: int = 0
 
 
 class LogQuotas:
-    """Quotas that decide for each line whether it is written. They count suppressed lines, and `take_suppressed`
-    returns the counts. Thread-safe."""
+    """Decides for each line whether it is written. Counts the suppressed lines, and `take_suppressed` returns these
+    counts. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -405,8 +403,8 @@ class LogQuotas:
             return False
 
     def take_suppressed(self, *, all_: bool = False) -> list[SuppressedLines]:
-        """Return the number of suppressed lines for each kind whose period is over, and reset the quota of this kind.
-        `all_`: do it for all kinds."""
+        """For each kind whose period is over, return the number of suppressed lines and reset the quota. `all_`: do so
+        for all kinds with suppressed lines."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             limited = {kind: quota for kind, quota in self._quotas.items() if quota.lines > LINES_MAX}
@@ -421,7 +419,8 @@ class LogQuotas:
             ]
 
     def _choose_quota(self, kind: Hashable, now_s: float) -> Hashable:
-        """Return the kind itself, or `OTHERS` if there are too many kinds. Kinds whose period is over are dropped."""
+        """Return the kind itself, or `OTHERS` if there are too many kinds. If there are, kinds whose period is over are
+        dropped first."""
         if kind in self._quotas or len(self._quotas) < KINDS_MAX:
             return kind
         for old in [k for k, q in self._quotas.items() if now_s - q.since_s >= WITHIN_S and q.lines <= LINES_MAX]:

@@ -1,10 +1,10 @@
 """Prometheus metrics: a telemetry listener that counts events, and the page that Prometheus scrapes.
 
-Every message is counted. So counting is plain addition in the single thread of the event loop, which takes 2
-microseconds per message. The metrics of the client library use locks and take 6 microseconds for the histograms alone.
-So the library only formats the sums for a scrape.
+Every message is counted, so counting must be fast. Here it is plain addition in the single thread of the event loop,
+which takes 2 microseconds per message. The metrics of the client library use locks and take 6 microseconds for the
+histograms alone. So the library is only used to format the sums for a scrape.
 
-Labels are names from the code of services, never ids of sagas or messages, nor error texts.
+Labels are names from the code of services: never ids of sagas or messages, and never error texts.
 """
 
 import asyncio
@@ -24,17 +24,17 @@ from saga.telemetry.events import TelemetryEvent
 from saga.telemetry.health import Recovery, WorkerView
 
 BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper bounds of the histogram buckets, in seconds. They range from a message without a step to one that is retried
-for long."""
+"""Upper bounds of the histogram buckets, in seconds. They cover everything from a message without a step to a message
+that is retried for a long time."""
 STAGES = ("queued", "handler", "persisted", "published", "total")
 PAGE_S = 0.1
-"""How long a page of metrics is cached, in seconds."""
+"""Time in seconds for which a page of metrics is cached."""
 PAGES_MAX = 4
-"""Maximum number of cached pages. Content types contain a version that the client chooses."""
+"""Maximum number of cached pages. It is limited because there is one for each content type, and a client chooses the
+version in it."""
 SERIES_MAX = 500
-"""Maximum number of series of one metric. Later ones are counted under `other`, because code that creates functions may
-create any number of step names.
-"""
+"""Maximum number of series of one metric. Further ones are counted under `other`. The number is limited because code
+that creates functions may create any number of step names."""
 KIND_MAX = 100
 """Maximum length of the name of an exception's class, in characters."""
 BREAKER_STATES = ("closed", "half-open", "open")
@@ -45,16 +45,15 @@ Labels = tuple[str, ...]
 
 
 class LabeledCounter:
-    """Numbers, one for each set of labels. They form a counter, or a gauge if their values are set."""
+    """A number for each set of labels. It is a counter, or a gauge if its values are set."""
 
     def __init__(self, name: str, meaning: str, *labels: str) -> None:
         self.name, self.meaning, self.labels = name, meaning, labels
         self.values: dict[Labels, float] = {}
 
     def add(self, *labels: str, by: float = 1) -> None:
-        """Add to a series. Adding 0 creates the series, which is useful because Prometheus sees no increase in a series
-        that begins at 1.
-        """
+        """Add to a series. Adding 0 creates the series. This is useful because Prometheus sees no increase in a series
+        that begins at 1."""
         values = self.values
         if labels not in values and len(values) >= SERIES_MAX:
             labels = _to_overflow_labels(labels)
@@ -62,7 +61,7 @@ class LabeledCounter:
 
 
 class LabeledHistogram:
-    """Histogram of durations for one set of labels."""
+    """A histogram of durations for one set of labels."""
 
     __slots__ = ("counts", "sum_s")
 
@@ -76,14 +75,14 @@ class LabeledHistogram:
 
 
 class LabeledHistograms:
-    """Histograms of durations, one for each set of labels."""
+    """Histograms of durations: one for each set of labels."""
 
     def __init__(self, name: str, meaning: str, *labels: str) -> None:
         self.name, self.meaning, self.labels = name, meaning, labels
         self.values: dict[Labels, LabeledHistogram] = {}
 
     def of(self, *labels: str) -> LabeledHistogram:
-        """Return the histogram with these labels. It is created if needed."""
+        """Return the histogram with these labels, and create it if needed."""
         found = self.values.get(labels)
         if found is None:
             labels = labels if len(self.values) < SERIES_MAX else _to_overflow_labels(labels)
@@ -97,14 +96,13 @@ def _to_overflow_labels(labels: Labels) -> Labels:
 
 
 class Metrics(Collector):
-    """Telemetry listener that counts events of all services of this process. An instance is a
-    `saga.telemetry.events.Report`.
-    """
+    """Telemetry listener that counts the events of all services of this process. An instance can be used as a
+    `saga.telemetry.events.Report`."""
 
     def __init__(self, working: Mapping[str, WorkerView], clock: Clock) -> None:
         """Create all metrics.
 
-        `working`: the running workers by service; the caller keeps it up to date.
+        `working`: the running workers by service. The caller keeps this mapping up to date.
         """
         self._working, self._clock = working, clock
         self._recovering: dict[str, Recovery] = {}
@@ -225,7 +223,7 @@ class Metrics(Collector):
         )
 
     def _listeners(self) -> Mapping[type[TelemetryEvent], Callable[..., None]]:
-        """Return the listener of each event that is counted."""
+        """Return the function that counts each class of event. Classes that are not counted are left out."""
         return {
             events.Handled: self._on_handled,
             events.StepDone: lambda m: self._steps.of(m.service, m.handler, m.step).observe(m.ms / 1000),
@@ -330,7 +328,8 @@ class Metrics(Collector):
         self._published_lost.add(worker.name, by=0)
 
     def look(self) -> None:
-        """Record how long workers needed to recover. Call it often, because scrapes are too rare to measure this."""
+        """Record how long workers needed to recover. Call this often, because scrapes are too rare to measure the
+        time."""
         for name, worker in self._working.items():
             if (name,) not in self._recovery_s.values:
                 took_s = self._recovering[name].took_s(worker, self._clock)
@@ -401,7 +400,7 @@ class Metrics(Collector):
 class MetricsPage:
     """The page `/metrics`: the metrics of the services and of the Python process.
 
-    Formatting takes milliseconds, so the page is cached for `PAGE_S`, and frequent requests do not slow down messages.
+    Formatting takes milliseconds. So the page is cached for `PAGE_S`, and frequent requests do not slow down messages.
     """
 
     def __init__(self, metrics: Metrics, clock: Clock) -> None:
@@ -415,7 +414,7 @@ class MetricsPage:
         GCCollector(registry=self._registry)
 
     async def text(self, accept: str) -> tuple[bytes, str]:
-        """Return the page and its content type, chosen by the Accept header of the request."""
+        """Return the page and its content type. The Accept header of the request selects the content type."""
         try:
             encode, content_type = choose_encoder(accept)
         except TypeError:  # the client's version is not made of numbers
@@ -433,7 +432,7 @@ class MetricsPage:
 
 
 class CollectedMetrics(Collector):
-    """Metrics that have been collected already, to be formatted in another thread."""
+    """Metrics that were already collected, so that another thread can format them."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
         self._families = families

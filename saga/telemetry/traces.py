@@ -1,8 +1,8 @@
 """OpenTelemetry traces: a telemetry listener that makes spans, and their export to a collector.
 
-This is the only module that uses OpenTelemetry. Spans are made from recorded times after a message is finished, so they
-do not slow down its processing. A thread of the library exports them in batches over OTLP on HTTP; spans that the
-collector does not accept are dropped. The standard variables configure it: `OTEL_EXPORTER_OTLP_ENDPOINT`,
+This is the only module that uses OpenTelemetry. Spans are made from recorded times after the processing of a message,
+so they do not slow it down. A thread of the library exports them in batches over HTTP with OTLP. Spans that the
+collector does not accept are dropped. The standard variables configure all this: `OTEL_EXPORTER_OTLP_ENDPOINT`,
 `OTEL_TRACES_SAMPLER`, `OTEL_BSP_MAX_QUEUE_SIZE` and others.
 """
 
@@ -37,11 +37,11 @@ KINDS = {
 }
 VERBS = {"turn": "process ", "handler": "handler ", "step": "step ", "store": "", "publish": "publish "}
 WAYS = ("otlp", "none")
-"""Supported values of OTEL_TRACES_EXPORTER."""
+"""Supported values of `OTEL_TRACES_EXPORTER`."""
 
 
 def find_problems(environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield a problem for each standard variable with an unsupported value."""
+    """Yield a problem for each of OpenTelemetry's standard variables that has an unsupported value."""
     for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
         if (protocol := environ.get(name, "").strip()) not in ("", "http/protobuf"):
             yield f"{name} is {protocol!r}: only http/protobuf is supported; collectors take it at port 4318"
@@ -50,18 +50,21 @@ def find_problems(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def is_disabled(environ: Mapping[str, str]) -> bool:
-    """Return whether the standard variables switch tracing off."""
+    """Return whether OpenTelemetry's standard variables switch tracing off."""
     disabled = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     return disabled or environ.get("OTEL_TRACES_EXPORTER", "").strip() == "none"
 
 
 class Traces:
-    """Telemetry listener that makes spans. An instance is a `saga.telemetry.events.Report`."""
+    """Telemetry listener that makes spans. An instance can be used as a `saga.telemetry.events.Report`."""
 
     def __init__(self, end: Callable[[ReadableSpan], None], process: str, sampler: Sampler | None = None) -> None:
         """Create a listener.
 
-        `end`: function called with each span. `sampler`: by default the one that OTEL_TRACES_SAMPLER names.
+        Args:
+            end: Function that is called with each finished span.
+            process: Name of the process.
+            sampler: Sampler; by default the one that `OTEL_TRACES_SAMPLER` names.
         """
         self._end = end
         sampler = sampler or TracerProvider(shutdown_on_exit=False).sampler
@@ -110,7 +113,7 @@ def _make_context(place: TracePosition, span: str, *, is_remote: bool = True) ->
 
 
 def _make_attributes(moment: Traced, span: Span) -> dict[str, str | int]:
-    """Return the attributes of a span: ids and names, under OpenTelemetry's standard names where these exist."""
+    """Return the attributes of a span: ids and names, under OpenTelemetry's standard names where there are any."""
     attributes: dict[str, str | int] = {"saga_id": moment.saga}
     if moment.principal is not None:
         attributes["enduser.id"] = moment.principal
@@ -140,7 +143,8 @@ def current_traceparent() -> str | None:
 
 @contextmanager
 def use_traceparent(header: str | None) -> Iterator[None]:
-    """Make this trace the current one within the block, for libraries that trace their calls."""
+    """Make the trace position in this header the current one within the block, for libraries that trace their calls.
+    Without a valid header, nothing is changed."""
     place = parse_traceparent(header)
     if place is None or place.span is None:
         yield
@@ -169,9 +173,8 @@ async def export_spans(process: str, clock: Clock, exporter: SpanExporter | None
 
 
 async def _in_thread(work: Callable[[], None]) -> None:
-    """Run the work in a daemon thread and wait for it. Threads of the loop's pool are not used, because a stopping
-    process would wait for them as long as an unreachable collector blocks them.
-    """
+    """Run the work in a daemon thread and wait for it. Threads of the event loop's pool are not used, because a
+    stopping process waits for them, and an unreachable collector may block them for long."""
     loop, done = asyncio.get_running_loop(), asyncio.Event()
 
     def run() -> None:

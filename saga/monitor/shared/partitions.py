@@ -1,7 +1,8 @@
-"""Transitions as a shared monitor stores them in its table.
+"""The read model of one partition of a shared monitor, and transitions in the form in which its table stores them.
 
-They contain everything that the read model needs, but no ids and hashes. The order of transitions does not matter to
-the read model, and duplicates change nothing. So it is restored by applying all stored transitions again.
+Stored transitions contain everything that the read model needs, but no ids and hashes. The order of transitions does
+not matter to the read model, and duplicates change nothing. So the read model is restored by applying all stored
+transitions again.
 """
 
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ class StoredWait(Struct, frozen=True, array_like=True, gc=False):
 
 
 class StoredTransition(Struct, frozen=True, array_like=True, gc=False):
-    """A transition as stored in the table. The key contains its service, saga and number."""
+    """A transition as the table stores it. Its service, saga and number are in the key."""
 
     time_ms: int
     handler: str
@@ -62,7 +63,7 @@ class StoredTransition(Struct, frozen=True, array_like=True, gc=False):
     handler_ms: int | None
     open: bool
     due_ms: int
-    """Time at which the service resumes the saga by itself; 0 if none is set."""
+    """Time at which the service resumes the saga by itself; 0 if no time is set."""
     next_run: NextRun
     """What happens at `due_ms`."""
     awaits: tuple[StoredWait, ...]
@@ -73,10 +74,10 @@ class StoredTransition(Struct, frozen=True, array_like=True, gc=False):
     is_code: bool = False
     """True if the service's own code failed."""
     postponed_by: str = ""
-    """Class of the error that postpones the parked run; empty if it is not postponed."""
+    """Class of the reason that postpones the parked run; empty if the run is not postponed."""
 
     def to_event(self, key: "TransitionKey") -> TransitionEvent:
-        """Return the transition event from which this was made."""
+        """Return the transition event from which this was made, without its ids and hashes."""
         due = iso(self.due_ms) if self.due_ms else None
         return TransitionEvent(
             service=key.service,
@@ -119,7 +120,7 @@ class TransitionKey(Struct, frozen=True, array_like=True, gc=False):
     """Key of a transition in the table."""
 
     partition: int
-    """Partition number in the transition topic and in the table's changelog."""
+    """Number of the partition, both in the transition topic and in the table's changelog."""
     service: str
     number: int
     saga: str
@@ -140,7 +141,7 @@ def encode_transition(transition: StoredTransition) -> bytes:
 
 
 def decode_key(content: bytes) -> TransitionKey:
-    """Decode a key. Raises `BadInput`, because any client may write to the changelog topic."""
+    """Decode a key. Raises `BadInput` if it is invalid, because any client may write to the changelog topic."""
     try:
         return _key_decoder.decode(content)
     except (msgspec.DecodeError, UnicodeError) as why:
@@ -148,7 +149,7 @@ def decode_key(content: bytes) -> TransitionKey:
 
 
 def decode_transition(content: bytes) -> StoredTransition:
-    """Decode a transition. Raises `BadInput`."""
+    """Decode a transition. Raises `BadInput` if it is invalid."""
     try:
         return _decoder.decode(content)
     except (msgspec.DecodeError, UnicodeError) as why:
@@ -161,9 +162,9 @@ def to_stored(
     """Convert a transition event to the form in which it is stored.
 
     Args:
-        packed: The transition in the read model, which combines all copies of the event, for example the run's
-            duration; `None` if this copy is complete.
-        standing: Latest state of the service if it comes from this event, else `None`.
+        packed: The transition in the read model. It combines all copies of the event; for example, only one of them may
+            have the run's duration. `None` if the read model does not keep the transition.
+        standing: Latest state of the service if it comes from this event, otherwise `None`.
     """
     state = to_service_state(event, 0) if standing is None else standing
     queued_ms, handler_ms = event.queued_ms, event.handler_ms
@@ -203,9 +204,9 @@ def _to_stored_waits(event: TransitionEvent, state: ServiceState) -> tuple[Store
 
 
 def _restore_waits(standing: ServiceState) -> tuple[StoredWait, ...]:
-    """Return the waiting handlers of a service state.
+    """Return the waiting handlers of a service state in the form in which they are stored.
 
-    In a shortened list of types, the last name says how many were left out.
+    If the list of types was shortened, its last name says how many were left out.
     """
     waiting = []
     for handler, types, until_ms in standing.awaits:
@@ -219,9 +220,9 @@ def _take_first(names: tuple[str, ...]) -> FirstNames:
 
 
 def _expand(names: FirstNames) -> tuple[str, ...]:
-    """Return a list with the original number of names.
+    """Return a list with as many names as there were before it was shortened.
 
-    The names that were left out are replaced by placeholders, because the read model uses only their number.
+    Placeholders stand for the names that were left out, because the read model uses only their number.
     """
     return names.first + ("",) * min(names.more, 1 << 20)
 
@@ -239,14 +240,14 @@ POSITION = b"position"
 
 
 class TableChange(NamedTuple):
-    """Entry to write to the transition table. Without a value the entry is removed."""
+    """An entry to write to the transition table. If the value is `None`, the entry is removed."""
 
     key: bytes
     value: bytes | None
 
 
 class RateEntry(NamedTuple):
-    """Entry to write to the rate table, for one name and one minute."""
+    """An entry to write to the rate table, for one name and one minute."""
 
     name: str
     minute: int
@@ -254,7 +255,7 @@ class RateEntry(NamedTuple):
 
 
 class TouchedCounts(RecentCounts):
-    """Counts that also record in which minutes they have changed."""
+    """Counts that also record the minutes in which they have changed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -270,19 +271,19 @@ class TouchedCounts(RecentCounts):
         return found
 
     def count_failure(self, key: tuple[str, str, str], saga: str, time_ms: int) -> None:
-        """Count a failure."""
+        """Count a failure, and mark its minute as changed."""
         super().count_failure(key, saga, time_ms)
         named = key if key in self.failures else (OTHERS, OTHERS, OTHERS)
         self.touched.add((("failures", *named), time_ms // MINUTE_MS))
 
     def count_message(self, topic: str, partition: int, time_ms: int) -> None:
-        """Count a message of a partition."""
+        """Count a message of a partition, and mark its minute as changed."""
         super().count_message(topic, partition, time_ms)
         named = (topic, partition) if (topic, partition) in self.partitions else (OTHERS, 0)
         self.touched.add((("messages", *named), time_ms // MINUTE_MS))
 
     def _drop_old_minutes(self) -> None:
-        """Remove all minutes that are too old."""
+        """Drop minutes that are too old, also from the minutes that are marked as changed."""
         super()._drop_old_minutes()
         self.touched = {each for each in self.touched if each[1] >= self._oldest}
 
@@ -309,7 +310,7 @@ class PartitionModel:
     # ---------------------------------------------------------------- transition events
 
     def apply(self, record: Record) -> Iterator[TableChange]:
-        """Apply a record, and yield the table entries to write if it contains anything new."""
+        """Apply a record. Yield the table entries to write for what is new in it."""
         try:
             several = parse_transitions(record)
         except BadInput:  # any client may write to the topic, and later versions may publish other records
@@ -330,9 +331,9 @@ class PartitionModel:
         return TableChange(encode_key(key), encode_transition(to_stored(event, packed, standing, appended_ms)))
 
     def _find_current(self, event: TransitionEvent) -> tuple[PackedTransition | None, ServiceState | None]:
-        """Return the transition as the read model has it, combined from all copies of the event.
+        """Return the transition as the read model has it, which combines all copies of the event.
 
-        Also return the service's latest state if it comes from this transition, else `None`.
+        Also return the service's latest state if it comes from this transition, otherwise `None`.
         """
         known = self.read_model.sagas.get(event.saga)
         if known is None:
@@ -343,7 +344,7 @@ class PartitionModel:
         return packed, next(states, None)
 
     def forget_one(self) -> list[TableChange]:
-        """Drop one saga, and return the table entries to remove."""
+        """Drop one saga. Return the changes that remove its table entries."""
         return self._to_removals(self.read_model.forget_one())
 
     def _to_removals(self, known: TrackedSaga) -> list[TableChange]:
@@ -355,7 +356,7 @@ class PartitionModel:
         return [TableChange(encode_key(key), None) for key in keys]
 
     def take_changed_rates(self) -> list[RateEntry]:
-        """Return the counts that have changed since the last call, without minutes that are too old."""
+        """Return the counts that have changed since the last call, except those of minutes that are too old."""
         found = [self._encode_rate(name, minute) for name, minute in sorted(self.counts.touched, key=str)]
         self.counts.touched.clear()
         return [each for each in found if each is not None]
@@ -386,16 +387,15 @@ class PartitionModel:
         return TableChange(POSITION, (f"{self.position}@{self.log_id}" if self.log_id else f"{self.position}").encode())
 
     def note_log_id(self, log_id: str) -> bool:
-        """Record the id of the current log. Return true if the position belongs to another log, so that all records
-        have to be applied again. Transitions applied from the other log stay valid.
-        """
+        """Record the id of the current log. Return `True` if the position belongs to another log, so that all records
+        have to be applied again. Transitions that were applied from the other log stay valid."""
         is_another, self.log_id = self.log_id not in ("", log_id), log_id
         if is_another:
             self.position = 0
         return is_another
 
     def restore(self, key: bytes, value: bytes | None) -> None:
-        """Apply an entry of the transition table, or the removal of one."""
+        """Apply an entry of the transition table, or its removal if `value` is `None`."""
         if key == POSITION:
             position, _, log_id = (value or b"").partition(b"@")
             if position.isdigit() and len(position) < 20 and log_id.isascii():
@@ -414,9 +414,7 @@ class PartitionModel:
             self.read_model.forget(known)
 
     def restore_rate(self, name: str, minute: int, value: bytes) -> None:
-        """Apply an entry of the rate table. If its count is higher than the current one, it replaces the current
-        one.
-        """
+        """Apply an entry of the rate table. A count in it replaces the current count if it is higher."""
         counts, time_ms = self.counts, minute * MINUTE_MS
         try:
             match msgspec.json.decode(name):
@@ -436,7 +434,7 @@ class PartitionModel:
 
 
 def parse_partition(name: str) -> int | None:
-    """Return the partition number in the name of a rate; `None` for a name of another form."""
+    """Return the partition number in the name of an entry of the rate table; `None` if the name has another form."""
     try:
         partition = msgspec.json.decode(name)[0]
     except (msgspec.DecodeError, LookupError, TypeError):

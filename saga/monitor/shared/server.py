@@ -1,4 +1,4 @@
-"""HTTP server of a shared monitor: ask all workers, merge their answers, and respond in JSON.
+"""HTTP server of a shared monitor. It asks all workers, merges their answers, and responds in JSON.
 
 Each saga belongs to one partition, so a single worker can answer a question about it. But whether a saga is stuck
 depends on the usual durations in all partitions. So the sums of all partitions are fetched first, and sent along with
@@ -55,7 +55,7 @@ class UsualDurations(Struct, frozen=True):
 
 
 class PartitionSums(Struct, frozen=True, kw_only=True):
-    """Counts of one partition, or the sums of several."""
+    """The counts of one partition, or the sums over several partitions."""
 
     newest_ms: int
     sagas: int
@@ -76,7 +76,7 @@ class PartitionSums(Struct, frozen=True, kw_only=True):
 
 
 class WorkerQuestion(Struct, frozen=True):
-    """A question to a worker about its partitions."""
+    """A question to a worker about the partitions that it has."""
 
     what: Literal["sums", "stuck", "trace"]
     saga: str = ""
@@ -85,7 +85,7 @@ class WorkerQuestion(Struct, frozen=True):
 
 
 class WorkerReply(Struct, frozen=True):
-    """A worker's answers to a question, by partition number."""
+    """A worker's answer to a question, by partition number."""
 
     sums: dict[int, PartitionSums] = {}
     stuck: dict[int, StuckSagas] = {}
@@ -93,7 +93,7 @@ class WorkerReply(Struct, frozen=True):
 
 
 def answer_question(question: WorkerQuestion, parts: dict[int, ReadModel]) -> WorkerReply:
-    """Answer a question from the read models of this worker's partitions."""
+    """Answer a question from the read models in `parts`, which are those of this worker's partitions."""
     match question.what:
         case "sums":
             return WorkerReply(sums={partition: sum_model(model) for partition, model in parts.items()})
@@ -153,7 +153,7 @@ def add_up(several: Iterable[PartitionSums]) -> PartitionSums:
 
 
 def merge_stuck(several: Iterable[StuckSagas], unanswered: tuple[str, ...]) -> StuckSagas:
-    """Merge the stuck sagas of several partitions, those stuck longest first."""
+    """Merge the stuck sagas of several partitions. Those stuck longest come first."""
     several = [*several]
     found = sorted((stuck for each in several for stuck in each.sagas), key=_sort_key)
     more = any(each.more for each in several) or len(found) > PAGE_MAX
@@ -183,12 +183,12 @@ _questions, _replies = msgspec.msgpack.Decoder(WorkerQuestion), msgspec.msgpack.
 
 
 def decode_question(content: bytes) -> WorkerQuestion:
-    """Decode a question. Raises `msgspec.DecodeError`."""
+    """Decode a question. Raises `msgspec.DecodeError` if it is invalid."""
     return _questions.decode(content)
 
 
 def decode_reply(content: bytes) -> WorkerReply:
-    """Decode an answer. Raises `msgspec.DecodeError`."""
+    """Decode an answer. Raises `msgspec.DecodeError` if it is invalid."""
     return _replies.decode(content)
 
 
@@ -196,28 +196,28 @@ def decode_reply(content: bytes) -> WorkerReply:
 
 
 ASKS = "/api/part"
-"""Path at which a worker receives questions of the others."""
+"""Path at which a worker receives questions of other workers."""
 TIMEOUT_S = 5.0
 REPLY_BYTES_MAX = 256 << 20
 REASON_LENGTH_MAX = 200
-"""Maximum length, in characters, of a message that explains why a worker does not answer."""
+"""Maximum length in characters of the reason why a worker does not answer."""
 
 
 class TotalSums(Struct, frozen=True):
-    """Sums of all partitions, and the reasons why some are missing."""
+    """The sums over all partitions, and the reasons why some partitions are missing."""
 
     sums: PartitionSums
     unanswered: tuple[str, ...]
 
 
 class SharedQueries:
-    """Queries that any worker can answer, by asking all workers."""
+    """Queries that any worker can answer, because it asks all other workers."""
 
     def __init__(self, worker: MonitorWorker, clock: Clock) -> None:
         self._worker, self._clock = worker, clock
 
     def reply(self, question: WorkerQuestion) -> WorkerReply:
-        """Answer another worker from the partitions of this one."""
+        """Answer a question of another worker from the partitions of this one."""
         return answer_question(question, self._worker.ready_models())
 
     async def sums(self) -> TotalSums:
@@ -255,7 +255,8 @@ class SharedQueries:
         return merge_stuck(parts.values(), missing or whole.unanswered)
 
     async def saga(self, saga: str) -> tuple[Timeline | None, tuple[str, ...]]:
-        """Return one saga across all services, and the reasons why it may be missing."""
+        """Return one saga over all services (`None` if it was not found), and the reasons why something may be
+        missing."""
         whole = await self.sums()
         asked = WorkerQuestion("trace", saga=saga, now_ms=self._clock.now_ms(), usual=whole.sums.usual)
         replies, unanswered = await self._ask(asked)
@@ -267,9 +268,8 @@ class SharedQueries:
     # ---------------------------------------------------------------- asking other workers
 
     async def _ask(self, question: WorkerQuestion) -> tuple[list[WorkerReply], tuple[str, ...]]:
-        """Ask every worker. Return the replies, and a description of each worker that does not answer, with its
-        partitions.
-        """
+        """Ask every worker. Return the replies. Also return a text for each worker that does not answer, with its
+        partitions and the reason."""
         owners, content = self._worker.owners(), msgspec.msgpack.encode(question)
         others = sorted(url for url in owners if url != self._worker.url)
         asked = [asyncio.to_thread(_ask_worker, url, content) for url in others]
@@ -286,7 +286,8 @@ class SharedQueries:
         return replies, tuple(unanswered)
 
     def _list_missing(self, parts: Mapping[int, object], unanswered: tuple[str, ...]) -> list[str]:
-        """List the partitions that no answering worker has restored completely."""
+        """Return a text that names the partitions which no worker has completely restored. Partitions of workers that
+        did not answer are left out."""
         owned = self._worker.owners() if unanswered else {}
         silent = {
             number
@@ -299,7 +300,8 @@ class SharedQueries:
 
 
 def _ask_worker(url: str, content: bytes) -> WorkerReply:
-    """Ask another worker. Raises `OSError`, `HTTPException`, `ValueError`."""
+    """Ask another worker. Raises `OSError` or `HTTPException` if it does not answer, and `ValueError` if its answer is
+    not usable."""
     host, _, port = url.removeprefix("http://").rpartition(":")
     connection = HTTPConnection(host.strip("[]"), int(port), timeout=TIMEOUT_S)
     try:
@@ -329,7 +331,8 @@ NO_PAGE = (
 
 
 def create_shared_app(answering: SharedQueries, settings: Settings) -> Starlette:
-    """Create the application that serves the JSON API and answers other workers."""
+    """Create the application that serves the JSON API and answers other workers. Raises `ConfigurationError` if reading
+    needs a login, because a shared monitor knows no users."""
 
     async def trace(request: Request) -> Response:
         found, unanswered = await answering.saga(request.path_params["saga"])
@@ -391,7 +394,7 @@ def create_shared_app(answering: SharedQueries, settings: Settings) -> Starlette
 
 
 def _respond(value: object, unanswered: tuple[str, ...] = (), status: int = 200) -> Response:
-    """Respond in JSON, with status 206 if workers are missing from the answer."""
+    """Respond in JSON, with status 206 if parts are missing from the answer."""
     return Response(msgspec.json.encode(value), 206 if unanswered else status, media_type="application/json")
 
 
@@ -402,12 +405,12 @@ NOT_STARTED = "the shared monitor was not started:"
 
 
 class SharedOptions(NamedTuple):
-    """Command-line options of a shared monitor's worker."""
+    """The command-line options of a worker of a shared monitor."""
 
     name: str
-    """Name of the monitor. Workers with the same name form one monitor, and its tables are named after it."""
+    """Name of the monitor. Workers with the same name form one monitor. Its tables are named after it."""
     address: str
-    """Host and port to listen on. The other workers send questions to this address."""
+    """Host and port on which to listen. Other workers send their questions to this address."""
     sagas_max: int = SAGAS_MAX
 
 
@@ -419,10 +422,14 @@ async def serve_shared(
     begun: Callable[[str], None],
     tell: Report,
 ) -> None:
-    """Read a share of the partitions, and answer queries about all of them, until `stop`.
+    """Read a share of the partitions, and answer queries about all of them, until `stop` is set.
 
-    `begun`: function called with the address once the server answers. `tell`: function called with each problem that
-    keeps the worker from reading. Raises `SagaError` if the worker cannot start or cannot continue.
+    Args:
+        begun: Function that is called with the address when the server answers.
+        tell: Function that is called with each problem that keeps the worker from reading.
+
+    Raises:
+        SagaError: The worker cannot start, or cannot continue.
     """
     adapter = adapters.broker_adapter(settings.broker)
     if not isinstance(adapter, TakesClients):
@@ -459,7 +466,8 @@ def _find_problem(wanted: SharedOptions) -> str:
 async def _count_partitions(
     name: str, settings: Settings, stop: asyncio.Event, clock: Clock, tell: Report
 ) -> int | None:
-    """Wait until the topic exists, and return its number of partitions; `None` if `stop` was set before."""
+    """Wait until the transition topic exists, and return its number of partitions. Return `None` if `stop` is set
+    before."""
     reported = ""
     while not stop.is_set():
         try:
@@ -478,7 +486,8 @@ async def _count_partitions(
 
 
 def _check_partitions(name: str, counts: Mapping[str, int]) -> int:
-    """Return the topic's number of partitions. Raises `ConfigurationError` if the tables have another number."""
+    """Return the number of partitions of the transition topic. Raises `ConfigurationError` if the tables have another
+    number."""
     problems = [
         f"{TRANSITIONS} has {counts[TRANSITIONS]} partitions, and {table} of this monitor has {counts[table]}: choose "
         "another name, under which it starts from the beginning"

@@ -1,9 +1,9 @@
-"""Worker of a shared monitor, based on Faust: it has some partitions of the topic of transition events, applies their
-records, and stores the results in tables, whose changelogs are topics.
+"""Worker of a shared monitor, based on Faust. It has some partitions of the topic of transition events, applies their
+records, and stores the results in tables. The changelogs of the tables are topics.
 
-Faust assigns partitions to workers and reassigns those of a dead one. It restores a table from its changelog before any
-record is applied. The position is written to the same table, after all table changes up to it are acknowledged. So no
-transition is lost when a worker dies, and one that is applied twice is recognised by its number.
+Faust assigns partitions to workers, and reassigns those of a dead worker. It restores a table from its changelog before
+any record is applied. The position is written to the same table, after all table changes up to it are acknowledged. So
+no transition is lost when a worker dies, and one that is applied twice is recognised by its number.
 """
 
 import asyncio
@@ -39,10 +39,10 @@ Faust had already fetched.
 BATCH_RECORDS = 100
 """Maximum number of records that are applied before the worker waits until their table changes are acknowledged."""
 EXPIRES_S = 120 * MINUTES
-"""How long the rate table keeps a minute, in seconds."""
+"""Seconds for which the rate table keeps a minute."""
 SESSION_S, HEARTBEAT_S, REQUEST_S = 10.0, 1.0, 40.0
 LOOK_S, LOG_S = 0.2, 5.0
-"""Seconds between two checks of the app's state, and between two checks whether the topic still has the same log."""
+"""Seconds between two checks of the app's state, and between two checks of whether the topic still has the same log."""
 
 for _name in ("faust", "mode"):
     logging.getLogger(_name).setLevel(
@@ -55,7 +55,7 @@ FetchLogIds: TypeAlias = Callable[[Collection[str]], Awaitable[Mapping[str, str]
 
 
 class MonitorWorker:
-    """A worker that holds the read models of its share of the partitions."""
+    """A worker, with the read models of its share of the partitions."""
 
     def __init__(
         self, name: str, address: str, partitions: int, sagas_max: int, clock: Clock, log_ids: FetchLogIds
@@ -89,11 +89,11 @@ class MonitorWorker:
         """Records that Faust has delivered and that have not been applied yet."""
 
     def ready_models(self) -> dict[int, ReadModel]:
-        """Read models that are restored completely, by partition."""
+        """Return the read models by partition; empty while they are being restored."""
         return {partition: part.read_model for partition, part in self.parts.items()} if self.ready else {}
 
     def owners(self) -> dict[str, set[int]]:
-        """For each worker, by address, its partitions at the last assignment."""
+        """Return the partitions that each worker had at the last assignment, by the worker's address."""
         if self._app is None:
             return {}
         found: Mapping[str, Mapping[str, Iterable[int]]] = self._app.router.tables_metadata()
@@ -180,7 +180,7 @@ class MonitorWorker:
     # ---------------------------------------------------------------- applying records
 
     async def _run(self) -> None:
-        """Apply delivered records until cancelled. Each batch contains the records that are already queued."""
+        """Apply delivered records until cancelled. A batch contains the records that are in the queue at that time."""
         while True:
             events = [await self._taken.get()]
             while len(events) < BATCH_RECORDS and not self._taken.empty():
@@ -190,9 +190,8 @@ class MonitorWorker:
             await self._apply(events)
 
     async def _apply(self, events: Sequence[Any]) -> None:
-        """Apply these records. Return when their changes are in the changelogs of both tables, and after them the
-        position.
-        """
+        """Apply these records. When this returns, their changes are in the changelogs of both tables, followed by the
+        new positions."""
         assert self._app is not None
         table, gaps, moved = self._app.tables[KEPT], set[int](), set[int]()
         for event in events:
@@ -229,16 +228,16 @@ class MonitorWorker:
             await self._seek(gaps)
 
     async def _restart_recreated(self) -> None:
-        """If the topic was recreated, read it from its beginning."""
+        """If the transition topic was deleted and created again, read it from its beginning."""
         if replaced := await self._compare_log():
             await self._seek(replaced)
 
     async def _compare_log(self) -> set[int] | None:
-        """Return the partitions whose positions belong to another log of the topic; `None` if the broker does not
-        answer.
+        """Return the partitions whose positions belong to another log of the topic. Return `None` if the broker does
+        not answer.
 
-        Raises `SagaError` if the changelog topics were recreated: the new ones would get only future changes, not the
-        entries that exist only in the workers' memory.
+        Raises `SagaError` if the changelog topics were deleted and created again. The new ones would get only future
+        changes, and not the entries that are now only in the memory of workers.
         """
         tables = [changelog_topic(self.name, table) for table in (KEPT, RATES)]
         try:
@@ -257,8 +256,10 @@ class MonitorWorker:
         return replaced
 
     async def _seek(self, numbers: set[int]) -> None:
-        """Restart reading of partitions at their positions. This is needed when partitions are reassigned, because
-        Faust then drops records that it has fetched, and would not fetch them again.
+        """Restart the reading of these partitions at their positions.
+
+        This is needed when partitions are reassigned, because Faust then drops records that it has fetched, and would
+        not fetch them again.
         """
         assert self._app is not None
         consumer, places = self._app.consumer, {number: TP(TRANSITIONS, number) for number in numbers}
@@ -285,12 +286,13 @@ class MonitorWorker:
     # ---------------------------------------------------------------- assigned partitions
 
     def _assign(self, partitions: set[int]) -> None:
-        """Start restoring the tables of these partitions. No question is answered until all are restored."""
+        """Take over these partitions, and drop all others. No question is answered until the tables of all of them are
+        restored."""
         self.ready = False
         self.parts = {number: self.parts.get(number) or PartitionModel(number) for number in sorted(partitions)}
 
     def _restore_rates(self, app: faust.App) -> None:
-        """Restore the counts from the rate table, once both tables have been read."""
+        """Restore the counts from the rate table, after both tables have been read."""
         table: Any = app.tables[RATES]
         rows = table.data
         newest_s = max((part.counts.newest_ms for part in self.parts.values()), default=0) / 1000
@@ -303,9 +305,9 @@ class MonitorWorker:
 
 
 def _is_settled(app: faust.App) -> bool:
-    """Return whether partitions are assigned and their tables restored.
+    """Return whether partitions are assigned and their tables are restored.
 
-    Faust may report this too early if partitions are reassigned during the restore. The next check then corrects it.
+    Faust may report this too early if partitions are reassigned during the restore. The next check then corrects this.
     """
     tables: Any = app.tables
     recovery = tables.recovery
@@ -322,7 +324,7 @@ def changelog_topic(name: str, table: str = KEPT) -> str:
 
 
 class TransitionTableStore(Store[Any, Any]):
-    """Faust store of the transition table. The entries are kept only in the read models."""
+    """Faust store of the transition table. Its entries are kept only in the read models."""
 
     def __init__(self, worker: MonitorWorker, app: AppT, table: Table[Any, Any]) -> None:
         super().__init__("memory://", app, table)
@@ -342,20 +344,19 @@ class TransitionTableStore(Store[Any, Any]):
                 self._read[message.tp] = message.offset
 
     def persisted_offset(self, tp: Any) -> int | None:
-        """Return the offset up to which all changes are applied; `None` if none are."""
+        """Return the offset up to which all changes are applied; `None` if there are none."""
         return self._read.get(tp)
 
     def set_persisted_offset(self, tp: Any, offset: int) -> None:
         """Record that this worker wrote a change. If the change does not directly follow the last one, the changes in
-        between have yet to be read.
-        """
+        between still have to be read."""
         if offset == self._read.get(tp, -1) + 1:
             self._read[tp] = offset
 
     async def on_rebalance(
         self, assigned: set[Any], revoked: set[Any], newly_assigned: set[Any], generation_id: int = 0
     ) -> None:
-        """Add the newly assigned partitions, and drop all that are no longer assigned."""
+        """Take over the newly assigned partitions, and drop all that are no longer assigned."""
         mine = {tp for tp in assigned if tp.topic == self._topic}
         self._read = {tp: offset for tp, offset in self._read.items() if tp in mine}
         self._worker._assign({tp.partition for tp in mine})
@@ -384,9 +385,8 @@ class TransitionTableStore(Store[Any, Any]):
 
 
 def _build_table_class(worker: MonitorWorker) -> type[Table[Any, Any]]:
-    """Build the table class of a worker, which chooses the partition of each entry and tracks unacknowledged
-    changes.
-    """
+    """Build the class of a worker's tables. It chooses the partition of each entry, and tracks changes that are not
+    acknowledged yet."""
 
     class ChangelogTable(Table[Any, Any]):
         def _new_store(self) -> Any:
@@ -410,7 +410,7 @@ def _to_record(message: Any) -> Record:
 
 
 def _build_credentials(options: ClientOptions) -> Any:
-    """Convert the options' credentials to the form that Faust needs; `None` if the broker needs none."""
+    """Convert the credentials in the options to the form that Faust needs; `None` if the broker needs none."""
     context = options["ssl_context"]
     if options["sasl_oauth_token_provider"] is not None:
         return OAuthCredentials(oauth_cb=options["sasl_oauth_token_provider"], ssl_context=context)

@@ -1,4 +1,4 @@
-"""The application that serves the monitor's pages and its JSON API: routes, and responses to errors."""
+"""The application that serves the monitor's pages and its JSON API: its routes, and its responses to errors."""
 
 import logging
 from collections import Counter
@@ -56,11 +56,12 @@ def create_app(views: Views | None, settings: Settings, clock: Clock, *, address
     """Create the application.
 
     Args:
-        views: Views of the read model; `None` leaves out the pages that need it.
-        addresses: Addresses of stores to read, used instead of the setting.
+        views: Views of the read model. With `None`, the pages that need it are left out.
+        addresses: Addresses of stores to read. If this is empty, the setting `SAGA_STORE` is used.
 
     Raises:
-        ConfigurationError: The file of users cannot be used, or is missing although reading needs a login.
+        ConfigurationError: The file of users cannot be used, or reading needs a login and no file of users is
+            configured.
     """
     sessions = Sessions(settings.monitor_users, clock)
     hosts = [name.strip() for name in settings.monitor_hosts.split(",") if name.strip()]
@@ -91,7 +92,7 @@ def create_app(views: Views | None, settings: Settings, clock: Clock, *, address
 
 
 def _list_routes(has_views: bool) -> list[BaseRoute]:
-    """List the routes. Those that need the read model are included only if there is one."""
+    """List the routes. Routes that need the read model are included only if there is one."""
     folded = (
         [
             *overview_page.OVERVIEW_ROUTES,
@@ -149,7 +150,8 @@ async def _on_http(request: Request, why: Exception) -> Response:
 
 
 async def _on_gone(request: Request, why: Exception) -> Response:
-    """Return a response that is never delivered, because the client has disconnected. This is not an error of ours."""
+    """Return a response that is never delivered, because the client has disconnected. This is not an error of the
+    server."""
     return Response(status_code=400)
 
 
@@ -188,7 +190,7 @@ async def trace(request: Request) -> Response:
 
 
 async def stuck(request: Request) -> Response:
-    """Return a page of the sagas that are stuck now, and the numbers of all of them."""
+    """Return a page of the sagas that are stuck now, and the numbers of all stuck sagas."""
     site, asked = get_site(request), request.query_params
     page = PageRequest(limit=parse_number(asked, "limit", PAGE_MAX) or PAGE_MAX, after=asked.get("after", ""))
     return _respond(get_views(site).stuck(site.clock.now_ms(), parse_stuck_filter(asked), page))
@@ -234,7 +236,8 @@ def count_by_service(letters: Iterable[AttentionItem]) -> Mapping[str, int]:
 
 
 async def metrics(request: Request) -> Response:
-    """Return metrics: open dead letters and escalations of each service at the latest read, and its age."""
+    """Return metrics: the open dead letters and escalations of each service when they were last read, and how long ago
+    that was."""
     found = await get_site(request).desk.letters()
     lines = list[str]()
     if found.value is not None:  # what was not read has no age
@@ -248,9 +251,8 @@ async def metrics(request: Request) -> Response:
 
 
 def _format_gauge(name: str, meaning: str, values: Mapping[str, float]) -> Iterator[str]:
-    """Format a gauge with one value per service in Prometheus' text format. If the service's name is empty, leave out
-    the label.
-    """
+    """Format a gauge with one value per service in Prometheus' text format. If the name of the service is empty, the
+    label is left out."""
     yield f"# HELP {name} {meaning}"
     yield f"# TYPE {name} gauge"
     for service, value in sorted(values.items()):
@@ -265,7 +267,7 @@ METRICS_ROUTES = [Route("/metrics", metrics)]
 
 
 async def sign_in(request: Request) -> Response:
-    """Show the sign-in form, or sign in the user who sent it."""
+    """Show the sign-in form. If the form was sent, sign in the user."""
     site = get_site(request)
     if not site.sessions.may_begin:
         raise NotAllowed(
@@ -289,8 +291,8 @@ async def sign_in(request: Request) -> Response:
 
 
 def _accept_own_path(path: str) -> str:
-    r"""Return the path if it belongs to this site, else the first page, so that a link cannot lead a user to another
-    site.
+    r"""Return the path if it belongs to this site, otherwise the path of the first page. So a link cannot lead a user
+    to another site.
 
     >>> paths = "/dead?at=50", "//evil.example/", "https://evil.example", "/\\evil.example"
     >>> [_accept_own_path(path) for path in paths]

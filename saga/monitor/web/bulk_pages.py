@@ -1,4 +1,4 @@
-"""Pages on which an operator confirms a command about many dead letters, follows it and stops it."""
+"""Pages on which an operator confirms a command about many dead letters, follows its progress, and stops it."""
 
 from dataclasses import replace
 
@@ -20,11 +20,11 @@ from saga.ops.selection import Operator
 RATE_PER_S = 5
 """Default rate in the form, in commands per second."""
 REASONS_SHOWN = 5
-"""Maximum number of different reasons that are shown for confirmation."""
+"""Maximum number of different reasons that are shown to be confirmed."""
 
 
 async def confirm(request: Request) -> Response:
-    """Ask for confirmation: show how many letters a bulk action affects, and the form that starts it."""
+    """Ask for confirmation: show how many dead letters a bulk action affects, and the form that starts it."""
     site, which = get_site(request), parse_letter_filter(request.query_params)
     found = await site.desk.letters()
     rows = which.select(found.value.rows) if found.value is not None else ()
@@ -50,7 +50,7 @@ async def confirm(request: Request) -> Response:
 
 
 def describe_selection(which: LetterFilter, rows: list[LetterRow]) -> str:
-    """Describe in a few words what the letters of a bulk action have in common."""
+    """Describe in a few words what the dead letters of a bulk action have in common."""
     if not which.group or not rows:
         return "All dead letters that match the filter" if which.is_narrow else "All dead letters"
     cause = rows[0].cause

@@ -1,7 +1,8 @@
-"""Export lists as files: CSV for spreadsheets, JSON for scripts. They are sent row by row, and bounded.
+"""Exports of lists as files: CSV for spreadsheets, JSON for scripts. They are sent row by row, and their length is
+limited.
 
-Spreadsheets run a cell as a formula if it begins with `=` or a similar character. Names and reasons come from outside,
-so such cells get an apostrophe in front.
+Spreadsheets run the text of a cell as a formula if it begins with `=` or a similar character. Names and reasons come
+from outside. So such cells get an apostrophe in front.
 """
 
 import csv
@@ -24,11 +25,11 @@ from saga.support.clock import LATEST_MS, iso
 from saga.support.printable import printable
 
 EXPORT_MAX = 100_000
-"""Maximum number of rows of a file."""
+"""Maximum number of rows in a file."""
 LETTERS_S_MAX = 30.0
 """Maximum time in seconds to wait until the dead letters are read. A file, unlike a page, does not renew itself."""
 FORMULA = frozenset("=+-@\t\r\uff1d\uff0b\uff0d\uff20")
-"""First characters that make a spreadsheet treat a cell as a formula, including their full-width forms."""
+"""Characters that make a spreadsheet treat a cell as a formula if they come first, including their full-width forms."""
 
 Row: TypeAlias = Mapping[str, object]
 Rows: TypeAlias = AsyncIterator[Sequence[Row]]
@@ -61,7 +62,7 @@ async def _list_sagas(site: Site, request: Request) -> Rows:
         after = page.next
         if not after:
             return
-        await site.clock.sleep(0)  # other requests have their turn
+        await site.clock.sleep(0)  # lets other requests run
 
 
 def _describe_saga(row: SagaRow) -> Row:
@@ -138,7 +139,7 @@ def _format(ms: int) -> str:
 
 
 async def _limit(batches: Rows) -> AsyncIterator[Sequence[Row] | None]:
-    """Yield at most `EXPORT_MAX` rows, and `None` after them if there are more."""
+    """Yield at most `EXPORT_MAX` rows. If there are more, yield `None` after them."""
     left = EXPORT_MAX
     async for batch in batches:
         if batch:
@@ -166,7 +167,7 @@ async def write_csv(batches: Rows) -> AsyncIterator[str]:
 
 
 async def write_json(batches: Rows) -> AsyncIterator[str]:
-    """Write rows as one JSON object, one row per line. Its last field says whether rows are left out."""
+    """Write rows as one JSON object, with one row per line. Its last field says whether rows were left out."""
     more, separator = False, "\n"
     yield '{"rows": ['
     async for batch in _limit(batches):

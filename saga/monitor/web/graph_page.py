@@ -1,4 +1,4 @@
-"""Page with the graph of the choreography."""
+"""The page with the graph of the choreography."""
 
 from collections.abc import Mapping
 
@@ -21,10 +21,10 @@ from saga.monitor.web.site import get_site
 
 
 async def choreography(request: Request) -> Response:
-    """Show the graph of the events between services, made from manifests.
+    """Show the graph of the events between services. It is made from manifests.
 
-    With a read model it shows rates, errors and stuck sagas. A filter selects one service, one event, or only what has
-    problems.
+    If there is a read model, the graph also shows rates, errors and stuck sagas. A filter selects one service, one
+    event, or only what has problems.
     """
     site, asked = get_site(request), request.query_params
     chosen = {name: asked.get(name, "") for name in ("service", "event", "trouble")}

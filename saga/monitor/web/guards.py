@@ -1,9 +1,9 @@
-"""Guards in front of every page. They check which host name is requested, what browsers may do with the page, and who
-may send a form.
+"""Guards in front of every page. They check which host name is requested and who may send a form, and tell browsers
+what the page may do.
 
-Pages from the internet can reach this site through its user's browser, even if it listens on the user's own machine
-only. Such a page may send a form to this site, or let its own host name point to the address of this machine. So host
-names are checked, and forms are accepted only from our own pages, with a secret of the session.
+Pages from the internet can reach this site through the browser of its user, even if the site listens only on the user's
+own machine. Such a page may send a form to this site, or let its own host name point to the address of this machine. So
+host names are checked, and forms are accepted only from our own pages, with a secret of the session.
 """
 
 import ipaddress
@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from saga.errors import BadInput
 
 FORM_BYTES_MAX = 1 << 18
-"""Maximum size of a form in bytes. It may contain a step result of 64 KiB, which triples when it is encoded."""
+"""Maximum size of a form in bytes. A form may contain a step result of 64 KiB, and its encoding triples that size."""
 FIELDS_MAX = 2000
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -33,12 +33,12 @@ HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
 )
-"""Headers of every response."""
+"""Headers that every response gets."""
 _PORT = re.compile(r":[0-9]{1,5}$")
 
 
 class GuardMiddleware:
-    """ASGI middleware that applies the guards in front of an application."""
+    """ASGI middleware with the guards of an application."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
         self._app, self._hosts = app, frozenset(host.lower() for host in hosts)
@@ -92,17 +92,17 @@ def is_known_host(host: str, hosts: Collection[str]) -> bool:
 
 
 class FormFields:
-    """Fields of a form, as received."""
+    """The fields of a form, as they were received."""
 
     def __init__(self, fields: Iterable[tuple[str, str]]) -> None:
         self._fields = [*fields]
 
     def one(self, name: str) -> str:
-        """Return the text of a field, without surrounding spaces; empty if it is missing."""
+        """Return the value of a field, without surrounding spaces; empty if the field is missing."""
         return next((value.strip() for field, value in self._fields if field == name), "")
 
     def every(self, name: str) -> list[str]:
-        """Return the strings of all fields with this name."""
+        """Return the values of all fields with this name."""
         return [value for field, value in self._fields if field == name]
 
 

@@ -1,4 +1,4 @@
-"""Filters of dead letters: parse them from page addresses and forms, and apply them. Pure."""
+"""Filters of dead letters. They are parsed from page addresses and forms, and applied to lists. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,25 +13,25 @@ GROUPINGS: Mapping[Grouping, str] = {
     "handler": "handler",
     "event": "event",
 }
-"""What dead letters can be grouped by, with the labels that the page shows."""
+"""By what dead letters can be grouped, with the labels that the page shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class LetterFilter:
-    """Filter of dead letters: a letter matches if it satisfies every field that is set."""
+    """Filter of dead letters. A dead letter has to match every field that is set."""
 
     text: str = ""
-    """Part of the saga id, of the reason, of the event or of the letter's id."""
+    """Part of the saga id, of the reason, of the event type or of the dead letter's id."""
     service: str = ""
     blame: str = ""
     """Who can fix the failure."""
     what: str = ""
-    """Kind of letter: dead letter, escalation, failing run."""
+    """Kind: dead letter, escalation or failing run."""
     now: str = "open"
-    """`open` selects only what needs a person; any other text selects all."""
+    """`open` selects only what needs a person. Any other text selects everything."""
     by: Grouping = "reason"
     group: str = ""
-    """Digest of the group to which the letters belong."""
+    """Digest of the group to which the dead letters belong."""
 
     @property
     def fields(self) -> dict[str, str]:
@@ -40,11 +40,11 @@ class LetterFilter:
 
     @property
     def is_narrow(self) -> bool:
-        """True if it leaves out letters that need a person."""
+        """True if the filter leaves out dead letters that need a person."""
         return bool(self.text or self.service or self.blame or self.what or self.group)
 
     def select(self, rows: Iterable[LetterRow]) -> Sequence[LetterRow]:
-        """Return the letters that match, in the same order."""
+        """Return the dead letters that match, in the same order."""
         found = [row for row in rows if self._matches(row.item)]
         return select_group(found, self.by, self.group) if self.group else found
 
@@ -62,7 +62,7 @@ class LetterFilter:
 
 
 def parse_letter_filter(asked: Mapping[str, str]) -> LetterFilter:
-    """Parse a filter from an address or a form. An unknown grouping means the first one."""
+    """Parse a filter from an address or a form. If the grouping is unknown, the reason is used."""
     by = asked.get("by", "")
     return LetterFilter(
         text=asked.get("text", ""),
@@ -76,9 +76,8 @@ def parse_letter_filter(asked: Mapping[str, str]) -> LetterFilter:
 
 
 def is_open_escalation(item: AttentionItem) -> bool:
-    """Return whether an escalation still needs a person, because its compensation keeps failing or calls have to be
-    corrected.
-    """
+    """Return whether an item is an escalation that still needs a person, because its compensation keeps failing or
+    calls have to be corrected."""
     return item.letter.what == "escalation" and (
         item.state == "goes on" or (item.state == "-" and bool(item.letter.calls))
     )

@@ -1,4 +1,5 @@
-"""Pages of dead letters: groups with the same cause, the letters of a group, one letter, and the actions on them."""
+"""Pages of dead letters: groups with the same cause, the dead letters of a group, one dead letter, and the actions on
+them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -63,7 +64,7 @@ async def groups(request: Request) -> Response:
 
 
 async def letters(request: Request) -> Response:
-    """Show the letters that match the filter, newest first."""
+    """Show the dead letters that match the filter, newest first."""
     site, asked = get_site(request), request.query_params
     found, which = await site.desk.letters(), parse_letter_filter(asked)
     rows = which.select(found.value.rows) if found.value is not None else ()
@@ -89,7 +90,7 @@ async def letters(request: Request) -> Response:
 def _describe_list(
     request: Request, found: Snapshot[LetterTable], which: LetterFilter, rows: Sequence[LetterRow]
 ) -> dict[str, object]:
-    """Return the template values that the page of groups and the page of letters share."""
+    """Return the template values that the page of groups and the page of dead letters share."""
     known = found.value.items if found.value is not None else ()
     return {
         "found": found,
@@ -147,7 +148,8 @@ async def letter(request: Request) -> Response:
 
 
 def _link_alike(item: AttentionItem, found: Snapshot[LetterTable]) -> tuple[int, str] | None:
-    """Return how many letters have the same cause, and the address of their list; `None` if this is the only one."""
+    """Return how many dead letters have the same cause, and the address of a list of them. Return `None` if this is the
+    only one."""
     rows = found.value.rows if found.value is not None else ()
     cause = next((row.cause for row in rows if row.item is item), None)
     same = [row for row in rows if row.cause == cause and (row.item.is_open or not item.is_open)]
@@ -175,7 +177,7 @@ def _list_facts(letter: DeadLetter) -> Sequence[tuple[str, str]]:
 
 
 async def act(request: Request) -> Response:
-    """Send the commands of the form to the services, for the selected items."""
+    """Send a command to the services, for each item that was selected in the form."""
     site = get_site(request)
     form, session = await site.read_form(request)
     keys = [parse_letter_key(key) for key in dict.fromkeys(form.every("letter"))]
@@ -199,8 +201,8 @@ async def act(request: Request) -> Response:
 
 
 def _parse_answer(form: FormFields) -> StepAnswer | None:
-    """Parse the step result that an operator supplies in place of the external system; `None` if the form has none.
-    Raises `BadInput`."""
+    """Parse the answer to a step that an operator gives in place of the external system. Return `None` if the form has
+    none. Raises `BadInput` if it is incomplete or invalid."""
     step, answered, raised = form.one("step"), form.one("answered"), form.one("raised")
     arguments, number = form.one("arguments"), form.one("number") or "1"
     if not step:

@@ -1,4 +1,4 @@
-"""The graph of a choreography, with rates, errors and stuck sagas from the monitor beside the arrows. Pure."""
+"""The graph of a choreography with numbers from the monitor next to the arrows: rates, errors and stuck sagas. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,19 +16,19 @@ from saga.support.printable import count_noun
 
 @dataclass(frozen=True, slots=True)
 class LiveGraph:
-    """A graph, drawn for the page."""
+    """A graph that is drawn for the page."""
 
     graph: ChoreographyGraph
     picture: Markup
-    """Picture of the graph, whose style sheet is that of `sequence_drawing`."""
+    """The picture of the graph. It needs the style sheet of `sequence_drawing`."""
     heads: Markup
     """Headings of the lanes, which stay in sight while the picture is scrolled."""
 
 
 def draw_live_graph(graph: ChoreographyGraph, title: str, live: LiveNumbers | None) -> LiveGraph:
-    """Draw a graph for the page. With numbers from the read model it also has links.
+    """Draw a graph for the page. If there are numbers from the read model, it also has links.
 
-    A service links to its sagas, an event to the sagas that it concerns.
+    A service links to its sagas, and an event to the sagas that it concerns.
     """
     links = GraphLinks(
         service=link_service, event=lambda event: link_event(graph, event), stuck=link_stuck, errors="/rates"
@@ -40,15 +40,15 @@ def draw_live_graph(graph: ChoreographyGraph, title: str, live: LiveNumbers | No
 
 
 def read_live_numbers(graph: ChoreographyGraph, views: Views | None, now_ms: int) -> LiveNumbers | None:
-    """Read rates, errors and stuck sagas for a graph; `None` without a read model."""
+    """Read rates, errors and stuck sagas for a graph. Return `None` if there is no read model."""
     return None if views is None else make_live_numbers(graph, views.rates(), views.errors(), views.stuck(now_ms))
 
 
 def select_troubled(graph: ChoreographyGraph, live: LiveNumbers) -> ChoreographyGraph:
     """Return the part of a graph that has problems.
 
-    It contains the events whose consumers fail, retry or are stuck, and those that a service with problems consumes;
-    with every service that emits or consumes one of these events.
+    It contains the events at which a consumer has errors or stuck sagas, the events that a service with problems
+    consumes, and all services that emit or consume one of these events.
     """
     failing = {*live.errors, *(key[:2] for key in live.stuck)}
     events = {
@@ -62,7 +62,7 @@ def select_troubled(graph: ChoreographyGraph, live: LiveNumbers) -> Choreography
 def make_live_numbers(
     graph: ChoreographyGraph, rates: HandlerRates, errors: Iterable[ErrorClass], stuck: StuckSagas
 ) -> LiveNumbers:
-    """Return the numbers that the picture shows."""
+    """Return the numbers that the picture shows, as texts."""
     services, failures = dict[str, float](), Counter[tuple[str, str]]()
     for rate in rates.handlers:
         services[rate.service] = services.get(rate.service, 0.0) + rate.per_s
@@ -84,7 +84,7 @@ def make_live_numbers(
 
 
 def list_troubles(rates: HandlerRates) -> dict[str, str]:
-    """Return the problems of services, by service."""
+    """Describe the problem of each service that has one, by service."""
     troubles: dict[str, str] = {}
     for rate in rates.handlers:
         if rate.storm:
@@ -97,10 +97,11 @@ def list_troubles(rates: HandlerRates) -> dict[str, str]:
 def _find_stuck_links(
     graph: ChoreographyGraph, service: str, handler: str, events: Sequence[str]
 ) -> list[tuple[str, str, str]]:
-    """Return the arrows at which a saga is stuck, by service, reaction and event.
+    """Return the arrows at which a saga is stuck: service, handler and event of each.
 
-    These are the arrows of the events that the handler waits for. If it waits for a time or a person, they are all
-    arrows that lead to it. If the handler is not known, they are all arrows of the events that were emitted last.
+    These are the arrows of the events that the handler waits for. If it waits for a time or a person, these are all
+    arrows that lead to the handler. If the handler is not known, these are all arrows of the events that were emitted
+    last.
     """
     links = [each for each in graph.links if each.role in ("takes", "may take") and each.reaction]
     if handler:
@@ -110,20 +111,20 @@ def _find_stuck_links(
 
 
 def link_service(service: str) -> str:
-    """Return the address of the list of the sagas that a service takes part in."""
+    """Return the address of the list of sagas in which a service takes part."""
     return f"/sagas?{urlencode({'service': service})}"
 
 
 def link_stuck(service: str) -> str:
-    """Return the address of the list of the stuck sagas that a service takes part in."""
+    """Return the address of the list of stuck sagas in which a service takes part."""
     return f"/sagas?{urlencode({'service': service, 'state': 'stuck'})}"
 
 
 def link_event(graph: ChoreographyGraph, event: GraphEvent) -> str:
-    """Return the address of the list of the sagas that an event concerns.
+    """Return the address of the list of sagas that an event concerns.
 
-    An outcome concerns the sagas that ended with it. Any other event concerns the sagas of the service that emits it,
-    or of a service that consumes it if it comes from outside.
+    An outcome concerns the sagas with the same result. Any other event concerns the sagas of the service that emits it.
+    If it comes from outside, it concerns the sagas of a service that consumes it.
     """
     if event.outcome is not None:
         return f"/sagas?{urlencode({'outcome': event.outcome})}"

@@ -1,7 +1,7 @@
-"""Require a login for reading: with `SAGA_MONITOR_READ=login` only users can read pages, JSON and metrics.
+"""Login for reading: with `SAGA_MONITOR_READ=login` only users can read pages, JSON and metrics.
 
-People sign in on the page. Scripts and Prometheus send name and password with each request (HTTP Basic). This lets them
-read but never act, because an action needs the secret of a form.
+People sign in on the page. Scripts and Prometheus send name and password with each request (HTTP Basic). With these
+they can read but never act, because an action needs the secret of a form.
 """
 
 import base64
@@ -23,13 +23,13 @@ CHALLENGE = {"www-authenticate": 'Basic realm="saga monitor", charset="UTF-8"'}
 
 
 class LoginMiddleware:
-    """ASGI middleware that passes on only requests of users."""
+    """ASGI middleware that passes on requests of users only."""
 
     def __init__(self, app: ASGIApp, sessions: Sessions) -> None:
         self._app, self._sessions = app, sessions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on if it comes from a user. Otherwise refuse it, or redirect to the sign-in page."""
+        """Pass the request on if it comes from a user. Otherwise refuse it, or redirect it to the sign-in page."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -61,7 +61,7 @@ class LoginMiddleware:
 
 
 def _parse_basic(header: str) -> tuple[str, str] | None:
-    """Parse name and password; `None` if the header has none.
+    """Parse name and password in an Authorization header. Return `None` if it has none.
 
     >>> _parse_basic("Basic YWRhOmNvcnJlY3QgaG9yc2U=")
     ('ada', 'correct horse')

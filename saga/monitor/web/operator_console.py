@@ -1,8 +1,8 @@
-"""The operator console behind the page: it reads the stores and topics of services, and sends operator commands.
+"""The operator console behind the page. It reads the stores and topics of services, and sends operator commands.
 
-It reads as `saga dead`, `saga sagas show` and `saga audit` do, and sends commands as they do, on the services' topics
-of commands. Reading the dead letters takes time in proportion to the length of their topics. So it happens in the
-background, and its result is cached: the longer the read took, the longer.
+It reads as `saga dead`, `saga sagas show` and `saga audit` do. It sends commands as they do, on the services' command
+topics. Reading the dead letters takes time in proportion to the length of their topics. So it happens in the
+background, and the result is cached. The longer the read took, the longer it is cached.
 """
 
 import asyncio
@@ -39,39 +39,41 @@ log = logging.getLogger("saga.monitor")
 T = TypeVar("T")
 
 FRESH_S = 2.0
-"""Age in seconds up to which cached data are not refreshed. Data that took long to read are used for longer."""
+"""Age in seconds up to which cached data are used without a refresh. Data that took long to read are used for
+longer."""
 REST = 4.0
 """Minimum ratio between the pause after a read and the time that the read took."""
 OLD_S = 10.0
 """The page shows the age of its data if they are older than this number of seconds."""
 PATIENCE_S = 0.06
-"""Seconds that a page waits for a refresh. After that it shows older data, or that the data are being read."""
+"""Seconds for which a page waits for a refresh. After that it shows older data, or says that the data are being
+read."""
 OFFSETS_S_MAX = 2.0
-"""Seconds that the page of a saga waits for the broker to report which services run and how far they are."""
+"""Seconds for which the page of a saga waits for the broker to report which services run and how far they are."""
 ACTING_S = 5.0
-"""Seconds that a page waits for the services' answers after an operator has acted."""
+"""Seconds for which a page waits for the services' answers after an operator has acted."""
 LETTERS_MAX = RECORDS_MAX
-"""Maximum number of items that the page knows."""
+"""Maximum number of items that are read."""
 BULKS_MAX = 4
 """Maximum number of bulk commands that run at the same time."""
 BULKS_KEPT = 20
-"""Maximum number of bulk commands that are shown, with those that have ended."""
+"""Maximum number of bulk commands that are kept, including those that have ended."""
 TROUBLES_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(Generic[T]):
-    """Result of the latest completed read of some data."""
+    """The result of the latest completed read of some data."""
 
     value: T | None = None
-    """The data; `None` if the first read has not finished, or failed."""
+    """The data; `None` if the first read has not finished, or if the latest one failed."""
     troubles: tuple[str, ...] = ()
-    """Reasons why the data are missing completely or in part."""
+    """Reasons why the data, or a part of them, are missing."""
     age_s: float = 0.0
     rest_s: float = 0.0
-    """Seconds, in addition to `FRESH_S`, for which the result is used because reading it took long."""
+    """Seconds for which the result is used in addition to `FRESH_S`, because reading it took long."""
     reading_s: float = 0.0
-    """Time in seconds since the read began that is running; 0 if none is."""
+    """Seconds since the current read began; 0 if no read is running."""
 
     @property
     def is_coming(self) -> bool:
@@ -80,17 +82,18 @@ class Snapshot(Generic[T]):
 
     @property
     def is_old(self) -> bool:
-        """True if the data are so old that the page must tell their age."""
+        """True if the data are so old that the page must say how old they are."""
         return self.value is not None and self.age_s > OLD_S + 2 * self.rest_s
 
     @property
     def is_late(self) -> bool:
-        """True if the data are old because reading them takes long, not because nobody has looked for some time."""
+        """True if the data are old because reading them takes long, and not because the page was not used for some
+        time."""
         return self.is_old and self.reading_s > OLD_S + 2 * self.rest_s
 
 
 class CachedRead(Generic[T]):
-    """A read whose result is cached for a moment, and which never runs twice at the same time."""
+    """A read whose result is cached for a short time. It never runs twice at the same time."""
 
     def __init__(self, read: Callable[[list[str]], Awaitable[T]], clock: Clock) -> None:
         self._read, self._clock = read, clock
@@ -101,11 +104,12 @@ class CachedRead(Generic[T]):
         self._is_stale = False
 
     def forget(self) -> None:
-        """Refresh the result at its next use, because an operator has changed something."""
+        """Mark the result as stale, because an operator has changed something. It is refreshed when it is next used."""
         self._is_stale = True
 
     async def get(self, patience_s: float = PATIENCE_S) -> Snapshot[T]:
-        """Return the result. If it is old, refresh it first, unless that takes longer than `patience_s`."""
+        """Return the result. If it is old, start a refresh and wait for it, but only for `patience_s` seconds. After
+        that return the old result."""
         if self._task is None and (self._last is None or self._is_stale or self._age_s() > self._fresh_s):
             self._is_stale, self._began_s = False, self._clock.monotonic_s()
             self._task = asyncio.get_running_loop().create_task(self._refresh(), name="reading")
@@ -117,7 +121,7 @@ class CachedRead(Generic[T]):
         return Snapshot(last.value, last.troubles, age_s, self._fresh_s - FRESH_S, reading_s)
 
     async def end(self) -> None:
-        """Wait until no read is running. A read that has begun in a thread cannot be interrupted."""
+        """Wait until no read is running. A read that has begun in a thread cannot be cancelled."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
@@ -147,51 +151,52 @@ class CachedRead(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ServiceControls:
-    """Control log of one service, prepared for display."""
+    """The control log of one service, prepared for display."""
 
     service: str
     switches: tuple[Switch, ...] = ()
-    """Active controls."""
+    """Settings of flags that have not expired."""
     active: Mapping[Target, ControlEntry] = field(default_factory=dict)
     entries: tuple[ControlEntry, ...] = ()
     """All entries of the control log, newest first."""
     unknown: tuple[str, ...] = ()
     wrong: str | None = None
-    """First contradiction in the control log, or the reason why it cannot be read."""
+    """The first contradiction in the control log, or the reason why it cannot be read; `None` if there is neither."""
     digest: str = ""
 
     @property
     def is_quiet(self) -> bool:
-        """True if there is nothing to show but the name: no control is active, and the control log is in order."""
+        """True if there is nothing to show but the name, because no control is active and the control log is in
+        order."""
         return not (self.switches or self.active or self.unknown or self.wrong)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSaga:
-    """A saga as recorded in the stores, with its unfinished work and the fields of its events."""
+    """A saga as recorded in the stores, together with its unfinished work and the fields of its events."""
 
     saga: str
     shown: SagaDetails
     work: OpenWork
     values: Mapping[tuple[str, int], Sequence[EventFields]]
-    """Decoded events by service and transition; sensitive fields are redacted."""
+    """Decoded events by service and number of the transition. Sensitive fields are redacted."""
     explanation: SagaExplanation
     troubles: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RunningBulk:
-    """A bulk command that an operator started on the page."""
+    """A bulk command that an operator has started on the page."""
 
     number: int
     title: str
-    """What the letters have in common."""
+    """What its dead letters have in common."""
     command: BulkCommand
     task: asyncio.Task[None]
 
 
 def collect(troubles: list[str]) -> Warn:
-    """Return a `Warn` function that appends each reason to this list, as text."""
+    """Return a `Warn` function that appends each reason to this list as a string."""
     return lambda why: troubles.append(str(why))
 
 
@@ -207,7 +212,7 @@ class OperatorConsole:
         self._bulk_number = 0
 
     async def end(self) -> None:
-        """Stop bulk commands, and wait until none of them and no read is running."""
+        """Stop all bulk commands. Wait until they have ended and no read is running."""
         for each in self._bulks.values():
             each.command.stop("the monitor was stopped")
         await asyncio.gather(*(each.task for each in self._bulks.values()), return_exceptions=True)
@@ -222,17 +227,16 @@ class OperatorConsole:
         return await self._letters.get(patience_s)
 
     async def letter(self, service: str, id_: str) -> tuple[AttentionItem | None, Snapshot[LetterTable]]:
-        """Return one dead letter, escalation or failing run if `letters` contains it, else `None`, and the snapshot
-        itself.
-        """
+        """Return the dead letter, escalation or failing run with this service and id, and the snapshot in which it was
+        looked for. The first is `None` if the snapshot does not contain it."""
         found = await self.letters()
         return None if found.value is None else found.value.by_key.get((service, id_)), found
 
     async def read_payload(self, letter: DeadLetter, *, searches: bool) -> EventFields | None:
-        """Read the message of a dead letter, its sensitive fields redacted; `None` if it was not found.
+        """Read the message of a dead letter, with its sensitive fields redacted. Return `None` if it was not found.
 
         Args:
-            searches: Search the whole topic of dead letters if the saga does not have the message.
+            searches: True to search the whole topic of dead letters if the saga's progress does not have the message.
         """
         troubles: list[str] = []
         try:
@@ -246,14 +250,14 @@ class OperatorConsole:
         return await self._controls.get()
 
     async def overview(self) -> Snapshot[Overview]:
-        """Return the choreography: the contracts of the current folder, combined with the manifests beside them."""
+        """Return the choreography: the contracts of the current folder, together with the manifests next to them."""
         return await self._overview.get()
 
     async def saga(self, saga: str, reports: SagaReports = NO_REPORTS) -> StoredSaga:
-        """Read one saga in all services. Raises `SagaError` if there is no store, or its content cannot be read.
+        """Read one saga in all services. Raises `SagaError` if there is no store, or if a store cannot be read.
 
         Args:
-            reports: What the monitor knows of the saga.
+            reports: What the monitor knows about the saga.
         """
         return await asyncio.to_thread(asyncio.run, self._load_saga(saga, reports))
 
@@ -277,7 +281,7 @@ class OperatorConsole:
         return StoredSaga(saga, seen, work, values, explanation, tuple(troubles))
 
     def _read_choreography(self, warn: Warn) -> Overview:
-        """Read the choreography; without manifests or contracts if they cannot be used."""
+        """Read the choreography. If manifests or contracts cannot be used, it is returned without them."""
         try:
             return read_overview()
         except SagaError as why:
@@ -329,13 +333,13 @@ class OperatorConsole:
     # ---------------------------------------------------------------- acting
 
     async def act(self, keys: Sequence[tuple[str, str]], wish: CommandRequest, *, again: bool = False) -> list[str]:
-        """Send a command about these items to their services, and return a sentence about the result of each.
+        """Send a command about each of these items to its service. Return a sentence about each result.
 
         Args:
             keys: Service and id of each item.
 
         Raises:
-            SagaError: Nothing could be sent.
+            SagaError: The commands could not be sent.
         """
         try:
             letters, sentences = await self._select(keys, wish, again)
@@ -352,7 +356,7 @@ class OperatorConsole:
     async def _select(
         self, keys: Sequence[tuple[str, str]], wish: CommandRequest, again: bool
     ) -> tuple[list[DeadLetter], list[str]]:
-        """Return the items for which the command can be sent, and a sentence about each of the others."""
+        """Return the items for which the command can be sent, and a sentence about each of the other items."""
         troubles: list[str] = []
         sentences: list[tuple[tuple[str, str], str]] = []
         if wish.wanted == "resolve" and wish.answered is None:
@@ -371,7 +375,8 @@ class OperatorConsole:
     async def _find_blocking(
         self, keys: Sequence[tuple[str, str]], wish: CommandRequest, again: bool, troubles: list[str]
     ) -> tuple[list[DeadLetter], list[tuple[tuple[str, str], str]]]:
-        """Return the dead letters that block sagas according to the stores, and separately those replayed too often."""
+        """Return the dead letters that block sagas according to the stores. Dead letters that were replayed too often
+        are returned separately, with a sentence about each."""
         letters: dict[tuple[str, str], DeadLetter] = {}
         looping = []
         sagas = dict.fromkeys(each.letter.saga for each in await self._find_items(keys) if each.letter.saga)
@@ -390,14 +395,13 @@ class OperatorConsole:
         return [*letters.values()], looping
 
     async def _find_items(self, keys: Sequence[tuple[str, str]]) -> list[AttentionItem]:
-        """Return the items with these services and ids that are still known."""
+        """Return those of the items with these services and ids that are still known."""
         found = (await self._letters.get(ACTING_S)).value
         return [] if found is None else [found.by_key[key] for key in dict.fromkeys(keys) if key in found.by_key]
 
     async def _find_escalations(self, keys: Sequence[tuple[str, str]]) -> list[DeadLetter]:
-        """Return the escalations that an operator may close. An escalation of a failing compensation is not among them,
-        because it ends when the compensation succeeds.
-        """
+        """Return the escalations that an operator may close. Escalations of failing compensations are left out, because
+        they end when the compensation succeeds."""
         meant = await self._find_items(keys)
         return [e.letter for e in meant if e.letter.what == "escalation" and e.letter.undoes is None and e.letter.saga]
 
@@ -408,13 +412,14 @@ class OperatorConsole:
         return [*reversed(self._bulks.values())]
 
     def get_bulk(self, number: int) -> "RunningBulk | None":
-        """Return a bulk command by its number."""
+        """Return the bulk command with this number; `None` if it is not known any more."""
         return self._bulks.get(number)
 
     def start_bulk(self, title: str, items: Sequence[AttentionItem], request: BulkRequest) -> int:
-        """Begin to send a command about many dead letters, and return the number of the bulk command.
+        """Begin to send a command about many dead letters. Return the number of the bulk command.
 
-        Items that block no saga are left out. Raises `BadInput` if nothing is left, or too many bulk commands run.
+        Items that do not block a saga are left out. Raises `BadInput` if none is left, or if too many bulk commands are
+        running.
         """
         letters = [each.letter for each in items if each.state == "blocks"]
         keys = [LetterKey(letter.service, letter.id, letter.saga) for letter in letters if letter.saga]
@@ -442,7 +447,11 @@ class OperatorConsole:
     # ---------------------------------------------------------------- controls
 
     async def switch(self, service: str, wanted: Switch, operator: Operator) -> str:
-        """Set or end a control in a service, and return a sentence about the result. Raises `SagaError`."""
+        """Set or end a control of a service. Return a sentence about the result.
+
+        Raises `BadInput` if the control is invalid or the service refuses it, and another `SagaError` if it cannot be
+        sent.
+        """
         if mistakes := controls.find_mistakes(wanted):
             raise BadInput("; ".join(mistakes))
         try:
@@ -467,7 +476,7 @@ def _describe_answer(answer: CommandAnswer, wish: CommandRequest) -> str:
 async def open_console(
     settings: Settings, clock: Clock, addresses: Sequence[str] = ()
 ) -> AsyncIterator[OperatorConsole]:
-    """Open the console for the duration of the block."""
+    """Open the console within the block."""
     desk = OperatorConsole(settings, clock, addresses)
     try:
         yield desk

@@ -19,13 +19,14 @@ Severity: TypeAlias = Literal["bad", "warn"]
 RunState: TypeAlias = Literal["running", "not running", "not known"]
 
 LAG_LEAST = 100
-"""A service falls behind if its lag is at least this many messages, and grows for `GROWING_POINTS` minutes."""
+"""Minimum lag, in messages, of a service that falls behind. In addition, the lag must have grown for `GROWING_POINTS`
+minutes."""
 GROWING_POINTS = 4
-"""Number of minutes in a row in which the lag must grow for a service to count as falling behind."""
+"""Number of minutes in a row in which the lag must grow before a service counts as falling behind."""
 
 
 class ProblemLink(NamedTuple):
-    """Link to a page on which a problem can be examined."""
+    """A link to a page on which a problem can be examined."""
 
     text: str
     path: str
@@ -37,7 +38,7 @@ class ProblemKind(NamedTuple):
 
     severity: Severity
     text: str
-    """Description of the problem for several services."""
+    """Text about the problem if several services have it."""
     runbook: str = ""
     """Name of the runbook; empty if there is none."""
 
@@ -64,7 +65,7 @@ class ServiceProblem:
 
     kind: ProblemKind
     service: str
-    """Service that has the problem; empty if it is not a particular one."""
+    """The service that has the problem; empty if no particular service has it."""
     text: str
     weight: int
     """Number of sagas or messages that the problem affects."""
@@ -73,14 +74,15 @@ class ServiceProblem:
 
 
 class ProblemGroup(NamedTuple):
-    """Problems of one kind, the heaviest first."""
+    """Problems of one kind. Those that affect most come first."""
 
     kind: ProblemKind
     problems: Sequence[ServiceProblem]
 
     @property
     def everywhere(self) -> ProblemLink | None:
-        """Link to the page on which these problems of all services can be examined; `None` if there is none."""
+        """Link to the page on which this kind of problem can be examined for all services; `None` if there is no such
+        page."""
         links = self.problems[0].links
         if not links:
             return None
@@ -90,13 +92,13 @@ class ProblemGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceCard:
-    """Everything that the overview shows of a service."""
+    """Everything that the overview shows about a service."""
 
     service: str
     offsets: ServiceOffsets | None
     """Offsets and members; `None` if they are not known."""
     activity: ServiceActivity | None
-    """Activity of the service; `None` if nothing was reported in the last hour."""
+    """What is happening in the service; `None` if nothing was reported in the last hour."""
     lags: Sequence[LagPoint] = ()
     controls: Sequence[ControlEntry] = ()
     """Active pauses, limits and routes."""
@@ -114,30 +116,30 @@ class ServiceCard:
 
     @property
     def severity(self) -> Severity | None:
-        """The worst severity of its problems; `None` without a problem."""
+        """The worst severity of the service's problems; `None` if it has none."""
         return min((each.kind.severity for each in self.problems), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class SystemOverview:
-    """The overview of all services: their cards, and all problems."""
+    """The overview of all services: their cards, their problems, and one verdict."""
 
     verdict: Literal["good", "warn", "bad", "unknown"]
     sentence: str
     cards: Sequence[ServiceCard]
-    """Services, those with the worst problems first."""
+    """The services. Those with the worst problems come first."""
     groups: Sequence[ProblemGroup]
-    """All problems by kind, the worst kind first."""
+    """All problems by kind. The worst kind comes first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceFacts:
-    """Facts about all services from which the overview is built."""
+    """The facts about all services from which the overview is built."""
 
     activity: MonitorActivity
     offsets: Mapping[str, ServiceOffsets] = field(default_factory=dict)
     is_broker_known: bool = True
-    """False if the broker could not be asked."""
+    """False if the broker could not be read."""
     are_letters_known: bool = True
     """False if dead letters and escalations could not be read, or are still being read."""
     lags: Mapping[str, Sequence[LagPoint]] = field(default_factory=dict)
@@ -147,7 +149,7 @@ class ServiceFacts:
 
 
 def build_overview(facts: ServiceFacts) -> SystemOverview:
-    """Build the overview from what is known of the services."""
+    """Build the overview from what is known about the services."""
     activities = {each.service: each for each in facts.activity.services}
     names = sorted({*activities, *facts.offsets, *(name for name, active in facts.controls.items() if active)})
     cards = [_build_card(name, activities.get(name), facts) for name in names]
@@ -160,9 +162,8 @@ def build_overview(facts: ServiceFacts) -> SystemOverview:
 
 
 def group_problems(problems: Iterable[ServiceProblem]) -> list[ProblemGroup]:
-    """Group problems by kind, worst severity first. Within a severity, the kind that affects most sagas and messages is
-    first.
-    """
+    """Group problems by kind. The kinds with the worst severity come first; among these, the kinds that affect the most
+    sagas and messages."""
     groups: dict[ProblemKind, list[ServiceProblem]] = {}
     for each in sorted(problems, key=_rank_problem):
         groups.setdefault(each.kind, []).append(each)
@@ -248,7 +249,7 @@ def _find_broker_problems(card: ServiceCard) -> Iterator[ServiceProblem]:
 
 
 def is_growing(lags: Sequence[LagPoint]) -> bool:
-    """Return whether the lag grew in each of the last minutes.
+    """Return whether the lag grew in each of the last `GROWING_POINTS` minutes.
 
     >>> [is_growing([LagPoint(0, lag) for lag in lags]) for lags in ((1, 2, 3, 4, 5), (1, 2, 3, 3, 4), (1, 2))]
     [True, False, False]

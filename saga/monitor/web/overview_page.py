@@ -1,4 +1,4 @@
-"""The overview: the monitor's first page, which answers whether everything is all right."""
+"""The overview: the monitor's first page, which says whether everything is all right."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from saga.monitor.web.site import Site, get_site, get_views
 from saga.support.documentation import link_page
 
 SHOWN_FIRST = 3
-"""Number of kinds of problems that the overview shows at once. The others are folded."""
+"""Number of kinds of problems that the overview shows at once. Further kinds are collapsed."""
 EACH_MAX = 5
 """Maximum number of services that the overview names for each kind of problem."""
 SERVICES_MAX = 100
@@ -51,7 +51,7 @@ async def overview(request: Request) -> Response:
 
 
 async def _read_facts(site: Site) -> tuple[ServiceFacts, Sequence[str]]:
-    """Read the facts about all services. Also return the reasons why something is not known."""
+    """Read the facts about all services. Also return the reasons why some are not known."""
     running, controls, letters = await site.watch.get(), await site.desk.controls(), await site.desk.letters()
     offsets = {each.service: each for each in running.value or ()}
     open_escalations = Counter(

@@ -1,4 +1,4 @@
-"""The monitor's pages of rates, of controls and of the audit trail."""
+"""The monitor's pages: rates, controls and the audit trail."""
 
 import math
 import re
@@ -24,16 +24,15 @@ from saga.ops.selection import Operator
 from saga.support.clock import Clock, from_iso, iso
 
 ROWS_MAX = 200
-"""Maximum number of handlers, or of stuck sagas, on a page, because rendering a thousand takes too long. `saga monitor
-rates` and `saga monitor stuck` show all.
-"""
+"""Maximum number of handlers on the page of rates, because rendering a thousand of them takes too long. `saga monitor
+rates` shows all."""
 
 
 # ---------------------------------------------------------------- rates
 
 
 async def rates(request: Request) -> Response:
-    """Show rates, durations and errors of each handler with small plots, and hot sagas and partitions."""
+    """Show rates, durations and errors of each handler with small plots. Also show hot sagas and partitions."""
     site = get_site(request)
     views = get_views(site)
     found = views.rates()
@@ -61,7 +60,7 @@ _UNITS_S = {"m": 60, "h": 3600, "d": 86400}
 
 
 async def controls(request: Request) -> Response:
-    """Show all active controls, and forms to set more."""
+    """Show all active controls, and forms with which more can be set."""
     site = get_site(request)
     found = await site.desk.controls()
     return site.render(
@@ -97,9 +96,9 @@ async def switch(request: Request) -> Response:
 
 
 def parse_switch(form: FormFields, clock: Clock) -> Switch:
-    """Parse the control that a form describes. Raises `BadInput`.
+    """Parse the control that a form describes. Raises `BadInput` if the form is invalid.
 
-    Only the form is checked here. The service itself refuses a control that is not possible.
+    Only the form is checked here. A control that is not possible is refused by the service itself.
     """
     kind, until = form.one("kind"), _parse_until(form.one("until"), clock)
     if kind not in KINDS:
@@ -138,7 +137,8 @@ def _parse_decimal(text: str, what: str) -> float | None:
 
 
 def _parse_until(text: str, clock: Clock) -> str | None:
-    """Parse the time at which a control ends by itself: a duration from now, or RFC 3339."""
+    """Parse the time at which a control ends by itself: a duration from now, or RFC 3339. Return `None` for an empty
+    text. Raises `BadInput` for any other text."""
     if not text:
         return None
     match = re.fullmatch(r"([0-9]{1,6})([mhd])", text)
@@ -149,7 +149,7 @@ def _parse_until(text: str, clock: Clock) -> str | None:
 
 
 async def audit(request: Request) -> Response:
-    """Show the audit trail of one service, newest entry first, or the list of services to choose from."""
+    """Show the audit trail of one service, newest entry first. If no service is selected, show a list of services."""
     site, asked = get_site(request), request.query_params
     found = await site.desk.controls()
     service = asked.get("service", "")

@@ -1,4 +1,4 @@
-"""Picture of a saga's path: one row per event, in causal order, with a line from each cause. Pure."""
+"""The picture of a saga's path: one row per event, in causal order, with a line from each cause. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ WIDTH = 760
 
 @dataclass(frozen=True, slots=True)
 class PathLine:
-    """A line from the row of a cause to the row of its effect, as the data of an SVG path."""
+    """A line from the row of a cause to the row of its effect, as data of an SVG path."""
 
     data: str
     mark: str
@@ -19,14 +19,14 @@ class PathLine:
 
 @dataclass(frozen=True, slots=True)
 class PathRow:
-    """The row of an event: the positions of its dot and its label."""
+    """The row of an event, with the positions of its dot and its label."""
 
     event: PathEvent
     x: int
     y: int
     label_x: int
     below: str
-    """Text below the label: who emits the event, after which events, and when."""
+    """The text below the label: who emits the event, after which events, and when."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""Small plots of values per minute. Pure. They contain only numbers and our own words, so nothing needs escaping."""
+"""Small plots of values per minute. Pure. They contain only numbers and texts of our own, so nothing needs to be
+escaped."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,12 +13,13 @@ _HEAD = f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="
 
 
 def draw_bars(slices: Sequence[MinuteRate] | Sequence[MinuteActivity], newest_ms: int, minutes: int) -> Markup:
-    """Return a plot of transitions per minute, oldest on the left. The lower part of a minute's bar shows failures.
+    """Return a plot of the transitions in each minute, oldest on the left. The lower part of a minute's bar stands for
+    failures.
 
     >>> plot = draw_bars([MinuteRate(minute_ms=60_000, transitions=4, failures=1)], 60_001, 2)
-    >>> print(str(plot).replace("><", ">\\n<"))
-    <svg class="plot" viewBox="0 0 120 24" preserveAspectRatio="none" role="img" \
-aria-label="transitions a minute, the last 2 minutes: at most 4, now 4, failures 1">
+    >>> print(str(plot).replace("><", ">\n<"))
+    <svg class="plot" viewBox="0 0 120 24" preserveAspectRatio="none" role="img" aria-label="transitions a minute, the
+    last 2 minutes: at most 4, now 4, failures 1">
     <rect class="bar" x="60.0" y="0.0" width="59.0" height="24.0"/>
     <rect class="bar bad" x="60.0" y="18.0" width="59.0" height="6.0"/>
     </svg>

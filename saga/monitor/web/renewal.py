@@ -1,4 +1,5 @@
-"""Automatic refresh of a page: by script every few seconds, or by a browser without scripts. It can be paused."""
+"""Automatic refresh of a page, which users can pause. A script does it every few seconds. Without scripts, the browser
+does it less often."""
 
 from typing import NamedTuple
 
@@ -8,13 +9,13 @@ from starlette.requests import Request
 from saga.monitor.web.site import link
 
 SCRIPT_S = 5
-"""Seconds between two refreshes by the page's script; `page.js` has the same number."""
+"""Seconds between two refreshes by the page's script. `page.js` contains the same number."""
 PLAIN_S = 30
 """Seconds between two refreshes by a browser that runs no scripts."""
 
 
 class Renewal(NamedTuple):
-    """Whether the refresh of a page is paused, and the address of the same page that pauses or resumes it."""
+    """Whether the refresh of a page is paused, and the address of the same page with the opposite state."""
 
     is_paused: bool
     other: Markup

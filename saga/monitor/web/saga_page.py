@@ -1,4 +1,4 @@
-"""The monitor's page of one saga: why it is not finished, its picture, and its timeline."""
+"""The monitor's page about one saga: why the saga is not finished, its picture, and its timeline."""
 
 from collections.abc import Mapping
 
@@ -25,7 +25,7 @@ from saga.monitor.web.site import PageNotFound, Site, get_site, parse_time
 
 
 async def saga(request: Request) -> Response:
-    """Show one saga as recorded in the stores. If no store has it, show it as reported by transition events."""
+    """Show one saga as recorded in the stores. If no store has the saga, show it as transition events reported it."""
     site, id_ = get_site(request), request.query_params.get("id", "")
     if not id_:
         raise PageNotFound("name a saga by its id")
@@ -56,9 +56,9 @@ async def saga(request: Request) -> Response:
 
 
 async def _load_saga(site: Site, id_: str, timeline: Timeline | None) -> tuple[StoredSaga | None, str]:
-    """Load the saga from the stores, or return the reason why they cannot be read.
+    """Load a saga from the stores. If they cannot be read, return `None` and the reason.
 
-    Raises `SagaError` if they cannot be read and no transition event of the saga was reported either.
+    Raises `SagaError` if the stores cannot be read and no transition event of the saga was reported either.
     """
     try:
         return await site.desk.saga(id_, list_reports(timeline)), ""
@@ -74,10 +74,8 @@ async def _load_saga(site: Site, id_: str, timeline: Timeline | None) -> tuple[S
 
 
 def list_runs(seen: StoredSaga | None, timeline: Timeline | None) -> list[PictureRun]:
-    """Return the transitions for the picture: those in the stores, or the reported ones if no store has the saga.
-
-    Durations come from the reports only.
-    """
+    """Return the transitions for the picture. They come from the stores or, if no store has the saga, from the reports.
+    Durations come only from the reports."""
     reported: Mapping[tuple[str, int], TimelineRow] = (
         {} if timeline is None else {(line.service, line.number): line for line in timeline.lines}
     )
@@ -118,9 +116,8 @@ def list_runs(seen: StoredSaga | None, timeline: Timeline | None) -> list[Pictur
 
 
 def list_waits(seen: StoredSaga | None, timeline: Timeline | None) -> list[PictureWait]:
-    """Return what the saga waits for, as it was reported. Without reports, return the events that the stores show as
-    missing.
-    """
+    """Return what the saga waits for, as services reported it. Without reports, return the events that are missing
+    according to the stores."""
     if timeline is not None:
         return [
             PictureWait(each.service, each.handler, each.for_, each.since_ms, not each.for_ and each.until_ms is None)
@@ -137,7 +134,7 @@ def list_waits(seen: StoredSaga | None, timeline: Timeline | None) -> list[Pictu
 
 
 def find_outcome(seen: StoredSaga | None, timeline: Timeline | None) -> PictureOutcome:
-    """Return the outcome of the saga: from the stores, or else from the reports."""
+    """Return the outcome of the saga from the stores, or else from the reports."""
     if seen is not None and seen.explanation.outcome:
         return PictureOutcome(seen.explanation.result or "", seen.explanation.outcome)
     if timeline is not None and timeline.row.result:

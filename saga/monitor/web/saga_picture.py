@@ -1,8 +1,8 @@
-"""Picture of a saga: services are lanes, time runs to the right, runs are bars and messages are arrows. Pure.
+"""The picture of a saga: services are lanes, time runs to the right, runs are bars and messages are arrows. Pure.
 
-The time scale is linear, but long times in which nothing happens are cut out. Their length is shown at the cut. Labels
-that would overlap are placed in separate rows. Everything that has a colour also differs in form, dash or a word.
-Arrows, marks and their style sheet are those of `saga.choreography.sequence_drawing`.
+The time scale is linear, but long times in which nothing happens are cut out, and their length is shown at the cut.
+Labels that would overlap are placed in separate rows. Everything that differs in colour also differs in form, dash or a
+word. Arrows, marks and their style sheet are those of `saga.choreography.sequence_drawing`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,17 +32,18 @@ RUNS_MAX: Final = 100
 AWAITED_MAX: Final = 20
 """Maximum number of waits in a picture."""
 NAME_MAX: Final = 28
-"""Maximum length of a name in a picture, in characters. Longer ones are cut; the table below has them in full."""
+"""Maximum length of a name in a picture, in characters. Longer names are cut. The table below the picture has them in
+full."""
 NAME_LINE_MAX: Final = NAME_MAX // 2
-"""Maximum length of a line of a lane's name, in characters. Longer names are on two lines, so that on a narrow screen
-they leave room for the picture.
-"""
+"""Maximum length of one line of a lane's name, in characters. Longer names are split into two lines, so that they leave
+room for the picture on a narrow screen."""
 WIDTH_LEAST: Final = 1140
 SCALE_LEAST: Final = 320
-"""Minimum width of the picture's time scale without the cuts."""
+"""Minimum width of the picture's time scale, not counting the cuts."""
 CUT_WIDTH: Final = 64
 CUT_FACTOR: Final = 8
-"""A gap between two moments is cut out if it is this many times as long as all shorter gaps together."""
+"""A gap between two moments is cut out if it is this many times as long as all shorter gaps together, and longer than
+`CUT_LEAST_MS`."""
 CUT_LEAST_MS: Final = 100
 """Minimum length of a gap that is cut out."""
 TOP: Final = 54
@@ -93,7 +94,7 @@ class PictureWait(NamedTuple):
 
 
 class PictureOutcome(NamedTuple):
-    """Outcome of a saga."""
+    """The outcome of a saga."""
 
     result: Literal["", "success", "failure"]
     """Empty if there is no outcome yet."""
@@ -102,14 +103,14 @@ class PictureOutcome(NamedTuple):
 
 NO_OUTCOME: Final = PictureOutcome("", "")
 _BARS: Final = {"handled": "handler", "later": "handler", "compensated": "compensation"}
-"""Form of the bar of a run that ended or was suspended, by outcome. All other bars are dashed."""
+"""Form of the bar of a run that has finished or was suspended, by outcome. All other bars are dashed."""
 
 
 # -------------------------------------------------------------------- time
 
 
 class TimeCut(NamedTuple):
-    """A gap in which nothing happened and which is cut out of the picture."""
+    """A gap in which nothing happened, and which is cut out of the picture."""
 
     x: float
     ms: int
@@ -151,7 +152,7 @@ class TimeScale:
 
 
 def find_longest_shown(gaps: Sequence[int]) -> int:
-    """Return the length of the longest gap that is not cut out. At least half of the gaps are shown.
+    """Return the length of the longest gap that is shown. Longer gaps are cut out. At least half of the gaps are shown.
 
     >>> find_longest_shown([1, 40, 3, 30, 65_000, 2_000, 5]), find_longest_shown([1, 94, 5] * 9), find_longest_shown([])
     (40, 94, 0)
@@ -192,7 +193,7 @@ class PlacedWait:
 
 @dataclass(frozen=True, slots=True)
 class SwimLane:
-    """The lane of a service, or of a source outside of the services, with its position."""
+    """The lane of a service, or of a source outside the services, with its position."""
 
     name: str
     is_outside: bool
@@ -201,12 +202,12 @@ class SwimLane:
 
     @property
     def line_y(self) -> float:
-        """Height of the line on which the lane's first bars are."""
+        """The y coordinate of the line of the lane. The lane's first bars are on this line."""
         return self.top + (15 if self.is_outside else 16)
 
 
 class SagaArrow(NamedTuple):
-    """A message from the run that emitted it to the run that handled it."""
+    """The arrow of a message, from the run that emitted it to the run that handled it."""
 
     x: float
     y: float
@@ -231,13 +232,14 @@ class SagaPicture:
     arrows: Sequence[SagaArrow]
     outcome: PictureOutcome
     ended: PlacedRun | None
-    """The run that emitted the outcome."""
+    """The run that emitted the outcome; `None` if the picture has no such run."""
 
 
 def place_saga(
     runs: Sequence[PictureRun], waits: Sequence[PictureWait], outcome: PictureOutcome, now_ms: int
 ) -> SagaPicture:
-    """Compute the positions of all parts of a saga's picture. Runs and waits beyond the limits are left out."""
+    """Compute the positions of all parts of a saga's picture. Runs above `RUNS_MAX` and waits above `AWAITED_MAX` are
+    left out."""
     shown = sorted(runs, key=lambda run: (run.end_ms, run.start_ms))[-RUNS_MAX:]
     awaited = list(waits)[:AWAITED_MAX]
     names = list(dict.fromkeys([*(run.service for run in shown), *(wait.service for wait in awaited)]))
@@ -288,7 +290,7 @@ def cut_name(text: str) -> str:
 
 
 def wrap_name(text: str) -> tuple[str, ...]:
-    """Split the name of a lane into the lines on which it is written, after a separator if possible.
+    """Split the name of a lane into lines, after a separator if possible.
 
     >>> wrap_name("payment"), wrap_name("notification-gateway"), wrap_name("a-servicewithoutaseparator")
     (('payment',), ('notification-', 'gateway'), ('a-servicewitho', 'utaseparator'))
@@ -303,7 +305,7 @@ def wrap_name(text: str) -> tuple[str, ...]:
 
 
 def format_offset(ms: int) -> str:
-    """Format the time since the beginning, exactly enough that neighbouring ticks have different labels.
+    """Format a time since the beginning, precisely enough for neighbouring ticks to have different labels.
 
     >>> [format_offset(ms) for ms in (0, 117, 67_382, 7_200_005)]
     ['+0 ms', '+117 ms', '+67.382 s', '+2.0 h']
@@ -332,7 +334,8 @@ def _place_wait(wait: PictureWait, scale: TimeScale, rows: list[float], top: flo
 def _find_room(
     left: float, right: float, label: Sequence[str], rows: list[float], top: float, width: float
 ) -> tuple[float, float]:
-    """Return the position of a label on the first row of the lane where it and its bar have room."""
+    """Return the x coordinate of a label, and the y coordinate of the first row of its lane in which the label and its
+    bar have room."""
     label_width = max(measure_name(line, LABEL_CHAR) for line in label)
     label_x = max(0.0, min(left, width - label_width - 8))
     row = next((n for n, taken in enumerate(rows) if taken + 8 <= min(left, label_x)), len(rows))
@@ -343,7 +346,7 @@ def _find_room(
 
 
 def _describe_run(run: PictureRun, outcome: PictureOutcome) -> tuple[str, ...]:
-    """Return the lines of text below a bar: what ran, for which message, and the outcome if the run emitted it."""
+    """Return the lines of text below a bar: what ran, for which message, and the outcome if this run emitted it."""
     attempt = f", attempt {run.attempt}" if run.attempt > 1 else ""
     what = ": ".join(cut_name(word) for word in (run.handler, run.outcome) if word and word != "handled")
     took = "" if run.run_ms is None else f" {format_duration(run.run_ms)}"
@@ -354,9 +357,9 @@ def _describe_run(run: PictureRun, outcome: PictureOutcome) -> tuple[str, ...]:
 
 
 def _find_arrows(runs: Sequence[PlacedRun], lanes: dict[str, SwimLane], outcome: PictureOutcome) -> list[SagaArrow]:
-    """Draw an arrow to each run from the run that emitted its message.
+    """Return an arrow to each run from the run that emitted its message.
 
-    That is the latest earlier run, in the service named as the message's source, that emitted an event of this type.
+    That is the latest earlier run of the message's source service that emitted an event of this type.
     """
     emitted: dict[tuple[str, str], PlacedRun] = {}
     unfinished: set[tuple[str, str, str]] = set()
@@ -369,7 +372,7 @@ def _find_arrows(runs: Sequence[PlacedRun], lanes: dict[str, SwimLane], outcome:
             emitted[run.service, type_] = each
         is_repeated = again in unfinished
         (unfinished.discard if run.outcome in _BARS and run.outcome != "later" else unfinished.add)(again)
-        if is_repeated:  # the next attempt or turn: its message did not come again
+        if is_repeated:  # another attempt, or the next part of a suspended run: its message did not come again
             continue
         form: RowForm = "plain"
         if cause is None:
@@ -396,7 +399,7 @@ def _find_arrows(runs: Sequence[PlacedRun], lanes: dict[str, SwimLane], outcome:
 
 
 def draw_saga(picture: SagaPicture) -> Markup:
-    """Return a picture without the names of its lanes as SVG, for a page with the style sheet of `sequence_drawing`."""
+    """Return a picture as SVG, without the names of its lanes. The page needs the style sheet of `sequence_drawing`."""
     left, width, height = round(picture.left), round(picture.width - picture.left), round(picture.height)
     label = escape(printable(picture.title))
     return Markup(
@@ -416,9 +419,8 @@ def draw_saga(picture: SagaPicture) -> Markup:
 
 
 def draw_names(picture: SagaPicture) -> Markup:
-    """Return the names of a picture's lanes as SVG, for a page that keeps them in sight while the picture is scrolled
-    beside them.
-    """
+    """Return the names of a picture's lanes as SVG. A page keeps them in sight while the picture next to them is
+    scrolled."""
     width, height = round(picture.left), round(picture.height)
     label = escape(printable(f"Lanes: {', '.join(cut_name(lane.name) for lane in picture.lanes)}"))
     return Markup(
@@ -452,7 +454,7 @@ def _draw_name(lane: SwimLane) -> Iterator[str]:
 
 
 def _draw_axis(picture: SagaPicture) -> Iterator[str]:
-    """Yield the ticks of the time since the beginning, and the cuts with their lengths."""
+    """Yield the ticks, labelled with the time since the beginning, and the cuts, labelled with their lengths."""
     scale = picture.scale
     last_x = -float(TICKS_PX)
     for ms, x in scale.points:

@@ -1,4 +1,4 @@
-"""Pages that list sagas: a search with filters, and the stuck sagas."""
+"""Pages that list sagas: a search with filters, and a list of the stuck sagas."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ SAGAS_PER_PAGE = 50
 ESCALATED_LOOK_MAX = 1000
 """Maximum number of escalated sagas that are examined for one page."""
 AGES = {"1m": 60, "10m": 600, "1h": 3600, "1d": 86_400, "7d": 604_800}
-"""Ages that can be selected, in seconds."""
+"""Ages that can be selected, each in seconds."""
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 OUTCOMES: Mapping[str, Literal["none", "success", "failure"]] = {
     "none": "none",
@@ -43,7 +43,7 @@ WHYS: Mapping[str, str] = {
 
 
 async def sagas(request: Request) -> Response:
-    """Show the sagas that match the filter, last changed first."""
+    """Show the sagas that match the filter. Those that changed last come first."""
     site, asked = get_site(request), request.query_params
     views, now_ms = get_views(site), site.clock.now_ms()
     chosen = {name: asked.get(name, "") for name in SAGA_FIELDS}
@@ -75,7 +75,7 @@ async def sagas(request: Request) -> Response:
 
 
 def parse_filter(chosen: Mapping[str, str], now_ms: int) -> SagaFilter:
-    """Parse the fields of the search. An invalid value is ignored."""
+    """Parse the fields of the search. Invalid values are ignored."""
     age_s, until_ms = AGES.get(chosen.get("age", "")), parse_when(chosen.get("until", ""), now_ms)
     before = [ms for ms in (until_ms, None if age_s is None else now_ms - age_s * 1000) if ms is not None]
     return SagaFilter(
@@ -92,7 +92,7 @@ def parse_filter(chosen: Mapping[str, str], now_ms: int) -> SagaFilter:
 
 
 def parse_when(text: str, now_ms: int) -> int | None:
-    """Parse a time as a person writes it: how long ago, or a time in UTC; `None` for any other text.
+    """Parse a time as a person writes it: how long ago it was, or a time in UTC. Return `None` for any other text.
 
     >>> parse_when("2m", 180_000), parse_when("1970-01-01 00:01", 0), parse_when("1970-01-01T00:00:02Z", 0)
     (60000, 60000, 2000)
@@ -106,11 +106,11 @@ def parse_when(text: str, now_ms: int) -> int | None:
 
 
 class EscalatedPage(NamedTuple):
-    """A page of sagas with an open escalation, those with the newest one first."""
+    """A page of sagas with open escalations. The saga with the newest escalation comes first."""
 
     rows: Sequence[SagaRow]
     untracked: Sequence[str]
-    """Ids of sagas of which the read model has no transition."""
+    """Ids of sagas that are not in the read model."""
     next: str
     """Position at which the next page begins; empty if there is none."""
     looked: int
@@ -119,7 +119,7 @@ class EscalatedPage(NamedTuple):
 
 
 async def _list_escalated(site: Site, which: SagaFilter, at: int) -> EscalatedPage:
-    """List the sagas with an open escalation that match the filter, from position `at` on."""
+    """List the sagas with an open escalation that match the filter, beginning at position `at`."""
     letters = await site.desk.letters()
     items = letters.value.items if letters.value is not None else ()
     ids = [*dict.fromkeys(
@@ -154,7 +154,7 @@ def _matches_row(row: SagaRow, which: SagaFilter) -> bool:
 
 
 async def stuck(request: Request) -> Response:
-    """Show the stuck sagas that match the filter, those stuck longest first, with the numbers of all of them."""
+    """Show the stuck sagas that match the filter, those stuck longest first, and the numbers of all stuck sagas."""
     site, asked = get_site(request), request.query_params
     views, chosen = get_views(site), {name: asked.get(name, "") for name in STUCK_FIELDS}
     which = parse_stuck_filter(chosen)
@@ -197,9 +197,8 @@ def parse_stuck_filter(chosen: Mapping[str, str]) -> StuckFilter:
 def sum_counts(
     counts: Sequence[StuckCount], field: Literal["why", "service", "kind"], which: StuckFilter
 ) -> dict[str, int]:
-    """Return the numbers of stuck sagas by the values of one field. Only sagas that match the filter's other fields
-    count.
-    """
+    """Return the numbers of stuck sagas by the values of one field. Only sagas that match the other fields of the
+    filter are counted."""
     sums: dict[str, int] = {}
     for each in counts:
         others = [name for name in ("why", "service", "kind") if name != field and getattr(which, name)]

@@ -1,7 +1,7 @@
-"""Watch which services run, and how far each is behind, as the broker reports it.
+"""Watches which services run, and how far each one is behind, according to the broker.
 
-The broker is asked when the overview is shown, and once a minute in the background, so that the overview can show how
-the lag of each service changed. One point per minute is kept in memory, for an hour.
+The broker is read when the overview is shown, and once a minute in the background. So the overview can show how the lag
+of each service has changed. One point per minute is kept in memory, for an hour.
 """
 
 import asyncio
@@ -18,25 +18,25 @@ from saga.ops.sources import missing_broker_file
 from saga.support.clock import Clock
 
 POINTS_MAX = 60
-"""Maximum number of points that are kept per service: one for each minute."""
+"""Maximum number of points that are kept per service. There is one for each minute."""
 SERVICES_MAX = 200
 """Maximum number of services for which points are kept."""
 MINUTE_MS = 60_000
 EACH_S = 60.0
 """Seconds between two reads in the background."""
 READ_S_MAX = 15.0
-"""Time limit in seconds for reading the broker."""
+"""Time limit in seconds for one read of the broker."""
 
 
 class LagPoint(NamedTuple):
-    """Number of messages that a service had not handled, in one minute."""
+    """The number of messages that a service had not handled in one minute."""
 
     minute_ms: int
     lag: int
 
 
 class ServiceWatch:
-    """Reads which services run and how far they are, and keeps the lag of the last hour."""
+    """Reads which services run and how far they are, and keeps their lags of the last hour."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
@@ -44,9 +44,8 @@ class ServiceWatch:
         self._lags: dict[str, deque[LagPoint]] = {}
 
     async def get(self, patience_s: float = PATIENCE_S) -> Snapshot[Sequence[ServiceOffsets]]:
-        """Return the offsets and members of each service. If they are old, read them again first, unless that takes
-        longer than `patience_s`.
-        """
+        """Return the offsets and members of each service. If they are old, read them again, but wait for this only for
+        `patience_s` seconds."""
         found = await self._read.get(patience_s)
         if found.value:
             self.note(found.value, self._clock.now_ms() - round(found.age_s * 1000))
@@ -78,7 +77,7 @@ class ServiceWatch:
             return ()
 
     def note(self, found: Sequence[ServiceOffsets], now_ms: int) -> None:
-        """Record the lag of each service for this minute. Within a minute the last value counts."""
+        """Record the lag of each service for this minute. Within a minute, the last value counts."""
         minute_ms = now_ms - now_ms % MINUTE_MS
         oldest_ms = minute_ms - POINTS_MAX * MINUTE_MS
         self._lags = {name: points for name, points in self._lags.items() if points[-1].minute_ms > oldest_ms}
@@ -91,7 +90,7 @@ class ServiceWatch:
 
 @asynccontextmanager
 async def open_watch(settings: Settings, clock: Clock) -> AsyncIterator[ServiceWatch]:
-    """Read once a minute for the duration of the block."""
+    """Read once a minute within the block."""
     watch = ServiceWatch(settings, clock)
     running = asyncio.get_running_loop().create_task(watch.run(), name="watching services")
     try:

@@ -1,4 +1,4 @@
-"""The site: the parts that all pages of the monitor share, and how templates show text from outside."""
+"""The site: what all pages of the monitor share, and how templates show text from outside."""
 
 import json
 import re
@@ -25,16 +25,17 @@ from saga.support.printable import printable, shorten
 
 TEMPLATES = Path(__file__).with_name("templates")
 COOKIE = "saga_session"
-"""Base of the session cookie's name; see `name_cookie`."""
+"""Base of the session cookie's name. See `name_cookie`."""
 LIVE = "x-live"
-"""Request header of a page's automatic refresh. Such a request must not use up a notice, which is shown only once."""
+"""Request header that a page's automatic refresh sends. Such a request must not use up a notice, because a notice is
+shown only once."""
 CELL_BYTES_MAX = 2000
-"""Maximum length in bytes of a string in one place of a page. Longer strings are cut."""
+"""Maximum length in bytes of a string that is shown in one place of a page. Longer strings are cut."""
 _SPACES = re.compile(r"[ \t\r\n]+")
 
 
 class PageNotFound(SagaError):
-    """Raised if something does not exist; the response has status 404."""
+    """Raised if something does not exist. The response has status 404."""
 
     def __init__(self, text: str, saga: str = "") -> None:
         super().__init__(text)
@@ -43,12 +44,12 @@ class PageNotFound(SagaError):
 
 
 class NotAllowed(SagaError):
-    """Raised if an action needs a signed-in user; the response has status 403."""
+    """Raised if an action needs a signed-in user, or one who may act. The response has status 403."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Everything that the pages share."""
+    """What all pages share."""
 
     views: Views | None
     """Views of the read model; `None` if the pages that need it are left out."""
@@ -57,9 +58,9 @@ class Site:
     clock: Clock
     environment: Environment
     watch: ServiceWatch
-    """Which services run."""
+    """Knows which services run."""
     docs: str = ""
-    """Address of the documentation, with `{page}`; empty if none is configured."""
+    """Address of the documentation, with the placeholder `{page}`; empty if none is configured."""
 
     def get_session(self, request: Request) -> Session | None:
         """Return the session of the request; `None` if no user is signed in."""
@@ -85,11 +86,14 @@ class Site:
         return HTMLResponse(text, status)
 
     async def read_form(self, request: Request, *, acts: bool = True) -> tuple[FormFields, Session]:
-        """Read a form that a signed-in user sent from a page of the current session. Raises `NotAllowed`,
-        `BadInput`.
+        """Read a form that a signed-in user sent from a page of the current session.
 
         Args:
-            acts: Whether only users who may act can send this form.
+            acts: True if only users who may act can send this form.
+
+        Raises:
+            NotAllowed: No user is signed in, the user may not send this form, or the form is from another session.
+            BadInput: The form is malformed or too large.
         """
         session = self.get_session(request)
         if session is None:
@@ -110,13 +114,13 @@ def get_site(request: Request) -> Site:
 
 
 def get_views(site: Site) -> Views:
-    """Return the site's views of the read model."""
+    """Return the site's views of the read model. The site must have one."""
     assert site.views is not None, "its routes are there only with it"
     return site.views
 
 
 def redirect_with_notice(session: Session, notice: str, url: str) -> Response:
-    """Redirect to another page, and show the notice there once."""
+    """Redirect to another page. The notice is shown there, once."""
     session.notice = notice
     return RedirectResponse(url, 303)
 
@@ -130,7 +134,7 @@ def equals_secret(one: str, other: str) -> bool:
 
 
 def build_environment() -> Environment:
-    """Build the template environment. It escapes every value."""
+    """Build the environment of the templates. It escapes every value."""
     made = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -162,7 +166,8 @@ def _to_json(value: object) -> str:
 
 
 def _finalize(value: object) -> object:
-    """Prepare a string for display: put it on one line, replace invisible characters, and cut it if it is too long."""
+    """Prepare a string for display: put it on one line, replace invisible characters, and cut it if it is too long.
+    Other values are returned unchanged."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return printable(shorten(_SPACES.sub(" ", value), CELL_BYTES_MAX))
     return value
@@ -171,7 +176,7 @@ def _finalize(value: object) -> object:
 def link(path: str, /, **query: object) -> Markup:
     """Return a link to one of our pages. It is pure ASCII, whatever characters the parameters contain.
 
-    Their names may come from a request, so names are quoted as values are.
+    The names of parameters may come from a request, so they are quoted like the values.
 
     >>> link("/saga", id="a&b/ü")
     Markup('/saga?id=a%26b%2F%C3%BC')
@@ -202,7 +207,7 @@ def parse_letter_key(key: str) -> tuple[str, str]:
 
 
 def parse_time(text: str | None) -> int | None:
-    """Parse an RFC 3339 text to milliseconds since 1970; `None` for any other text."""
+    """Parse an RFC 3339 time to milliseconds since 1970. Return `None` for any other text."""
     try:
         return None if not text else from_iso(text)
     except (ValueError, OverflowError):
@@ -210,7 +215,7 @@ def parse_time(text: str | None) -> int | None:
 
 
 def format_time(ms: int | None) -> Markup:
-    """Format a time in UTC with milliseconds. With a script the page shows it in the reader's zone.
+    """Format a time in UTC with milliseconds. If scripts run, the page shows it in the reader's time zone.
 
     >>> print(format_time(1_795_270_000_123))
     <time datetime="2026-11-21T14:06:40.123Z" title="2026-11-21 14:06:40.123 UTC">2026-11-21 14:06:40.123</time>
@@ -223,7 +228,7 @@ def format_time(ms: int | None) -> Markup:
 
 
 def format_duration(ms: float | None) -> str:
-    """Format a duration as readable text, in its largest unit.
+    """Format a duration for people, in a unit that fits its length.
 
     >>> [format_duration(each) for each in (0, 4.31, 1500, 90_000, 7_200_000, 200_000_000, None)]
     ['0 ms', '4.3 ms', '1.5 s', '90 s', '2.0 h', '2.3 d', '-']
@@ -248,7 +253,7 @@ def format_count(count: int) -> str:
 
 
 def format_age(ms: int | None, now_ms: int) -> str:
-    """Format the time since `ms` as readable text.
+    """Format how long ago `ms` was, for people.
 
     >>> format_age(1000, 61_000), format_age(2000, 1000)
     ('60 s ago', 'in the future')
@@ -259,13 +264,14 @@ def format_age(ms: int | None, now_ms: int) -> str:
 
 
 def parse_number(values: Mapping[str, str] | Any, name: str, most: int) -> int:
-    """Parse a whole number from a query; return 0 if it is missing, malformed or too large."""
+    """Parse a whole number in a query. Return 0 if it is missing, malformed or greater than `most`."""
     text = str(values.get(name, ""))
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= most else 0
 
 
 def slice_page(items: Sequence[Any], at: int, size: int) -> tuple[Sequence[Any], int | None, int | None]:
-    """Return the part of a list that begins at `at`, and the positions of the parts before and after it, if any.
+    """Return the part of a list that begins at `at`, and the positions at which the parts before and after it begin
+    (`None` if there is no such part).
 
     >>> slice_page("abcdefg", 3, 3)
     ('def', 0, 6)
@@ -277,8 +283,8 @@ def slice_page(items: Sequence[Any], at: int, size: int) -> tuple[Sequence[Any],
 def name_cookie(request: Request) -> str:
     """Return the name of the session cookie.
 
-    It contains the port, because browsers send the cookies of a host to all of its ports. Over TLS it has a prefix with
-    which browsers accept the cookie only from this host and only over TLS.
+    It contains the port, because browsers send the cookies of a host to all of its ports. Over TLS it also has a
+    prefix. With this prefix, browsers accept the cookie only from this host, and only over TLS.
     """
     port = f"_{request.url.port}" if request.url.port else ""
     return f"{'__Host-' if request.url.scheme == 'https' else ''}{COOKIE}{port}"

@@ -1,4 +1,5 @@
-"""Users of the monitor's page: a file of names with hashed passwords and roles, and the sessions of signed-in users."""
+"""Users of the monitor's page: the file with their names, hashed passwords and roles, and the sessions of signed-in
+users."""
 
 import base64
 import binascii
@@ -20,7 +21,7 @@ from saga.errors import BadInput, ConfigurationError
 from saga.support.clock import Clock
 
 COST, BLOCK, LANES = 1 << 15, 8, 1
-"""Parameters of scrypt for new passwords. With them a guess takes 32 MB and about a tenth of a second."""
+"""Parameters of scrypt for new passwords. They make a guess take 32 MB and about a tenth of a second."""
 COST_MAX, BLOCK_MAX, LANES_MAX = 1 << 17, 16, 4
 """Largest scrypt parameters accepted from a line of the users file, so that the file cannot make a sign-in use
 unlimited memory.
@@ -30,26 +31,24 @@ PASSWORD_MIN, PASSWORD_MAX = 8, 1024
 """Minimum and maximum length of a password, in characters."""
 log = logging.getLogger("saga.monitor")
 WRITABLE = stat.S_IWGRP | stat.S_IWOTH
-"""File modes that the users file must not have, because with them others could add a user."""
+"""File modes that the users file must not have, because they would let others add a user."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 SESSION_S = 8 * 3600.0
 """Maximum length of a session in seconds. After it the user must sign in again."""
 SESSIONS_MAX = 1000
 SCRIPTS_MAX = 100
-"""Maximum number of scripts that are remembered, so that their password is not hashed for each request."""
+"""Maximum number of scripts that are remembered, so that their passwords are not hashed for each request."""
 WRONG_S = 1.0
-"""Pause in seconds after a wrong password. During it no other password for this name from this address is checked. So
-guesses are limited to one per second, and do not delay other users.
-"""
+"""Pause in seconds after a wrong password. Until it is over, no other password is checked for this name from this
+address. So guesses are limited to one per second, and do not delay other users."""
 WAITING_MAX = 10
-"""Maximum number of sign-ins that wait for one name and address. If there are more, the one that has waited longest is
-refused.
-"""
+"""Maximum number of sign-ins that wait for the same name and address. If there are more, the one that has waited
+longest is refused."""
 COME_AGAIN = "too many people sign in at once: try again in a minute"
 NAME_MAX = 64
 """Maximum length of a name, in characters."""
 LINES_MAX = 1000
-"""Maximum number of names and addresses for which sign-ins wait."""
+"""Maximum number of pairs of name and address for which sign-ins wait."""
 
 
 Role = Literal["read", "act"]
@@ -68,7 +67,7 @@ class HashedPassword:
     role: Role = "act"
 
     def is_of(self, password: str) -> bool:
-        """Return whether this is the hash of a password. The check takes the same time for a wrong password."""
+        """Return whether this is the hash of `password`. The check takes the same time whether or not it is."""
         made = hashlib.scrypt(
             password.encode("utf-8", "backslashreplace"),
             salt=self.salt,
@@ -82,7 +81,7 @@ class HashedPassword:
 
 
 def format_user_line(name: str, password: str, role: Role = "act") -> str:
-    """Return the line of the users file for a user. Raises `BadInput` for an invalid name or password."""
+    """Return the line of the users file for a user. Raises `BadInput` if the name or the password is not valid."""
     if NAME.fullmatch(name) is None:
         raise BadInput(f"{name!r} is no valid name: use 1 to 64 letters, digits, and after the first . _ @ + -")
     if not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
@@ -95,9 +94,8 @@ def format_user_line(name: str, password: str, role: Role = "act") -> str:
 
 
 def load_users(file: str) -> Mapping[str, HashedPassword]:
-    """Return the users in a file by name; none if no file is configured. Raises `ConfigurationError` with all
-    problems.
-    """
+    """Return the users in a file, by name; none if no file is configured. Raises `ConfigurationError` with all
+    problems."""
     if not file:
         return {}
     try:
@@ -157,9 +155,8 @@ def _encode_base64(value: bytes) -> str:
 
 
 NOBODY = HashedPassword(COST, BLOCK, LANES, bytes(16), bytes(32))
-"""A hash that matches no password. It is used for unknown names, so that signing in takes the same time as with a known
-one.
-"""
+"""A hash that matches no password. It is used for unknown names, so that a sign-in takes as long as with a known
+name."""
 
 
 @dataclass(slots=True)
@@ -168,25 +165,25 @@ class Session:
 
     user: str
     hashed: HashedPassword
-    """Password hash at sign-in. The session ends when the file has a different hash for the user."""
+    """Hash of the password at sign-in. The session ends when the file has another hash for the user."""
     form: str
     """Secret that every form of this session must contain."""
     until_s: float
     notice: str = ""
-    """Sentence to show on the next page; empty if there is none."""
+    """Sentence that the next page will show; empty if there is none."""
 
     @property
     def may_act(self) -> bool:
-        """True if the user may send commands to services, not only read."""
+        """True if the user may not only read, but also send commands to services."""
         return self.hashed.role == "act"
 
 
 class TooManySignIns(BadInput):
-    """Raised if too many sign-ins for one name and address are waiting."""
+    """Raised if too many sign-ins are waiting."""
 
 
 class SignInQueue:
-    """Queue of the sign-ins for one name and address, which run one after another."""
+    """Queue of the sign-ins for one name and address. They run one after another."""
 
     def __init__(self) -> None:
         self._waiting: deque[Future[None]] = deque()
@@ -199,7 +196,8 @@ class SignInQueue:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for this sign-in's turn, and hold it within the block. Raises `TooManySignIns`."""
+        """Wait until this sign-in may run, and keep others waiting within the block. Raises `TooManySignIns` if too
+        many are waiting and this one has waited longest."""
         if self._is_taken:
             mine: Future[None] = get_running_loop().create_future()
             self._waiting.append(mine)
@@ -226,7 +224,7 @@ class SignInQueue:
 
 
 class Sessions:
-    """The sessions of all users, in the memory of this process, by the secret in the browser's cookie."""
+    """The sessions of all users, in the memory of this process, by the secret that is in the browser's cookie."""
 
     def __init__(self, file: str, clock: Clock) -> None:
         self._file, self._clock = file, clock
@@ -248,15 +246,15 @@ class Sessions:
         return bool(self._file)
 
     async def begin(self, name: str, password: str, address: str = "") -> str | None:
-        """Sign in, and return the secret of the new session; `None` if the user does not exist or the password is
-        wrong.
+        """Sign in, and return the secret of the new session. Return `None` if the user does not exist or the password
+        is wrong.
 
-        Sign-ins for one name from one address wait in a queue of their own, so an attacker who guesses passwords delays
-        no other users.
+        Sign-ins for one name from one address wait in a queue of their own. So an attacker who guesses passwords does
+        not delay other users.
 
         Raises:
-            TooManySignIns: Too many sign-ins are waiting already.
-            ConfigurationError: The users file can no longer be read.
+            TooManySignIns: Too many sign-ins are waiting.
+            ConfigurationError: The users file cannot be used any more.
         """
         at = name[:NAME_MAX], address
         line = self._lines.get(at)
@@ -279,7 +277,7 @@ class Sessions:
         return secret
 
     async def check(self, name: str, password: str, address: str = "") -> bool:
-        """Return whether this is a user's name and password. Raises as `begin`.
+        """Return whether this is a user's name and password. Raises the same errors as `begin`.
 
         The result is remembered, so that the password need not be hashed for each request.
         """
@@ -295,7 +293,7 @@ class Sessions:
         return True
 
     async def _check_password(self, name: str, password: str) -> HashedPassword | None:
-        """Return the user's stored password hash if this is the right password, else `None`."""
+        """Return the user's stored password hash if this is the right password, otherwise `None`."""
         hashed, fits = load_users(self._file).get(name), len(password) <= PASSWORD_MAX
         async with self._one:
             right = await to_thread((hashed or NOBODY).is_of, password if fits else "")
@@ -309,9 +307,8 @@ class Sessions:
             del self._sessions[next(iter(self._sessions))]
 
     def get(self, secret: str | None) -> Session | None:
-        """Return the session with this secret if it is still valid: it has not expired, and the users file still has
-        the user with the same password. Else return `None`.
-        """
+        """Return the session with this secret. Return `None` if there is none or it has expired, or if the users file
+        no longer has the user with the same password and role."""
         session = self._sessions.get(secret or "")
         if session is None or secret is None:
             return None
