@@ -522,8 +522,8 @@ def _make_resolve_selection(saga: str, service: str | None, handler: str | None)
     help="""Give the result of a step of SAGA that the service cannot know, and continue; or close escalations.
 
     \b
-    saga dead resolve order-17 --step charge --answered '"ch-1"' --who ada --why "it is in the bank's list"
-    saga dead resolve order-17 --step charge --raised Declined --args '["no money"]' --who ada --why "the bank says so"
+    saga dead resolve order-17 --step reserve --answered '"ch-1"' --who ada --why "it is in the bank's list"
+    saga dead resolve order-17 --step reserve --raised Declined --args '["no money"]' --who ada --why "the bank says so"
     saga dead resolve order-17 --escalation dead-4c87... --who ada --why "refunded by hand"
 
     With --step: the handler of the dead letter that blocks SAGA runs again. Where it calls this step it gets this
