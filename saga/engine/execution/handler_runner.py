@@ -228,9 +228,9 @@ class HandlerRunner:
 
 def _find_single(why: ExceptionGroup[Exception]) -> Exception:
     """Return the exception in a group that has only one; otherwise the group."""
-    if len(why.exceptions) > 1:
+    inner, *others = why.exceptions
+    if others:
         return why
-    inner = why.exceptions[0]
     return _find_single(inner) if isinstance(inner, ExceptionGroup) else inner
 
 
