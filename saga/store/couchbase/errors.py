@@ -181,7 +181,7 @@ def collection_of(why: Exception) -> str:
 
 
 def shorten_message(why: Exception) -> str:
-    """Return the text of an error in one line, because the SDK's own text is a page long."""
+    """Return the text of an error on one line, because the SDK's own text is a page long."""
     code = code_of(why)
     reasons = sorted(_reasons(why))
     return " ".join(

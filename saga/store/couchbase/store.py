@@ -54,7 +54,7 @@ from saga.support.clock import Clock
 ALWAYS_THERE = (PROGRESS, ARCHIVES)
 """Collections that every service has. Other collections are checked when they are first used."""
 PAGE_KEYS = 64
-"""Number of documents that a scan reads in one go."""
+"""Number of documents that a scan reads at a time."""
 RENEW_EVERY_S = 1.0
 """Shortest time between two reads of the password while operations fail."""
 CAS_MAX = 2**64 - 1
