@@ -53,8 +53,8 @@ AGAIN: frozenset[type[Exception]] = frozenset(
         kafka.UnknownProducerId,
     }
 )
-"""Errors that pass by themselves or after a person has acted, so retry. The interrupted request may have taken
-effect."""
+"""Errors that call for a retry, because they pass by themselves, or after a person has acted. The interrupted request
+may have taken effect."""
 
 FENCED: frozenset[type[Exception]] = frozenset(
     {
