@@ -1,4 +1,4 @@
-"""Make an example of an event, in the JSON form that people read and write. Pure functions."""
+"""Create an example of an event, in the JSON form that people read and write. All functions are pure."""
 
 from typing import Final, TypeAlias
 
@@ -31,7 +31,7 @@ def make_example(contract: Contract) -> dict[str, Json]:
 
 
 def example_saga_id(contract: Contract) -> str:
-    """Return the saga id of the example."""
+    """Return the saga id of the example that `make_example` creates."""
     return f"{contract.key.removesuffix('_id').replace('_', '-')}-1"
 
 
