@@ -21,7 +21,8 @@ from saga.support.clock import SystemClock
 OPEN, WARM, AT_ONCE = 100_000, 2_000, 1_000
 BATCH = 500
 SOON_S = 4.0
-"""Seconds until the deadlines that are due together are due. All of them have been opened by then."""
+"""Time until the deadlines of the second measurement are due, all at once, in seconds. By then all of them have been
+opened."""
 
 clock = SystemClock()
 late_ms: list[int] = []
@@ -75,7 +76,7 @@ async def _deadlines() -> list[Figure]:
 async def _open(
     run: Running, what: str, count: int, handled: int, first: Callable[[str, int], Event] | None = None
 ) -> None:
-    """Start this many sagas with the same start time, and wait until their first messages have been handled."""
+    """Start `count` sagas with the same start time. Wait until their first messages have been handled."""
     now_ms = clock.now_ms()
     for begin in range(0, count, BATCH):
         events = [
