@@ -225,10 +225,10 @@ class Client:
         `begin`: where to start. `"now"`: with events that are published after the subscription is opened, which is in
         `async with`, or else when the first event is requested. `"beginning"`: with the oldest events in the topics.
 
-        `group`: name under which the broker stores the position up to which events were received, so that nothing is
-        missed while no client listens. A new group starts at the oldest events, and later continues at its position.
-        Clients that listen in one group share its partitions. An event counts as received when the next one is
-        requested, so each event is delivered to the group at least once.
+        `group`: name under which the broker stores the position up to which events were received, even while no client
+        listens. A new group starts at the oldest events, and later continues at its position. Clients that listen in
+        one group share its partitions. An event counts as received when the next one is requested, so each event is
+        delivered to the group at least once.
 
         A subscription ends, and leaves its group, at the end of `async with`, with `aclose`, when the client is closed,
         or when nothing refers to it any more: after a `break`, a `return` or an exception in `async for event in
@@ -561,8 +561,9 @@ class OutcomeReader(Generic[E]):
                         self._forget_replaced(reading.log_ids())
                         for record in polling.result():
                             self._remember(record)
-                        # Afterwards, because it makes questions look up their partitions again, and such questions are
-                        # not answered. One record of each partition: hashing all keys takes as long as reading them.
+                        # After `_remember`, because this makes questions look up their partitions again, and `_remember`
+                        # does not answer such questions. Only one record of each partition is checked, because hashing
+                        # all keys takes as long as reading them.
                         self._check_partitioner({record[:2]: record for record in polling.result()}.values())
                         self._trouble, polling = "; ".join(each.reason for each in reading.stalled_partitions()), None
                     for partition, position in reading.positions().items():

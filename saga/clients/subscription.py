@@ -207,7 +207,7 @@ class GroupReader:
         log.warning("%s/%d: records %d to %d were removed before they were received", *partition, first, after - 1)
 
     def on_replaced(self, partition: Partition, position: int) -> None:
-        self.backlog.drop(partition)  # also if the log has the same id, or none, and lost its records
+        self.backlog.drop(partition)  # even if the log has the same id, or none, and has lost records
         log.warning(
             "%s/%d: the topic was deleted and created again: its old records from offset %d on were not received",
             *(*partition, position),

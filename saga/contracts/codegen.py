@@ -408,7 +408,7 @@ def requested_name(cls: str, path: ast.expr | None) -> str:
 
 
 def list_types(type_: schema.Type) -> Iterator[schema.RecordType | schema.EnumType]:
-    """Yield the records and enums in a type, nested ones before those that contain them."""
+    """Yield the records and enums in a type, each nested one before the type that contains it."""
     match type_:
         case schema.ArrayType(inner) | schema.MapType(inner) | schema.OptionalType(inner):
             yield from list_types(inner)

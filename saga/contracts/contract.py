@@ -87,7 +87,7 @@ class Contract:
     name: str
     topic: str
     key: str
-    """Name of the field that holds the saga id. It also names the kind of the saga."""
+    """Name of the field that contains the saga id. This name also identifies the kind of the saga."""
     owner: str
     """Name of the only service that may emit the event, unless it is `produced_externally`."""
     starts: bool

@@ -38,7 +38,7 @@ def make_first_version(name: str, terms: Mapping[str, Any], fields: Sequence[Map
 
     Args:
         name: name of the record.
-        terms: the contract attributes; those that are `None` or false are left out.
+        terms: the contract attributes. Attributes that are `None` or false are left out.
         fields: JSON of the fields.
     """
     given = {term: value for term, value in terms.items() if value not in (None, False)}

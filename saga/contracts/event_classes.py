@@ -71,7 +71,7 @@ class EventAttributes(TypedDict, total=False):
     topic: Required[str]
     """Topic of the event, and folder of its contract."""
     key: Required[str]
-    """Field that holds the saga id; its name is the kind of the saga."""
+    """Field that contains the saga id. Its name also identifies the kind of the saga."""
     owner: Required[str]
     """Name of the only service that may emit the event."""
     version: int

@@ -279,7 +279,7 @@ def _check_id(given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _check_id_field(name: str, record: RecordType) -> str | None:
-    """Check the field that is declared to hold the message id. Return the problem, or `None`."""
+    """Check the field that is declared to contain the message id. Return the problem; `None` if there is none."""
     field = record.field(name)
     if field is None:
         return f'its "id_field" {name!r} is none of its fields'
@@ -289,7 +289,7 @@ def _check_id_field(name: str, record: RecordType) -> str | None:
 
 
 def _check_subject(schema: Mapping[str, Any], record: RecordType) -> str | None:
-    """Check the field that identifies the subject of an event. Return the problem, or `None`."""
+    """Check the field that identifies the subject of an event. Return the problem; `None` if there is none."""
     name = schema.get("subject", schema["key"])
     subject = record.field(name) if isinstance(name, str) else None
     if subject is None:
@@ -383,7 +383,7 @@ def _read_topics(folder: Path, named: set[str], problems: list[str]) -> dict[str
 
 
 def _check_id_fields(files: list[_File], topics: Mapping[str, Topic]) -> Iterator[str]:
-    """Check that each contract of a topic has the field that the topic declares to hold the message id."""
+    """Check that each contract of a topic has the field that the topic declares as the field of the message id."""
     for group in _group_by_contract(files):
         newest = group[-1]
         name = topics[newest.terms.topic].id_field

@@ -159,7 +159,9 @@ class KafkaBroker:
     async def _renew_regularly(self, publisher: Publisher, access: KafkaAccess) -> None:
         while True:
             await self._clock.sleep(RENEW_S)
-            with suppress(Exception):  # the file may just be being written; the current credentials stay in use
+            with suppress(
+                Exception
+            ):  # another program may be writing the file now; the current credentials stay in use
                 access.renew()
                 publisher.renew_password()
                 for member in self._members:
@@ -303,7 +305,7 @@ async def _read(
         elif fetching.out_of_range:
             fetching.resume_at(
                 place, at := (await fetch_bounds(consumer, [place]))[place][0]
-            )  # removed at this very moment
+            )  # the records were removed just now
         elif clock.monotonic_s() - moved_s > settings.connect_s:
             raise BrokerUnavailable(f"Kafka: nothing of {place.topic}/{place.partition} comes any more")
 

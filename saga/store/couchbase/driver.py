@@ -366,7 +366,7 @@ def _options(settings: CouchbaseSettings, password: str) -> Any:
 #
 # The SDK passes each answer from its own thread to the event loop that it was given. This is an `AnswerLoop` instead of
 # the real loop. It processes answers that arrive close together at once, and each answer directly resumes the call that
-# waits for it. So several answers take one turn of the real loop, instead of three turns for each.
+# waits for it. So several answers take one iteration of the real loop, instead of three iterations for each.
 
 
 T = TypeVar("T")

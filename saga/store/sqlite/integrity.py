@@ -219,8 +219,8 @@ class FileGuard:
 # to its users. Its lowest byte is the format of the toolkit, the rest is a generation. The first transaction after each
 # restart of the write-ahead log raises the generation (`has_new_log`, `next_generation`), so it grows with each
 # checkpoint. A lower generation means that another file was copied over this one. So does a higher count of table
-# changes, because SQLite adds one to this count in a copy made by `VACUUM INTO`. The index beside the log shows how
-# the log ends.
+# changes, because SQLite adds one to this count in a copy made by `VACUUM INTO`. The index next to the log shows
+# how the log ends.
 #
 # Everything is read through SQLite's own descriptors, because closing another descriptor of the file in this process
 # would drop SQLite's locks. If SQLite's descriptors cannot be found, only names are compared.
@@ -265,7 +265,7 @@ class TamperDetector:
         created or changed any more; otherwise `None`.
         """
         self._path, self._lock, self._tables_max = path, lock, tables_max
-        name, real = os.path.abspath(path), os.path.realpath(path)  # SQLite puts its files beside the target of a link
+        name, real = os.path.abspath(path), os.path.realpath(path)  # SQLite puts its files next to the target of a link
         self._names = (name, f"{real}-wal", f"{real}-shm", f"{name}.lock")
         self._known = tuple(file_identity(os.stat(name)) for name in self._names)
         self._file = self._log = self._index = -1
