@@ -561,9 +561,9 @@ class OutcomeReader(Generic[E]):
                         self._forget_replaced(reading.log_ids())
                         for record in polling.result():
                             self._remember(record)
-                        # After `_remember`, because this makes questions look up their partitions again, and `_remember`
-                        # does not answer such questions. Only one record of each partition is checked, because hashing
-                        # all keys takes as long as reading them.
+                        # After `_remember`, because this makes questions look up their partitions again, and such
+                        # questions are not answered by `_remember`. Only one record of each partition is checked,
+                        # because hashing all keys takes as long as reading them.
                         self._check_partitioner({record[:2]: record for record in polling.result()}.values())
                         self._trouble, polling = "; ".join(each.reason for each in reading.stalled_partitions()), None
                     for partition, position in reading.positions().items():

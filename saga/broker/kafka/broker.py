@@ -159,9 +159,7 @@ class KafkaBroker:
     async def _renew_regularly(self, publisher: Publisher, access: KafkaAccess) -> None:
         while True:
             await self._clock.sleep(RENEW_S)
-            with suppress(
-                Exception
-            ):  # another program may be writing the file now; the current credentials stay in use
+            with suppress(Exception):  # a file may be incomplete at the moment; the current credentials stay in use
                 access.renew()
                 publisher.renew_password()
                 for member in self._members:

@@ -255,9 +255,7 @@ class CouchbaseStore:
         now_s = self._clock.monotonic_s()
         if self._cluster is not None and now_s >= self._renew_at_s:
             self._renew_at_s = now_s + RENEW_EVERY_S
-            with suppress(
-                SagaError, *FAILURES
-            ):  # another program may be replacing the file: the next failure reads it again
+            with suppress(SagaError, *FAILURES):  # the file may be incomplete now: the next failure reads it again
                 self._cluster.renew_password()
 
 
