@@ -224,8 +224,8 @@ class Membership(Protocol):
         Raises the same errors as `commit`."""
 
     def log_id(self, partition: Partition) -> str:
-        """Return the id of the partition's log; empty if the broker has no log ids. The id is known from `on_assigned`
-        on, and does not change until the next `on_assigned`."""
+        """Return the id of the partition's log; empty if the broker has no log ids. The id is known once `on_assigned`
+        has been called, and does not change until the next `on_assigned`."""
 
     def lag(self) -> Mapping[Partition, int] | None:
         """Return, for each partition of this member, how many records `poll` has not returned yet, as last known. This

@@ -92,8 +92,8 @@ class Settings:
     inflight_bytes_max: int = 64 << 20
     """Total size of the messages in flight at which a worker takes no more messages, in bytes."""
     changes_from: Literal["beginning", "now"] = "beginning"
-    """Which document changes a service gets first. With `beginning` existing documents count as new; with `now` they do
-    not count. With Couchbase, set this in the connector's configuration instead."""
+    """Which changes of documents a service gets first. With `beginning`, documents that already exist are reported as
+    new ones; with `now` they are not. With Couchbase, set this in the connector's configuration instead."""
     connect: str = ""
     """Address of the Kafka Connect that publishes changes of documents in Couchbase. `saga doctor` uses it."""
     record_bytes_max: int = RECORD_BYTES_MAX
@@ -102,11 +102,11 @@ class Settings:
     cache_max: int = 2000
     """Progress documents kept in memory per service."""
     deaths_max: int = 3
-    """Number of process deaths while handling a message after which the message becomes a dead letter. At the first
-    death the process may have handled other messages, too."""
+    """Number of times that a process may die while it handles a message. Then the message becomes a dead letter. At the
+    first death the process may have been handling other messages, too."""
     open_s: float = OPEN_S_MAX
-    """Seconds without progress that a process waits at its start for broker, stores and resources to open. Time in
-    which the process could not run does not count."""
+    """How long a process waits at its start for the broker, the stores and the resources to open, in seconds without
+    any progress. Time in which the process could not run does not count."""
     drain_s: float = 20.0
     """Seconds that running handlers have to finish when the service stops."""
     hook: str = ""

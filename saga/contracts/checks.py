@@ -264,7 +264,8 @@ _UNITS: Final = _words("""
 """)
 """Words that name a unit of measure when they occur in the name of a field."""
 _UNITS_IN_TEXT: Final = _UNITS - _words("a b c d f g h k l m s t in")
-"""Words that name a unit of measure when they occur in a description, without those that are also ordinary words."""
+"""Words that name a unit of measure when they occur in a description: `_UNITS` without those that are also ordinary
+words."""
 _TIMES: Final = _words("at on date time timestamp until since")
 
 

@@ -85,8 +85,8 @@ def to_json(type_: schema.Type, classes: Classes, *, essential: bool = False) ->
 def from_json(type_: schema.Type, classes: Classes, *, foreign: bool = False) -> Convert:
     """Make a function that converts JSON to typed values, after `make_problem_finder` found no problem in it.
 
-    For a single value the function raises `InvalidValue` if the form is wrong. Values that are the same in Python and
-    JSON (text, whole numbers, true and false) are returned unchecked.
+    The function relies on that check. It raises `InvalidValue` only for a value that it has to parse, such as a decimal
+    or a time. Values that are the same in Python and JSON (text, whole numbers, true and false) are returned unchecked.
     """
     match type_:
         case schema.ScalarType(kind):

@@ -323,8 +323,8 @@ def _latin(default: object) -> bytes:
 
 
 def _float_default(kind: ScalarKind, default: float) -> float:
-    """Return a default if it is a finite number. A `float` is rounded to 32 bits, as the value will be when it is read
-    from the log."""
+    """Return a default if it is a finite number; otherwise raise `ValueError`. A `float` is rounded to 32 bits, as the
+    value will be when it is read from the log."""
     with suppress(OverflowError):
         number = float(default)
         if math.isfinite(number):

@@ -21,7 +21,8 @@ from saga.store.sqlite.steady_time import SteadyTime, TimeNote, decode_note
 
 DAY_MS = 86_400_000
 TIMERS_KEPT_MS = DAY_MS
-"""Time for which records of timers are kept after their service has processed them, so that they can be inspected."""
+"""Age up to which a timer's record is kept although its service has already processed it, so that it can be
+inspected."""
 TRIMMED_MAX = 200
 """Largest number of records of one partition that one transaction of retention removes."""
 _pack = msgspec.msgpack.Encoder().encode

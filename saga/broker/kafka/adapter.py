@@ -176,8 +176,8 @@ class KafkaSettings:
 
     @property
     def request_s(self) -> float:
-        """Return the longest time of one request, in seconds. A broker answers a request to join a group only when all
-        members have joined again."""
+        """Return the longest time of one request, in seconds. It is longer than a rebalance, because a broker answers a
+        request to join a group only when all members have joined again."""
         return self.rebalance_s + 5
 
 

@@ -342,7 +342,8 @@ async def check_connection(settings: KafkaSettings, access: KafkaAccess, clock: 
 async def _greet(server: str, options: ClientOptions, seconds: float, clock: Clock) -> None:
     """Wait until the server accepts a connection and knows a running broker.
 
-    After the only broker was frozen for longer than its session, the server knows none for about 30 ms.
+    If the only broker of a cluster was frozen for longer than its session, the cluster knows no broker for about 30 ms
+    afterwards.
     """
     end_s = clock.monotonic_s() + seconds - GREET_AGAIN_S
     host, _, port = server.rpartition(":")

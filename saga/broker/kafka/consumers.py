@@ -255,8 +255,8 @@ class OwnedPartition:
     over: asyncio.Future[None]
     """Future that is done when the assignment has ended."""
     was_in_progress: bool = False
-    """True if the previous owner did not release the partition cleanly, so it may have been processing messages of
-    it."""
+    """True if the previous owner did not release the partition cleanly, so it may have been processing messages of the
+    partition."""
     note: str = ""
     """Note that was committed last with the position. Later commits repeat it."""
     log_id: str = ""

@@ -148,8 +148,8 @@ RIGHTS: frozenset[type[Exception]] = frozenset(
         kafka.TopicAuthorizationFailedError,
     }
 )
-"""Errors in `PERSON` that mean a missing permission. A running process waits for it, because a permission that was
-withdrawn can be granted again."""
+"""Errors in `PERSON` that mean a missing permission. A running process waits until the permission is granted, because a
+permission that was withdrawn can be granted again."""
 
 
 def translate_error(

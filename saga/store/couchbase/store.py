@@ -414,8 +414,8 @@ async def _check_collection(
 async def _find_problems(
     collection: CouchbaseCollection, where: str, key: str, expiry_s: float, calls: Calls, clock: Clock
 ) -> list[str]:
-    """Write a document without an expiry, replace it by one with `expiry_s`, and return the problems of the expiries
-    that the server gave it. Remove the document again."""
+    """Write a document without an expiry, replace it with one that expires in `expiry_s`, and return the problems of
+    the expiries that the server gave them. Remove the document again."""
     problems: list[str] = []
     cas = await calls.begin(collection.insert(key, b"{}", None))
     collection.time.learn(cas)
