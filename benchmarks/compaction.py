@@ -77,7 +77,7 @@ async def withdraw(cancelled: OrderCancelled, ponged: Ponged) -> None:
 
 
 async def one_item(number: int) -> int:
-    """Return the number at once. It is the step of the job."""
+    """Return the number at once. This is the step that the job calls for each item."""
     return number
 
 

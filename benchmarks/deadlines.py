@@ -31,12 +31,12 @@ patient = Service("patient")
 
 @patient.deadline(within=timedelta(days=1))
 async def forget(asked: OrderRequested) -> None:
-    """Deadline that is due after a day."""
+    """Handler of a deadline that is due after a day."""
 
 
 @patient.deadline(within=timedelta(seconds=SOON_S))
 async def remind(pinged: Pinged) -> None:
-    """Deadline that is due soon. It records how late it runs."""
+    """Handler of a deadline that is due soon. It records how late it runs."""
     late_ms.append(clock.now_ms() - int(pinged.text))
 
 
@@ -94,7 +94,7 @@ def _asked(order_id: str, now_ms: int) -> OrderRequested:
 
 
 def _pinged(order_id: str, now_ms: int) -> Pinged:
-    """Return the first event of a saga. Its text is the time at which the deadline is due."""
+    """Return the first event of a saga. Its `text` is the time at which the deadline is due."""
     return Pinged(order_id=order_id, text=str(now_ms + int(SOON_S * 1000)), amount=Decimal("9.80"))
 
 

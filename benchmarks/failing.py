@@ -23,10 +23,10 @@ from saga.progress.document import decode_progress, decode_transition, progress_
 
 OTHERS, ROUNDS, OUTAGE_S = 36_000, 4, 30.0
 ON_CORE_S = 0.25
-"""Seconds for which a process stays on one core."""
+"""Time for which a process stays on one core, in seconds."""
 PAUSE_S_MAX = 0.05
-"""Longest pause in seconds before a saga is started. Without pauses, the sagas in flight run in lockstep with the
-transactions that they share, and then a single saga that fails or is slow would delay all of them."""
+"""Longest pause before a saga is started, in seconds. Without pauses, the sagas in flight would run in lockstep with
+the transactions that they share. Then a single saga that fails or is slow would delay all of them."""
 EACH = 20
 """Number of other sagas for each failing saga: 5 % fail."""
 FAILING = 1_000_000

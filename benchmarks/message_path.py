@@ -1,6 +1,7 @@
 """Part p of the benchmarks: how many functions and files one message visits on its path through the code.
 
-A reader can follow the path sooner if it visits fewer functions and files, and returns less often to a file.
+The fewer functions and files the path visits, and the less often it returns to a file, the easier it is to follow for a
+reader of the code.
 """
 
 import asyncio

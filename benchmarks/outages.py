@@ -28,7 +28,8 @@ class Bank:
     """A bank that is unavailable for a while: its calls hang, and then fail."""
 
     back_s: float = 0.0
-    """Time at which the bank is available again; infinite until the first call, which begins an outage of `AWAY_S`."""
+    """Time at which the bank is available again. It is infinite until the first call, which begins an outage of
+    `AWAY_S`."""
     in_vain: int = 0
 
     async def charge(self, order_id: str) -> str:

@@ -1,4 +1,4 @@
-"""The services that are measured: a plain chain of four services without steps, and an echo service."""
+"""The services that are measured: a plain chain of four services without steps, and echo services."""
 
 from dataclasses import dataclass
 from decimal import Decimal

@@ -30,7 +30,7 @@ per second."""
 GROUP = 400
 """Size of a group of sagas. In each group, one saga of each kind is created from events, and the others are copies."""
 RUNNING = 20
-"""One saga in this number is still running."""
+"""One in this number of sagas is still running."""
 STUCK = 500
 """Number of stuck sagas. They are waiting, and unlike other running sagas they have no deadline."""
 DAY_MS = 86_400_000

@@ -25,9 +25,9 @@ P = ParamSpec("P")
 MOCK_JVM = ("-XX:+UseG1GC", "-Xmx2g")
 """Options of the JVM for the mock of Couchbase, which keeps in memory everything that was ever written."""
 PART_S = 60.0
-"""Seconds after which a part starts no further round. On a busy machine there are fewer rounds."""
+"""Time after which a part starts no further round, in seconds. So there are fewer rounds on a busy machine."""
 WORDS_S = 60.0
-"""Seconds without an answer after which a process counts as failed."""
+"""Time without a message from a process after which the process counts as failed, in seconds."""
 
 
 class Ground(NamedTuple):
@@ -51,7 +51,7 @@ class Ground(NamedTuple):
 
 @contextmanager
 def servers(folder: Path) -> Iterator[Ground]:
-    """Start Kafka and CouchbaseMock, and stop them at the end of the block."""
+    """Run Kafka and CouchbaseMock while the block runs."""
     kafka = KafkaServer.start(folder / "kafka", jvm=RUNS_FAST)
     try:
         mock = CouchbaseMock.start(folder / "couchbase", jvm=MOCK_JVM)
@@ -82,7 +82,7 @@ class Work:
     """A task for a process: what the process must do, and what it has done so far."""
 
     count: int | None = None
-    """Number of messages to handle; `None`: until it is stopped."""
+    """Number of messages to handle; `None` to handle messages until stopped."""
     marks: tuple[int, ...] = ()
     """Numbers of handled messages at which the memory is measured."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)

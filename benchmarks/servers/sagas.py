@@ -53,7 +53,7 @@ class Took(NamedTuple):
 
     wall_s: float
     cpu_s: float
-    """CPU seconds of the processes that run services."""
+    """CPU time of the processes that run services, in seconds."""
     each_s: Sequence[float]
 
 

@@ -36,7 +36,7 @@ E = TypeVar("E", bound=Event)
 SERVICES = ("order", "payment", "inventory", "shipping")
 
 StoreOf: TypeAlias = Callable[[str], AbstractAsyncContextManager[Store]]
-"""Function that returns the store of a service, not yet opened."""
+"""Function that takes the name of a service and returns its store, not yet opened."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Sources:
     bank: Iterable[ledger.Row]
     carrier: Iterable[ledger.Row]
     seeded: Mapping[str, int]
-    """Initial number of each article."""
+    """Initial stock of each article."""
 
 
 async def read_books(folder: Path, expected: frozenset[str] = frozenset()) -> Books:

@@ -26,7 +26,7 @@ class Charge:
     id: str
     amount: Decimal
     captured: tuple[str, ...] = ()
-    """Times at which it was captured."""
+    """Times at which the amount was captured. There should be at most one."""
     released: tuple[str, ...] = ()
 
 
@@ -100,7 +100,7 @@ class Check:
     name: str
     figures: str
     differences: tuple[str, ...]
-    """Differences; each begins with the order or the article."""
+    """Differences, one sentence each. Each begins with the id of the order or of the article."""
 
 
 def audit(books: Books) -> list[Check]:
@@ -230,7 +230,7 @@ def order_of_events(books: Books) -> Check:
 
 
 def once(books: Books) -> Check:
-    """Check that each effect happened once, and that an order names each charge and booking."""
+    """Check that each effect happened once, and that every charge and booking belongs to an order."""
     differences, count = list(books.strays), 0
     for order in _sorted(books):
         effects = (

@@ -37,7 +37,7 @@ ORDERS_PER_S = 80
 """Number of orders that customers place per second."""
 BATCH = 8
 UNDER_WAY_MAX = 60
-"""Largest number of orders in flight. On a slow machine, customers order only as fast as the services work."""
+"""Largest number of orders in flight. So on a slow machine, customers order only as fast as the services work."""
 KILL_AFTER = 0.3
 """Share of orders that have ended when a service is killed. Customers are still ordering then."""
 DEAD_S = 1.0
@@ -229,7 +229,7 @@ class Accident:
         self._over = False
 
     def happen(self, ended: float) -> None:
-        """Kill or restart the service if it is time for that. `ended`: share of the orders that have ended."""
+        """Kill the service, or start it again, if it is time for that. `ended`: share of the orders that have ended."""
         now_s = self._clock.monotonic_s()
         if self._killed_s is None and ended >= KILL_AFTER:
             self._killed_s = now_s

@@ -105,7 +105,7 @@ class Fleet:
         return False
 
     def kill(self, service: str) -> int:
-        """Kill the service with SIGKILL, which a process cannot handle. Return the id of the ended process."""
+        """Kill the service with SIGKILL, which a process cannot handle. Return the id of the killed process."""
         process = self._running.pop(service)
         process.kill()
         process.wait()

@@ -62,7 +62,8 @@ class Watch:
                     self.ended[type_].add(order)
 
     def waits_for(self, placed: Iterable[str]) -> str:
-        """Return a sentence that says how many of these orders have not ended, and what their last events are."""
+        """Return a sentence that says how many of the `placed` orders have not ended, and what their last events
+        are."""
         last = Counter(self._last.get(order, "nothing yet") for order in set(placed) - self.known)
         counts = ", ".join(f"{count} after {type_}" for type_, count in last.most_common())
         return f"waiting for {last.total()} orders to end: {counts or 'none is placed'}"

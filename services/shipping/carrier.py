@@ -36,7 +36,8 @@ class Carrier:
             yield LedgerCarrier(ledger)
 
     async def book(self, key: str, address: str, parcels: int) -> str:
-        """Book a delivery to `address`. Return the id of the booking. Raises `Refused`."""
+        """Book a delivery to `address`. Return the id of the booking. Raises `Refused`, and `Contradiction` if the key
+        was used for another call."""
         call = Call("book", key, (address, str(parcels)))
         repeated = was_made(self.calls, key, call)
         self.calls[key] = call
