@@ -102,8 +102,8 @@ class Settings:
     cache_max: int = 2000
     """Progress documents kept in memory per service."""
     deaths_max: int = 3
-    """Number of times that a process may die while it handles a message. Then the message becomes a dead letter. At the
-    first death the process may have been handling other messages, too."""
+    """After this many deaths of a process that was handling a message, the message becomes a dead letter. At the first
+    death the process may have been handling other messages, too."""
     open_s: float = OPEN_S_MAX
     """How long a process waits at its start for the broker, the stores and the resources to open, in seconds without
     any progress. Time in which the process could not run does not count."""

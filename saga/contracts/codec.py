@@ -1,8 +1,8 @@
 """Encode events to bytes and decode them: Avro's single-object encoding (C3 01, the schema's fingerprint, the record).
 
-No registry is needed, because `contracts/` contains every version, found by its fingerprint. Avro's schema resolution
-reads a value of one version as another version. fastavro reads and writes the bytes; `saga.contracts.conversion`
-applies logical types.
+No registry is needed, because every version is in `contracts/`, and the fingerprint in a message identifies its
+version. Avro's schema resolution reads a value of one version as another version. fastavro reads and writes the bytes;
+`saga.contracts.conversion` applies logical types.
 
 The values in a message are counted before it is decoded, because in some schemas a few bytes can stand for very many
 values. In a contract every value takes at least one byte, because empty records and fields of type null are not

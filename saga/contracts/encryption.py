@@ -402,7 +402,7 @@ def _encrypt_part(data: Any, type_: Type, path: str, encrypt: EncryptText) -> An
 
 
 def _encrypt_whole(data: Any, type_: Type | None, path: str, encrypt: EncryptText) -> Any:
-    """Encrypt a whole JSON value. An invalid event never becomes valid by this.
+    """Return a whole JSON value in encrypted form. Encryption never makes an invalid event valid.
 
     Text becomes text if the field takes text. Any other value, which the contract refuses, becomes a list or an
     object, which the contract also refuses.

@@ -34,8 +34,8 @@ class ClassDrift:
 
 
 def find_event_modules(folder: Path) -> dict[Path, dict[str, int]]:
-    """Return the modules in a folder that declare events. For each module, the event classes are given by name, with
-    their line numbers."""
+    """Return the modules in a folder that declare events. Each has the line numbers of its event classes, by the name
+    of the class."""
     found = {path: lines for path in find_modules(folder) if (lines := find_event_lines(path))}
     return dict(sorted(found.items()))
 

@@ -47,8 +47,8 @@ _ANY_TIME = re.compile(
     r"(?P<zone>[Zz]|[+-][0-9]{2}(:?[0-9]{2})?)"
 )
 _WHOLE_FLOAT_MAX = 2**53 - 1
-"""Largest whole number up to which reading a number of JSON as a float is exact. Above it, different numbers become the
-same float: 2**53 + 1 becomes 2**53."""
+"""Largest number up to which whole numbers in JSON can be read as floats without loss. Above it, two different numbers
+may become the same float: 2**53 + 1 becomes 2**53."""
 _NO_NUMBERS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 _A_TIME = 'a time with its zone as text: "2026-11-21T14:06:40.123Z"'

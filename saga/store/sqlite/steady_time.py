@@ -25,7 +25,7 @@ class TimeBounds(NamedTuple):
 
 
 class TimeNote(Struct, frozen=True, kw_only=True):
-    """Time that a process took for the right one, stored in the file for the next process that opens it."""
+    """Time that a process trusted, stored in the file for the next process that opens it."""
 
     believed_ms: int
     doubted_ms: int = 0
@@ -51,7 +51,7 @@ class SteadyTime:
         self._clock = clock
         self._at_ms, self._at_s = clock.now_ms(), clock.monotonic_s()
         self._new_ms, self._new_s = 0, 0.0
-        """Time to which the clock jumped, and when by the monotonic clock; the first is 0 if there was no jump."""
+        """Time to which the clock jumped, and the monotonic time of the jump. The first is 0 if there was no jump."""
         self._note_s = 0.0
 
     def resume(self, note: TimeNote | None) -> None:
