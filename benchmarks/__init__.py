@@ -1,1 +1,1 @@
-"""Benchmarks of the toolkit. Each is measured in the same run as the limit that it is compared with."""
+"""Benchmarks of the toolkit. Each one is measured in the same run as the limit with which it is compared."""

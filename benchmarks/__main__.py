@@ -1,6 +1,7 @@
-"""`make bench`: measure the toolkit, beside its limit, in one run. The figures also go to build/figures/bench.jsonl.
+"""`make bench`: measure the toolkit and its limit in one run. The figures are also written to
+build/figures/bench.jsonl.
 
-Each part runs in a process of its own, so that no part is influenced by memory that another has used.
+Each part runs in a process of its own, so that the memory that one part has used does not influence another.
 """
 
 import json

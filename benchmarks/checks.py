@@ -43,7 +43,8 @@ def checks() -> list[Figure]:
 
 
 def _prove(manifests: Sequence[Manifest]) -> float:
-    """Return the seconds that a check takes. Raises `AssertionError` if it does not prove all properties."""
+    """Return the time that a check takes, in seconds. Raises `AssertionError` if the check does not prove all
+    properties."""
     begin = perf_counter()
     verdicts = check_manifests(manifests)
     taken = perf_counter() - begin

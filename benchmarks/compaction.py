@@ -1,6 +1,7 @@
-"""Part k of the benchmarks: how large the progress of a saga with 100,000 transitions is, and what a turn costs.
+"""Part k of the benchmarks: how large the progress of a saga with 100,000 transitions is, and what each further message
+or turn costs.
 
-Documents are in memory, so only the toolkit is measured, and the number of bytes that it passes to a store.
+Documents are in memory. So only the toolkit is measured, and the number of bytes that it passes to a store.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ from saga.support.clock import SystemClock, iso
 
 MARKS = (1_000, 10_000, 100_000)
 WINDOW = 500
-"""Number of turns before each mark that are measured. Overflow segments fill and become empty within fewer turns."""
+"""Number of turns that are measured before each mark. Overflow segments fill up and become empty within fewer turns."""
 BYTES_MAX = 20 * 2**20
 SAGA = "hot"
 holding = Service("echo")
@@ -76,7 +77,7 @@ async def withdraw(cancelled: OrderCancelled, ponged: Ponged) -> None:
 
 
 async def one_item(number: int) -> int:
-    """Return the number at once. It is the step of the job."""
+    """Return the number at once. This is the step that the job calls for each item."""
     return number
 
 
@@ -89,7 +90,7 @@ class Turn(NamedTuple):
 
 
 class Weighed(RecordedDocuments):
-    """Documents in memory that count the bytes of each write."""
+    """Documents in memory, with a count of the bytes of each write."""
 
     written = progress = 0
 
@@ -111,7 +112,7 @@ class Weighed(RecordedDocuments):
 
 @dataclass
 class Worker:
-    """A worker that is given one message after the other, and the costs of its turns."""
+    """A worker that gets one message after the other, with the costs of its turns."""
 
     participant: ServiceRuntime
     documents: Weighed

@@ -21,7 +21,8 @@ from saga.support.clock import SystemClock
 OPEN, WARM, AT_ONCE = 100_000, 2_000, 1_000
 BATCH = 500
 SOON_S = 4.0
-"""Seconds until the deadlines that are due together are due. All of them have been opened by then."""
+"""Time until the deadlines of the second measurement are due, all at once, in seconds. By then all of them have been
+opened."""
 
 clock = SystemClock()
 late_ms: list[int] = []
@@ -30,12 +31,12 @@ patient = Service("patient")
 
 @patient.deadline(within=timedelta(days=1))
 async def forget(asked: OrderRequested) -> None:
-    """Deadline that is due after a day."""
+    """Handler of a deadline that is due after a day."""
 
 
 @patient.deadline(within=timedelta(seconds=SOON_S))
 async def remind(pinged: Pinged) -> None:
-    """Deadline that is due soon. It records how late it runs."""
+    """Handler of a deadline that is due soon. It records how late it runs."""
     late_ms.append(clock.now_ms() - int(pinged.text))
 
 
@@ -75,7 +76,7 @@ async def _deadlines() -> list[Figure]:
 async def _open(
     run: Running, what: str, count: int, handled: int, first: Callable[[str, int], Event] | None = None
 ) -> None:
-    """Start this many sagas with the same start time, and wait until their first messages have been handled."""
+    """Start `count` sagas with the same start time. Wait until their first messages have been handled."""
     now_ms = clock.now_ms()
     for begin in range(0, count, BATCH):
         events = [
@@ -93,7 +94,7 @@ def _asked(order_id: str, now_ms: int) -> OrderRequested:
 
 
 def _pinged(order_id: str, now_ms: int) -> Pinged:
-    """Return the first event of a saga. Its text is the time at which the deadline is due."""
+    """Return the first event of a saga. Its `text` is the time at which the deadline is due."""
     return Pinged(order_id=order_id, text=str(now_ms + int(SOON_S * 1000)), amount=Decimal("9.80"))
 
 

@@ -1,4 +1,5 @@
-"""Part g of the benchmarks: how much sagas that fail for a while slow down the others, and whether order is kept."""
+"""Part g of the benchmarks: how much sagas that fail for a while slow down the others, and whether their order is
+kept."""
 
 import asyncio
 import os
@@ -22,19 +23,19 @@ from saga.progress.document import decode_progress, decode_transition, progress_
 
 OTHERS, ROUNDS, OUTAGE_S = 36_000, 4, 30.0
 ON_CORE_S = 0.25
-"""Seconds for which a process stays on one core."""
+"""Time for which a process stays on one core, in seconds."""
 PAUSE_S_MAX = 0.05
-"""Longest pause in seconds before a saga is started. Without pauses, the sagas in flight run in lockstep with the
-transactions that they share, and then a single saga that fails or is slow would delay all of them."""
+"""Longest pause before a saga is started, in seconds. Without pauses, the sagas in flight would run in lockstep with
+the transactions that they share. Then a single saga that fails or is slow would delay all of them."""
 EACH = 20
-"""One failing saga is added for this number of other sagas: 5 %."""
+"""Number of other sagas for each failing saga: 5 % fail."""
 FAILING = 1_000_000
-"""Number from which on sagas fail during the outage."""
+"""Lowest number of a saga that fails during the outage."""
 
 
 @dataclass
 class Outage:
-    """Time until which the external system does not answer failing sagas."""
+    """The outage of the external system: until `until_s`, it does not answer failing sagas."""
 
     until_s: float = 0.0
 
@@ -45,7 +46,7 @@ payment = Service("payment")
 
 @payment.handler
 async def look(asked: OrderRequested) -> None:
-    """Fail during the outage. It takes the event before the one that `pay` takes."""
+    """Fail during the outage, for a failing saga. This handler takes the event before the one that `pay` takes."""
     if asked.order_id >= f"order-{FAILING:07}" and time.perf_counter() < outage.until_s:
         raise ConnectionError("away")
 
@@ -80,9 +81,10 @@ def failing_sagas(others: int = OTHERS, rounds: int = ROUNDS, outage_s: float = 
 
 
 def _side_by_side(round_: int, others: int, outage_s: float) -> dict[bool, tuple[float, float]]:
-    """Run both at the same time, with and without failing sagas, in two processes that keep exchanging their cores.
+    """Measure with and without failing sagas at the same time, in two processes that keep exchanging their cores.
 
-    The speed of a machine changes within seconds, and from core to core, by more than the difference that is measured.
+    The speed of a machine changes within seconds, and differs between cores, by more than the difference that is
+    measured.
     """
     with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=wiring.tune_collector) as processes:
         both = {
@@ -135,7 +137,7 @@ async def _run(others: int, outage_s: float) -> tuple[float, float]:
 
 
 async def _in_order(run: Running, saga: str) -> int:
-    """Return the number of failed attempts of one saga. Raises `AssertionError` if it was not handled once and in
+    """Return the number of failed attempts of one saga. Raises `AssertionError` if the saga was not handled once and in
     order."""
     document = await run.stores["payment"].get(PROGRESS, progress_key("payment", saga))
     assert document is not None

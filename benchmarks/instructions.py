@@ -1,6 +1,7 @@
 """Part o of the benchmarks: how many Python instructions a saga takes.
 
-Times differ from hour to hour; this count does not, so single versions can be compared. Work done in C is not counted.
+Times change from hour to hour, but this count does not, so it can be compared between versions. Work that is done in C
+is not counted.
 """
 
 import asyncio

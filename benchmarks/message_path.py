@@ -1,6 +1,7 @@
 """Part p of the benchmarks: how many functions and files one message visits on its path through the code.
 
-A reader can follow the path sooner if it visits fewer functions and files, and returns less often to a file.
+The fewer functions and files the path visits, and the less often it returns to a file, the easier it is to follow for a
+reader of the code.
 """
 
 import asyncio
@@ -25,14 +26,14 @@ from services.payment.events import OrderPlaced
 
 ROOT = str(Path(saga.__file__).parent)
 EMBEDDED = (f"{ROOT}/broker/embedded", f"{ROOT}/store/sqlite")
-"""Folders that are not on the path of a message on Kafka and Couchbase."""
+"""Folders with code that a message does not reach on Kafka and Couchbase."""
 WARM_UP, FOLLOWED, IDLE_S, AFTER_S = 3, 4, 3.0, 1.0
-"""Number of messages before the followed ones, and of followed messages; seconds for which an idle worker is watched;
-and seconds after each message, in which the worker commits its position twenty times."""
+"""Number of messages before the followed ones; number of followed messages; seconds for which an idle worker is
+watched; and seconds after each message, in which the worker commits its position twenty times."""
 LOOK_S = 0.01
 
 Callback = tuple[CodeType, ...]
-"""Functions of the toolkit that one callback of the event loop calls, in order."""
+"""Functions of the toolkit that one callback of the event loop has called, in order."""
 
 
 def message_path() -> list[Figure]:
@@ -55,8 +56,8 @@ def message_path() -> list[Figure]:
 
 
 async def _callbacks_of_a_message() -> Sequence[Callback]:
-    """Follow messages through a worker that has already handled others. Return the callbacks of the message with the
-    fewest calls, because on a slow machine the event loop has additional turns."""
+    """Follow messages through a worker that has already handled others. Return the callbacks of the message that caused
+    the fewest calls, because on a slow machine the event loop has additional iterations."""
     with TemporaryDirectory() as folder:
         async with running(Path(folder), [payment.declared], {"payment": [Bank()]}) as run:
 

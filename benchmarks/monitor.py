@@ -1,5 +1,5 @@
-"""Benchmark of the monitor: transitions per second on one core, memory and answer times with a million sagas, and how
-soon a stuck saga is visible."""
+"""Benchmark of the monitor: transitions per second on one core, memory and answer times with a million sagas, and the
+time until a stuck saga is visible."""
 
 import asyncio
 import tempfile
@@ -39,11 +39,11 @@ from saga.support.clock import SystemClock, iso
 
 SAGAS = 1_000_000
 SMALL = 3000
-"""Number of sagas for the measurement of decoding and applying alone."""
+"""Number of sagas for the measurement of decoding and applying transitions alone."""
 THROUGH = 40_000
-"""Number of transitions for the measurement with broker and reader."""
+"""Number of transitions for the measurement that includes the broker and its reader."""
 TIMES = 20
-"""Number of requests for each answer and page; the slowest counts."""
+"""Number of requests for each answer and each page. The slowest one counts."""
 
 
 def monitor() -> list[Figure]:
@@ -169,7 +169,7 @@ async def _until(folds: ReadModel, settings: Settings, holds: Callable[[], bool]
 
 
 def _begin_ms() -> int:
-    """Return the start time of the first saga, for which the last saga has started ten minutes ago."""
+    """Return the start time of the first saga. It is chosen so that the last saga started ten minutes ago."""
     return SystemClock().now_ms() - SAGAS * APART_MS - 600_000
 
 

@@ -1,5 +1,5 @@
-"""Part j of the benchmarks: how often an unavailable bank is called in vain, and how soon all sagas end, with and
-without a breaker."""
+"""Part j of the benchmarks: how often an unavailable bank is called in vain, and how long it takes until all sagas have
+ended, with and without a circuit breaker."""
 
 import asyncio
 import time
@@ -28,7 +28,8 @@ class Bank:
     """A bank that is unavailable for a while: its calls hang, and then fail."""
 
     back_s: float = 0.0
-    """Time at which the bank is available again; infinite until the first call, which begins an outage of `AWAY_S`."""
+    """Time at which the bank is available again. It is infinite until the first call, which begins an outage of
+    `AWAY_S`."""
     in_vain: int = 0
 
     async def charge(self, order_id: str) -> str:
@@ -75,8 +76,8 @@ def breaker() -> list[Figure]:
 
 
 async def _run(payment: Service) -> tuple[list[float], float]:
-    """Return the seconds from the end of the outage until each saga ended, sorted, and the mean number of failed
-    attempts."""
+    """Return the times from the end of the outage until each saga ended, in seconds and sorted, and the mean number of
+    failed attempts per saga."""
     with TemporaryDirectory() as folder:
         async with running(Path(folder), [payment.declared], {}) as run:
             driver = Driver(run.broker, {"Paid": 1})

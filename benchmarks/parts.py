@@ -73,8 +73,10 @@ def _cpu_us(runs: Sequence[tuple[float, float]]) -> float:
 
 
 async def handled(folder: Path, *, tells: bool = False) -> tuple[float, float]:
-    """Return the seconds and the CPU seconds in which a worker handles all messages in the log. `tells`: the worker
-    also publishes its transitions."""
+    """Let a worker handle all messages in the log. Return the wall time and the CPU time in seconds.
+
+    `tells`: true if the worker also publishes its transitions.
+    """
     text = "x" * 100
     pings = [
         to_record(Pinged(order_id=f"p-{n:06}", text=text, amount=Decimal("9.80")), clock.now_ms())
@@ -111,7 +113,7 @@ def hot_saga() -> list[Figure]:
 
 
 async def _hot(folder: Path) -> tuple[float, float]:
-    """Return the CPU time per message, in microseconds, of the first and the last messages of one saga."""
+    """Return the CPU time per message, in microseconds, of the first messages and of the last messages of one saga."""
     costs = []
     async with running(folder, [hot.declared], {}) as run:
         for begin in range(0, HOT, 500):
@@ -132,7 +134,8 @@ async def _hot(folder: Path) -> tuple[float, float]:
 
 
 def first_of(number: int) -> Outgoing:
-    """Return the first message of a saga of the chain. One saga in ten is refused and undone."""
+    """Return the first message of a saga of the chain (place, pay, stock, ship, confirm). One saga in ten is refused
+    and undone."""
     sku = REFUSED if number % 10 == 0 else "tea"
     asked = OrderRequested(
         order_id=f"order-{number:06}",
@@ -146,7 +149,10 @@ def first_of(number: int) -> Outgoing:
 
 
 async def sagas_of_the_chain(count: int, many: int) -> tuple[float, float, list[float], Running]:
-    """Return wall and CPU seconds for `count` sagas of the chain, and the sorted durations of the sagas."""
+    """Run `count` sagas of the chain, with `many` in flight, after a warm-up that is not measured.
+
+    Return the wall time and the CPU time in seconds, the durations of the sagas in seconds, sorted, and the run.
+    """
     with TemporaryDirectory() as folder:
         async with running(Path(folder), CHAIN, {}) as run:
             driver = Driver(run.broker, CHAIN_ENDS)
@@ -193,8 +199,8 @@ def whole_example() -> list[Figure]:
 
 
 async def example_run(part: str, deciding: Service, *, sagas: int | None = None, tells: bool = False) -> list[Figure]:
-    """Return the figures of the example. `deciding`: the service that decides; `tells`: transitions are published,
-    too."""
+    """Return the figures of the example. `deciding`: the service that decides about orders. `tells`: true if the
+    services also publish their transitions."""
     sagas = SAGAS if sagas is None else sagas
     services = [s.declared for s in (deciding, example_payment, inventory, example_shipping)]
     use: Mapping[str, Sequence[object]] = {"payment": [Bank()], "shipping": [Carrier()]}

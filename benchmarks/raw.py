@@ -1,4 +1,4 @@
-"""Measure the limit: a raw loop over the same SQLite files, with the same bytes, tables and fsyncs, without the
+"""Measure the limit: a plain loop over the same SQLite files, with the same bytes, tables and fsyncs, but without the
 toolkit."""
 
 import sqlite3
@@ -16,7 +16,7 @@ INSERT = (
 
 def loop(folder: Path, messages: int) -> tuple[float, float]:
     """Read the messages in the log, and write the same documents and answers as the toolkit, in batches of the same
-    size. Return seconds and CPU seconds.
+    size. Return the wall time and the CPU time in seconds.
 
     `folder`: folder with the files of a run of the toolkit.
     """
@@ -79,7 +79,7 @@ def _bound(row: tuple[object, ...]) -> tuple[object, ...]:
 
 
 def _made(path: Path, tables: list[tuple[str]]) -> sqlite3.Connection:
-    """Create a file with these tables that is as durable as the files of the toolkit."""
+    """Create a file with these tables, which is as durable as the files of the toolkit."""
     connection = sqlite3.connect(path, isolation_level=None, cached_statements=1024)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")

@@ -1,4 +1,4 @@
-"""Run services in this process on the embedded broker and store, with a driver that keeps sagas in flight."""
+"""Run services in this process on the embedded broker and store. A driver starts sagas and waits for their ends."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ from saga.telemetry.traces import Traces
 
 @dataclass
 class Counted:
-    """Number of operations that services made, and what the runtime reported."""
+    """Counts of the operations that services made, and of what the runtime reported."""
 
     reads: int = 0
     writes: int = 0
@@ -139,11 +139,11 @@ async def running(
 
 
 class Driver:
-    """Publishes the first message of each saga and waits for its last ones, in a consumer group of its own."""
+    """Publishes the first message of each saga, and waits for its last messages, in a consumer group of its own."""
 
     def __init__(self, broker: Broker, last_words: Mapping[str, int]) -> None:
-        """`last_words`: event types that end a saga, each with the number of such events that a saga emits at its
-        end."""
+        """Store the parameters. `last_words`: event types that end a saga, each with the number of such events that a
+        saga emits at its end."""
         self._broker, self._last = broker, {word.encode(): count for word, count in last_words.items()}
         self._waiting: dict[bytes, tuple[asyncio.Future[None], list[bytes]]] = {}
         self._partitions: set[Partition] = set()
@@ -206,7 +206,7 @@ class Driver:
 
 
 async def in_flight(count: int, many: int, saga: Callable[[int], Awaitable[float]]) -> list[float]:
-    """Run `count` sagas, with `many` in flight. Return their durations in seconds, sorted."""
+    """Run `count` sagas, with `many` of them in flight. Return their durations in seconds, sorted."""
     numbers = iter(range(count))
     took: list[float] = []
 

@@ -1,4 +1,4 @@
-"""The services that are measured: a plain chain of four services without steps, and an echo service."""
+"""The services that are measured: a plain chain of four services without steps, and echo services."""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -24,7 +24,7 @@ order, payment, stock, shipping = Service("order"), Service("payment"), Service(
 echo = Service("echo")
 
 REFUSED = "gone"
-"""Article that is never in stock."""
+"""Article that is never in stock, so that an order for it is refused."""
 
 
 @order.handler
@@ -98,6 +98,6 @@ async def again(pinged: Pinged) -> Ponged:
 
 
 waiting_order = Service("order")
-"""Order service of the example without its deadline, as in earlier versions, so that figures can be compared."""
+"""Order service of the example without its deadline, as earlier versions had it, so that figures can be compared."""
 waiting_order.handler(confirm_example)
 waiting_order.handler(cancel_example)

@@ -1,4 +1,4 @@
-"""Part t of the benchmarks: the cost of traces. Spans are made, encoded and dropped."""
+"""Part t of the benchmarks: the cost of traces. Spans are created, encoded and then dropped."""
 
 import asyncio
 import time
@@ -34,7 +34,7 @@ clock = SystemClock()
 
 
 class Encoding(SpanExporter):
-    """Exporter that encodes spans, which costs CPU time, and sends nothing."""
+    """Exporter that encodes spans, to include the CPU time for this, and sends nothing."""
 
     def __init__(self) -> None:
         self.spans = 0
@@ -69,8 +69,8 @@ async def _traces() -> list[Figure]:
 
 
 async def _example(exporter: SpanExporter | None, header: str | None) -> float:
-    """Return the CPU time of one saga in milliseconds, including driver and spans. `header`: trace context of its first
-    message."""
+    """Return the CPU time of one saga in milliseconds, including the driver and the spans. `header`: trace context of
+    the saga's first message."""
     services = [s.declared for s in (waiting_order, example_payment, inventory, example_shipping)]
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory())

@@ -1,8 +1,8 @@
-"""Make a million sagas for the monitor within seconds.
+"""Create a million sagas for the monitor within seconds.
 
-A few sagas are made from transition events; the others are copies of them with other ids and times. A test checks that
-a copy equals a saga made from the same transitions. A copy takes a tenth of the time and as much memory. Rates and
-similar figures only cover the sagas made from events.
+A few sagas are created from transition events. The others are copies of them with other ids and times. A test checks
+that a copy equals a saga that was created from the same transitions. A copy takes a tenth of the time, and as much
+memory. Rates and similar figures cover only the sagas that were created from events.
 """
 
 from collections.abc import Iterator
@@ -28,11 +28,11 @@ APART_MS = 2
 """Milliseconds between the starts of two sagas: 500 sagas per second with ten transitions each are 5,000 transitions
 per second."""
 GROUP = 400
-"""Number of sagas of which one of each kind is made from events, and the others are copied."""
+"""Size of a group of sagas. In each group, one saga of each kind is created from events, and the others are copies."""
 RUNNING = 20
-"""One saga in this number is still running."""
+"""One in this number of sagas is still running."""
 STUCK = 500
-"""Number of stuck sagas: they wait, and unlike other running sagas they have no deadline."""
+"""Number of stuck sagas. They are waiting, and unlike other running sagas they have no deadline."""
 DAY_MS = 86_400_000
 SHAPE = (
     ("order", "place", "handled", "OrderPlaced"),
@@ -53,7 +53,7 @@ _standings = msgspec.json.Decoder(tuple[ServiceState, ...])
 def make_transition_events(
     n: int, begin_ms: int, upto: int = len(SHAPE), due: str | None = None
 ) -> Iterator[TransitionEvent]:
-    """Return the first transitions of the n-th saga. `due`: time at which its deadline is due; `None` if it has
+    """Yield the first `upto` transitions of the n-th saga. `due`: time at which its deadline is due; `None` if it has
     none."""
     numbers: dict[str, int] = {}
     for place, (service, handler, outcome, emitted) in enumerate(SHAPE[:upto]):
@@ -88,8 +88,7 @@ def name_of(n: int) -> str:
 
 
 def population(count: int, begin_ms: int, due_ms: int) -> ReadModel:
-    """Make the read model for this number of sagas. One in `RUNNING` is still running; `STUCK` of these have no
-    deadline."""
+    """Return the read model of `count` sagas. One in `RUNNING` is still running; `STUCK` of these have no deadline."""
     folds, originals = ReadModel(count), dict[tuple[bool, bool], tuple[int, TrackedSaga]]()
     for n in range(count):
         kind = n % RUNNING == 0, n < RUNNING * STUCK
@@ -113,7 +112,7 @@ def fold(folds: ReadModel, n: int, begin_ms: int, due_ms: int) -> None:
 
 
 def _copy(folds: ReadModel, of: TrackedSaga, saga: str, later_ms: int) -> None:
-    """Add a copy of a saga to the read model, at a later time."""
+    """Add a copy of the saga `of` to the read model, with the id `saga` and with times that are later by `later_ms`."""
     known = TrackedSaga(saga)
     known.packed = b"".join(PACKING.pack(*each[:2], each[2] + later_ms, *each[3:]) for each in of)
     known.began_ms, known.changed_ms, known.has_start = of.began_ms + later_ms, of.changed_ms + later_ms, of.has_start
@@ -136,5 +135,5 @@ def _copy(folds: ReadModel, of: TrackedSaga, saga: str, later_ms: int) -> None:
 
 
 def record_of(outgoing: Outgoing) -> Record:
-    """Return a record as a reader gets it."""
+    """Return a published record in the form in which a reader gets it."""
     return Record(outgoing.topic, 0, 0, outgoing.key, outgoing.value, (), 0)

@@ -20,8 +20,8 @@ STOP_S_MAX = 60.0
 
 
 def use_folder(name: str) -> Path:
-    """Empty the folder `.saga/examples/NAME` and return it. From now on this process and its child processes keep
-    everything there."""
+    """Empty the folder `.saga/examples/NAME`, and return it. From now on this process and its child processes keep all
+    their files there."""
     folder = Path(".saga/examples", name).absolute()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

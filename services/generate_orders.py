@@ -1,8 +1,8 @@
 """Generate `services/orders.jsonl`, the orders of the demonstration: `python -m services.generate_orders >
-orders.jsonl`.
+services/orders.jsonl`.
 
-The file is the same on every machine. Of 72 customers, five pay with a blocked card and four live where no carrier
-delivers. Some articles are ordered more often than they are in stock.
+The file is the same on every machine. Of 72 customers, five pay with a blocked card, and four live where no carrier
+delivers. Of some articles more are ordered than are in stock.
 """
 
 import json
@@ -90,8 +90,8 @@ def _customer(number: int, chance: Random) -> Customer:
 
 
 def _one_of(choices: Sequence[T], chance: Random) -> T:
-    """Choose one item with `random()` alone, because Python guarantees the same numbers for a seed only for this
-    method."""
+    """Return one of the items, chosen by `random()` alone, because only for this method Python guarantees the same
+    numbers for a seed."""
     return choices[int(chance.random() * len(choices))]
 
 

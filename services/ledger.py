@@ -16,7 +16,8 @@ from saga.support.clock import SystemClock
 T = TypeVar("T")
 
 BUSY_S_MAX = 4.0
-"""Seconds that a call waits while other processes write. It is less than the 5 s after which the caller gives up."""
+"""Longest time for which a call waits while other processes write, in seconds. It is shorter than the 5 s after which
+the caller gives up."""
 BUSY_S_PAUSE = 0.005
 
 _clock = SystemClock()
@@ -39,8 +40,8 @@ _ADD = "INSERT INTO calls (key, operation, subject, arguments, answer, refused) 
 
 
 class Contradiction(Exception):
-    """Raised for a call that no correct client makes: a key that is used again for another call, or a charge that is
-    captured after its release."""
+    """Raised for a call that no correct client makes, such as a key that is used again for another call, or a charge
+    that is captured after its release."""
 
 
 class Call(NamedTuple):
@@ -83,15 +84,15 @@ def was_made(calls: Mapping[str, Call], key: str, call: Call) -> bool:
 
 
 class Ledger:
-    """The ledger's file, opened by `async with`.
+    """The file of the ledger, which `async with` opens.
 
-    SQL statements run on the event loop's thread, where each takes a third of a millisecond. In another thread, beside
-    a busy event loop, they would wait for the interpreter's lock: a call would take 27 ms. A call only waits while
-    another process writes.
+    SQL statements run on the event loop's thread, where each takes a third of a millisecond. In a thread of their own
+    they would compete with a busy event loop for the interpreter's lock, and a call would take 27 ms. A call waits only
+    while another process writes.
     """
 
     def __init__(self, path: Path, *, latency_s: float = 0.0) -> None:
-        """`latency_s`: delay of each answer in seconds, as over a network."""
+        """Store the parameters. `latency_s`: delay of each answer in seconds, as over a network."""
         self._path, self._latency_s = path, latency_s
 
     async def __aenter__(self) -> Self:
@@ -102,8 +103,8 @@ class Ledger:
         self._file.close()
 
     async def once(self, key: str, call: Call, rule: Rule) -> Answer:
-        """Return the answer that the key got before, or else the new answer of `rule`. It is on disk when it is
-        returned.
+        """Return the answer that an earlier call with this key got. If there was none, call `rule`, write its answer to
+        disk, and return it.
 
         Raises `Contradiction`, or `sqlite3.OperationalError` if the file cannot be written. In both cases nothing was
         written.
@@ -115,7 +116,7 @@ class Ledger:
 
 
 async def _when_free(act: Callable[[], T]) -> T:
-    """Call `act` and return its result. Retry while another process holds the file."""
+    """Call `act` and return its result. While another process has locked the file, try again."""
     until_s = _clock.monotonic_s() + BUSY_S_MAX
     while True:
         try:

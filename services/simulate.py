@@ -1,7 +1,7 @@
 """Run the order choreography in simulated worlds with faults of every kind: `make simulate SEEDS=10000`.
 
 Each world has four orders for the same goods: two that may succeed, one whose card is declined, and one that cannot be
-delivered. There are not enough goods to set aside for all of them at once. Whatever happens, the books must balance.
+delivered. There are too few goods to set aside for all four at once. Whatever happens, the books must balance.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""`make bench-servers`: measure the toolkit on Kafka and Couchbase, beside the plain clients, in one run.
+"""`make bench-servers`: measure the toolkit and the plain clients on Kafka and Couchbase, in one run.
 
-The figures also go to build/figures/bench-servers.jsonl. Each part starts and stops servers of its own, because the
-chain and the example have services and topics with the same names.
+The figures are also written to build/figures/bench-servers.jsonl. Each part starts and stops its own servers, because
+the chain and the example have services and topics with the same names.
 """
 
 import json

@@ -25,9 +25,9 @@ P = ParamSpec("P")
 MOCK_JVM = ("-XX:+UseG1GC", "-Xmx2g")
 """Options of the JVM for the mock of Couchbase, which keeps in memory everything that was ever written."""
 PART_S = 60.0
-"""Seconds after which a part starts no further round. On a busy machine there are fewer rounds."""
+"""Time after which a part starts no further round, in seconds. So there are fewer rounds on a busy machine."""
 WORDS_S = 60.0
-"""Seconds without an answer after which a process counts as failed."""
+"""Time without a message from a process after which the process counts as failed, in seconds."""
 
 
 class Ground(NamedTuple):
@@ -38,7 +38,7 @@ class Ground(NamedTuple):
 
     @property
     def settings(self) -> Settings:
-        """Return settings for a single node of each server, on which nothing can be replicated."""
+        """Return settings for servers with a single node, on which nothing can be replicated."""
         return Settings(
             broker=f"kafka://{self.kafka}",
             store=f"{self.couchbase}/{BUCKET}",
@@ -51,7 +51,7 @@ class Ground(NamedTuple):
 
 @contextmanager
 def servers(folder: Path) -> Iterator[Ground]:
-    """Start Kafka and CouchbaseMock, and stop them at the end of the block."""
+    """Run Kafka and CouchbaseMock while the block runs."""
     kafka = KafkaServer.start(folder / "kafka", jvm=RUNS_FAST)
     try:
         mock = CouchbaseMock.start(folder / "couchbase", jvm=MOCK_JVM)
@@ -64,7 +64,8 @@ def servers(folder: Path) -> Iterator[Ground]:
 
 
 def rounds(count: int, at_least: int = 1) -> Iterator[int]:
-    """Yield the numbers of the rounds, as long as there is time."""
+    """Yield the numbers of the rounds while there is time: `count` rounds, or fewer on a slow machine, but at least
+    `at_least`."""
     began = time.monotonic()
     for number in range(count):
         if number >= at_least and time.monotonic() - began > PART_S:
@@ -78,10 +79,10 @@ def rounds(count: int, at_least: int = 1) -> Iterator[int]:
 
 @dataclass
 class Work:
-    """A task for a process: what it must do, and what it has done."""
+    """A task for a process: what the process must do, and what it has done so far."""
 
     count: int | None = None
-    """Number of messages to handle; `None`: until it is stopped."""
+    """Number of messages to handle; `None` to handle messages until stopped."""
     marks: tuple[int, ...] = ()
     """Numbers of handled messages at which the memory is measured."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -96,11 +97,11 @@ class Work:
     _peaks_mb: list[float] = field(default_factory=list)
 
     def begins(self) -> None:
-        """Start the clock: the first message may come from now on."""
+        """Start the clock. From now on the first message may come."""
         self._began = time.perf_counter(), time.process_time()
 
     def done(self, messages: int = 1, *, repeated: int = 0) -> None:
-        """Count handled messages, of which some were repeated. Stop when all messages are handled."""
+        """Count handled messages, some of which were repeated. Stop the task when all messages are handled."""
         self._done += messages
         self._repeated += repeated
         if self._done == self.killed_after:
@@ -112,8 +113,7 @@ class Work:
             self.stop.set()
 
     def spent(self) -> "Spent":
-        """Return the time and the memory that the task took. Without a number of messages, it is the CPU time until
-        now."""
+        """Return the time and the memory that the task took. If `count` is `None`, the CPU time up to now counts."""
         if self.count is None:
             return Spent(0.0, time.process_time() - self._began[1], [], self._repeated)
         assert self._done == self.count, f"{self._done} of {self.count} messages"
@@ -147,7 +147,8 @@ class Child:
         self._process, self._words = process, words
 
     def spent(self) -> Spent:
-        """Wait until the process has ended, and return what it took. Raises `RuntimeError` if it failed."""
+        """Wait until the process has ended. Return the time and the memory that it took. Raises `RuntimeError` if it
+        failed."""
         spent = self._word()
         assert isinstance(spent, Spent)
         return spent
@@ -159,7 +160,7 @@ class Child:
             raise RuntimeError(f"{self._process.name} has ended with {self._process.exitcode}")
 
     def stopped(self) -> Spent:
-        """Stop the process, and return what it took."""
+        """Stop the process. Return the time and the memory that it took."""
         self._words.send("stop")
         return self.spent()
 
@@ -176,7 +177,7 @@ class Child:
 def child(
     work: Callable[Concatenate[Work, P], Coroutine[Any, Any, None]], asked: Work, *args: P.args, **kwargs: P.kwargs
 ) -> Iterator[Child]:
-    """Start a process for a task. Enter the block when it is ready, and end it at the latest when the block ends."""
+    """Run a process for a task while the block runs. The block begins when the process is ready."""
     context = multiprocessing.get_context("spawn")
     ours, its = context.Pipe()
     about = asked.count, asked.marks, asked.killed_after

@@ -18,7 +18,7 @@ from saga.broker.port import partition_of
 PER_S, SECONDS, ROUNDS = 100, 4, 4
 WARMS = 3_000
 WARM = 100
-"""Number of messages before those that are measured."""
+"""Number of messages that are sent before the measured ones."""
 
 
 def latency(ground: Ground) -> list[Figure]:
@@ -51,7 +51,7 @@ def _best(took: list[list[float]], percent: int) -> float:
 
 
 async def _asked(ground: Ground, name: str) -> list[float]:
-    """Publish messages and wait for their answers. Return the milliseconds that each took."""
+    """Publish messages, and wait for their answers. Return the time that each took, in milliseconds."""
     waiting: dict[bytes, tuple[float, asyncio.Future[float]]] = {}
     producer = AIOKafkaProducer(bootstrap_servers=ground.kafka, acks="all", linger_ms=0)
     consumer = AIOKafkaConsumer(bootstrap_servers=ground.kafka, group_id=None, fetch_max_wait_ms=100)

@@ -27,7 +27,7 @@ TROUBLES = ("DeadLettered", "Stuck", "Unavailable", "Escalated", "Lost", "Retryi
 
 
 async def serve(asked: Work, ground: Ground, cast: str, only: str | None = None) -> None:
-    """Run the services of `cast`, or one of them, with external systems in memory."""
+    """Run the services of `cast`, or only the one named `only`, with external systems in memory."""
     clock, settings, troubles = SystemClock(), ground.settings, list[TelemetryEvent]()
     services = [declared for declared in CAST[cast] if only in (None, declared.name)]
     waiting = {declared.name for declared in services}

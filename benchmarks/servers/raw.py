@@ -1,9 +1,9 @@
 """The plain clients: the fastest loop that gives comparable guarantees, with one insert and one answer for each
 message.
 
-It reads batches from aiokafka, has 256 inserts in flight, and sends answers without waiting. All of them are
-acknowledged before the positions of their batch are committed, which happens in the background. It does not keep order
-by key, remember handled messages longer than its documents, or react to any failure.
+It reads batches from aiokafka, has 256 inserts in flight, and sends answers without waiting. All answers of a batch are
+acknowledged before the positions of the batch are committed, which happens in the background. It does not keep order
+by key, remembers handled messages only as long as their documents exist, and does not react to any failure.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ HEADER = MARKER + binding_of(Ponged).version.fingerprint
 
 
 async def loop(asked: Work, ground: Ground, *, as_it_comes: bool = False) -> None:
-    """Answer messages as they come. `as_it_comes`: with the SDK's default settings and one batch at a time, as in its
-    manual."""
+    """Answer messages until stopped. `as_it_comes`: true to use the SDK's default settings and one batch at a time, as
+    the SDK's manual shows."""
     name, batches = ("usual", 1) if as_it_comes else ("raw", BATCHES)
     tuned = {} if as_it_comes else {"enable_tracing": False, "enable_metrics": False}
     cluster = AsyncCluster(
@@ -126,7 +126,7 @@ class _Loop:
 
 
 def _handled(record: ConsumerRecord) -> tuple[bytes, bytes, list[tuple[str, bytes]]]:
-    """Return the document that remembers a message, and the answer to the message with its headers."""
+    """Return the document that marks a message as handled, and the answer to the message with its headers."""
     body = BytesIO(record.value)
     body.seek(HEADER_SIZE)
     pinged: Any = schemaless_reader(body, PINGED, None)

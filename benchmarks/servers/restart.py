@@ -36,7 +36,7 @@ def restart(ground: Ground) -> list[Figure]:
 
 
 async def _left(ground: Ground) -> int:
-    """Count the messages that the group has not committed, after the group has noticed that its member is dead."""
+    """Return the number of messages that the group has not committed."""
     async with adapters.administration_at(ground.settings, clock) as broker:
         positions, bounds = (await broker.describe_group(GROUP)).positions, await broker.fetch_bounds([TOPIC])
         return sum(end - positions.get(partition, begin) for partition, (begin, end) in bounds.items())

@@ -1,5 +1,4 @@
-"""Measure sagas per second: the plain chain and the example, with four services in one process and as four
-processes."""
+"""Measure sagas per second of the plain chain and of the example, with the four services in one process and in four."""
 
 import asyncio
 import statistics
@@ -44,9 +43,9 @@ class Play(NamedTuple):
     """Number of sagas that are measured."""
     ends: Mapping[str, int]
     topics: Sequence[str]
-    """Topics on which the last events of sagas are published."""
+    """Topics on which the last events of the sagas are published."""
     first: Callable[[str, int], Outgoing]
-    """Function that returns the first message of a saga, for its id and its number."""
+    """Function that returns the first message of a saga, given its id and its number."""
 
 
 class Took(NamedTuple):
@@ -54,7 +53,7 @@ class Took(NamedTuple):
 
     wall_s: float
     cpu_s: float
-    """CPU seconds of the processes that run services."""
+    """CPU time of the processes that run services, in seconds."""
     each_s: Sequence[float]
 
 
@@ -159,7 +158,8 @@ async def _one(driver: Driver, play: Play, name: str, number: int) -> float:
 
 
 class KafkaDriver(Driver):
-    """Driver that reads only new records, without a consumer group, so that it ignores events of earlier rounds."""
+    """Driver that reads only new records, without a consumer group, so that it does not see events of earlier
+    rounds."""
 
     def __init__(self, broker: Broker, last_words: Mapping[str, int], kafka: str) -> None:
         super().__init__(broker, last_words)

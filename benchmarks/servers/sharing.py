@@ -1,4 +1,4 @@
-"""Benchmark of the shared monitor: transitions per second of one worker and of two, beside a monitor that reads
+"""Benchmark of the shared monitor: transitions per second of one worker and of two, compared with a monitor that reads
 alone."""
 
 import asyncio
@@ -65,8 +65,8 @@ async def _alone(ground: Ground) -> float:
 
 
 def _shared(ground: Ground, name: str, workers: int) -> tuple[float, float]:
-    """Start this number of workers. Return the seconds and the CPU seconds from the first processed transition to the
-    last."""
+    """Start `workers` workers. Return the wall time and the CPU time in seconds, from the first processed transition to
+    the last."""
     ports = free_ports(workers)
     with ExitStack() as stack:
         pids = [stack.enter_context(_worker(ground, name, port)) for port in ports]

@@ -1,1 +1,2 @@
-"""A loan. A document starts the saga, a budget is reserved, and a person decides, who is reminded each day."""
+"""A loan. A document starts the saga, and an amount is reserved in a budget. A person may have to decide, and is
+reminded each day."""

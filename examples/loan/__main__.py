@@ -1,5 +1,5 @@
-"""Run the example with `python -m examples.loan`: four applications, written as documents. Two need a person, who
-decides one and forgets the other."""
+"""Run the example with `python -m examples.loan`: four applications, written as documents. Two of them need a person,
+who decides one and forgets the other."""
 
 import asyncio
 import os
@@ -39,7 +39,8 @@ def write_applications(store: Path) -> None:
 
 
 async def answer(client: Client) -> None:
-    """Play the person: print what is asked, and approve one of the applications after its first reminder."""
+    """Play the person who decides: print each question, and approve one of the applications after its first
+    reminder."""
     async for event in client.listen(ReviewRequested, ReviewReminded, begin="beginning"):
         match event:
             case ReviewRequested(loan_id=loan_id, applicant=applicant, score=score):

@@ -1,4 +1,4 @@
-"""Approval: decides by the score, or asks a person and reminds them once a day, three times."""
+"""Approval: decides by the score, or asks a person. The person is reminded three times, once a day."""
 
 import os
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ DAY = timedelta(seconds=float(os.environ.get("LOAN_DAY_S") or 24 * 3600))
 
 @dataclass(frozen=True, kw_only=True)
 class Review:
-    """State of the saga: how often the person has been asked or reminded."""
+    """State of the saga: how often the person has been asked or reminded so far."""
 
     letters: int = 0
 

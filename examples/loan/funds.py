@@ -19,7 +19,7 @@ BUDGET = "loans"
 
 
 class Exhausted(Exception):
-    """Raised if the budget does not have the amount."""
+    """Raised if the rest of the budget is smaller than the amount."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Intake: starts a saga for each application that another program writes as a document."""
+"""Intake: starts a saga for each loan application that another program has written as a document."""
 
 from dataclasses import dataclass
 from decimal import Decimal

@@ -9,7 +9,7 @@ letters = Service("letters")
 
 
 class Printer:
-    """Prints letters. If it is called again with the same key, it prints nothing."""
+    """Printer of letters. If it is called again with the same key, it prints nothing."""
 
     def __init__(self) -> None:
         self.printed: dict[str, str] = {}

@@ -1,5 +1,5 @@
-"""Scoring: asks a credit bureau for a score. The bureau is slow and allows few calls at once, so calls are limited and
-retried."""
+"""Scoring: asks a credit bureau for a score. The bureau is slow and allows only few calls at once, so calls are limited
+and retried."""
 
 from collections.abc import AsyncIterator
 from decimal import Decimal

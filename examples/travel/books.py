@@ -1,4 +1,4 @@
-"""Documents of the services, and the card company. Plain Python, without the toolkit."""
+"""The documents of the services, and the card company. Plain Python, without the toolkit."""
 
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -22,7 +22,8 @@ class Offer:
     fee: Decimal = Decimal(0)
 
     def reserve(self) -> tuple[Self, Self]:
-        """Take one. Return the offer with one less, and the offer as it was booked."""
+        """Take one. Return the offer with one less, and the offer before that, with the price and the fee of the
+        reservation."""
         if not self.left:
             raise SoldOut("sold out")
         return replace(self, left=self.left - 1), self
@@ -41,7 +42,7 @@ class Hotel(Offer):
     """Rooms of a hotel."""
 
     overbooked: bool = False
-    """True if the hotel will not confirm a room that is reserved."""
+    """True if the hotel will not confirm a room that was reserved."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,8 @@ class Car(Offer):
 
 
 class CardCompany:
-    """Takes money from cards and gives it back. If a call is repeated with the same key, nothing happens again."""
+    """A company that takes money from cards and gives it back. A call that is repeated with the same key has no further
+    effect."""
 
     def __init__(self) -> None:
         self.answered: dict[str, str] = {}

@@ -1,5 +1,5 @@
-"""Flights: reserves a seat for each leg of a trip. If the trip is cancelled, the price of a seat is paid back less a
-fee."""
+"""Flights: reserves a seat for each leg of a trip. If the trip is cancelled, the price of the seat less a fee is paid
+back."""
 
 from examples.travel.books import Flight, SoldOut
 from examples.travel.events import LegReleased, LegRequested, LegReserved, LegUnavailable, TripCancelled

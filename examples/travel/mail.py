@@ -9,7 +9,7 @@ mail = Service("mail")
 
 
 class Outbox:
-    """Sends mails. If it is called again with the same key, it sends nothing."""
+    """Sender of mails. If it is called again with the same key, it sends nothing."""
 
     def __init__(self) -> None:
         self.sent: dict[str, str] = {}

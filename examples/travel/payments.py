@@ -1,4 +1,4 @@
-"""Payments: takes the price of the whole trip. If the trip is cancelled, the price is paid back less the fees."""
+"""Payments: takes the price of the whole trip. If the trip is cancelled, the price less the fees is paid back."""
 
 from collections.abc import AsyncIterator
 

@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple, TypeAlias
 from saga.messaging.names import PROBED, TRANSITIONS, command_topic, dead_letter_topic
 
 Role: TypeAlias = Literal["service", "client", "operator", "administrator", "doctor"]
-"""What a Kafka user may do. `service`: run a service. `client`: publish and subscribe. `operator`: inspect sagas and
-resolve dead letters. `administrator`: create topics and move positions. `doctor`: run `saga doctor` as the user of a
-service."""
+"""Kind of Kafka user, by what the user may do. `service`: run a service. `client`: publish and subscribe. `operator`:
+inspect sagas and resolve dead letters. `administrator`: create topics and move positions. `doctor`: run `saga doctor`
+as the user of a service."""
 
 COMMAND = "kafka-acls.sh"
 SOMEBODY = "User:..."
@@ -35,7 +35,7 @@ class AclRight(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerUse:
-    """All topics and groups that some services, or a client, use."""
+    """The topics and groups that some services, or a client, use."""
 
     reads: frozenset[str] = frozenset()
     """Topics that are read."""
@@ -79,8 +79,8 @@ def _of_client(needs: BrokerUse) -> Iterable[AclRight]:
 def _of_operator(needs: BrokerUse) -> Iterable[AclRight]:
     """Yield an operator's permissions.
 
-    Operators read dead letters and transitions. They write operator commands, and `saga audit` reads these commands.
-    `saga offsets show` describes groups and topics.
+    An operator reads dead letters and transitions, and writes operator commands. `saga audit` reads these commands
+    again. `saga offsets show` describes groups and topics.
     """
     for service in needs.groups:
         yield AclRight("Read", "topic", dead_letter_topic(service))
@@ -94,7 +94,7 @@ def _of_operator(needs: BrokerUse) -> Iterable[AclRight]:
 def _of_administrator(needs: BrokerUse) -> Iterable[AclRight]:
     """Yield an administrator's permissions.
 
-    The right to describe every group is needed to check that no group uses a topic before it is changed. A move of
+    The right to describe every group is needed to check that no group uses a topic before the topic is changed. Moving
     positions needs an empty group, and writes a record to the service's dead-letter topic. The search for unreadable
     records reads the topics.
     """

@@ -12,7 +12,7 @@ from saga.support.settings import Adapter, ChosenSettings
 
 
 class Copies(NamedTuple):
-    """Number of replicas that each record must have."""
+    """Number of replicas that each topic must have."""
 
     replication: int = 3
     in_sync: int = 2
@@ -31,8 +31,8 @@ class BrokerAdapter(Adapter, Protocol):
         """Create the broker without opening it. Raises `ConfigurationError` if the driver is not installed."""
 
     def create_administration(self, settings: ChosenSettings, clock: Clock) -> Administration:
-        """Create the same broker with the interface for tools, without opening it. Raises `ConfigurationError` if the
-        driver is not installed."""
+        """Create the broker with the interface for tools, without opening it. Raises `ConfigurationError` if the driver
+        is not installed."""
 
     def missing_file(self, settings: ChosenSettings) -> Path | None:
         """Return the path of the broker's file if it is missing, else `None`. The first service creates the file; a
@@ -64,7 +64,7 @@ class ClientOptions(TypedDict):
 
 @runtime_checkable
 class TakesClients(Protocol):
-    """A broker to which other libraries can connect by themselves."""
+    """Part of the description of a broker to which aiokafka clients of other programs can connect directly."""
 
     def client_options(self, settings: ChosenSettings) -> ClientOptions:
         """Return the current options for an aiokafka client. Raises `ConfigurationError`, `BrokerUnavailable`."""
@@ -72,7 +72,8 @@ class TakesClients(Protocol):
 
 @runtime_checkable
 class HasBrokerUsers(Protocol):
-    """A broker that authenticates users and checks their rights. Tools that grant rights need its servers."""
+    """Part of the description of a broker that authenticates users and checks their rights: what tools need to grant
+    rights."""
 
     def servers(self, address: str) -> Sequence[str]:
         """Return the bootstrap servers, each as host and port. Raises `ValueError`, as `check` does."""

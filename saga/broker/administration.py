@@ -24,8 +24,8 @@ DAY_MS = 86_400_000
 NO_IDS: Mapping[str, str] = MappingProxyType({})
 """Default for `log_ids` of `Administration.open_reader`: no log id is known."""
 DATED_BY, BY_LOG = "message.timestamp.type", "LogAppendTime"
-"""Topic setting for who assigns the timestamps of records, and its value if the log does. If the setting is unknown,
-the log is assumed."""
+"""Name of the topic setting that says who assigns the timestamps of records, and its value if the log does. If the
+setting is unknown, the log is assumed to do it."""
 
 
 class TopicDescription(NamedTuple):
@@ -41,18 +41,18 @@ class TopicDescription(NamedTuple):
     settings: Mapping[str, str] = {}
     """Settings of the topic, under the broker's names."""
     may: frozenset[str] | None = None
-    """Which of the rights `read` and `write` this user has on the topic; `None` on a broker without users."""
+    """Rights that this user has on the topic, out of `read` and `write`; `None` on a broker without users."""
     hidden: bool = False
     """True if this user may not see the settings. Then `settings` is empty and `retention_ms` has no meaning."""
 
     @property
     def is_dated_by_log(self) -> bool:
-        """Return whether the log assigns the timestamps of the records; true if this is unknown."""
+        """Return whether the log assigns the timestamps of the records. Return True if this is unknown."""
         return self.settings.get(DATED_BY, BY_LOG) == BY_LOG
 
 
 class OffsetBounds(NamedTuple):
-    """Offset of a partition's oldest record, and offset that the next appended record will get."""
+    """Bounds of a partition: the offset of its oldest record, and the offset that the next appended record will get."""
 
     begin: int
     end: int
@@ -64,8 +64,8 @@ class GroupDescription(NamedTuple):
     members: tuple[str, ...] = ()
     """Members of the group. Each is described by its identity and the host on which it runs."""
     positions: Mapping[Partition, int] = {}
-    """Committed positions. The group begins at the oldest record of a partition without a position. The same is true if
-    the topic was deleted and created again since the commit."""
+    """Committed positions by partition. In a partition without an entry the group begins at the oldest record. This is
+    also the case if the topic was deleted and created again since the commit."""
     reads: frozenset[str] = frozenset()
     """Topics that the members read at present, including those without a committed position."""
     identities: frozenset[MemberIdentity] = frozenset()
@@ -77,8 +77,8 @@ class UnreadableRange(NamedTuple):
 
     begin: int
     end: int
-    """Offset of the next readable record, or of the next record to be appended; a smaller one if the search took too
-    long."""
+    """Offset of the next readable record, or of the next record to be appended. If the search took too long, a smaller
+    offset."""
     size: int | None
     """Size of the range in bytes; `None` if unknown."""
     reason: str
@@ -149,9 +149,8 @@ class Administration(Broker, Protocol):
         """Return the members and positions of a group."""
 
     async def describe_groups(self, names: Collection[str]) -> Mapping[str, GroupDescription]:
-        """Return the members and positions of groups, by name. A broker over a network is asked about several at the
-        same time.
-        """
+        """Return the members and positions of groups, by name. A broker on the network is asked about several groups at
+        once."""
 
     async def find_readers(self, topic: str) -> Mapping[str, GroupDescription]:
         """Return the groups that have a position in the topic, or a member that reads it."""
@@ -179,12 +178,12 @@ class Administration(Broker, Protocol):
         """Set the group's committed positions. Raises `BrokerError` while the group has members."""
 
     async def list_inactive_groups(self) -> Sequence[InactiveGroup]:
-        """Return the groups without members whose uncommitted records retention keeps, or has kept for as long as
-        allowed. Return none on servers that expire groups by themselves."""
+        """Return the groups that have positions but no live member, whether or not retention still keeps records for
+        them. The result is empty on servers that remove inactive groups by themselves."""
 
     async def forget_group(self, group: str) -> None:
-        """Remove a group and its positions. If the group returns, it begins at the oldest record. Raises `BrokerError`
-        while it has members, and on servers that expire groups by themselves."""
+        """Remove a group and its positions. If the group comes back, it begins at the oldest record. Raises
+        `BrokerError` while it has members, and on servers that remove inactive groups by themselves."""
 
     async def append_probe(self) -> int | None:
         """Append a record, read it back, and return its timestamp by the broker's clock, in milliseconds since 1970. If

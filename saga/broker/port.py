@@ -3,14 +3,15 @@
 Every adapter keeps these promises. Each has a test in `saga.testing.conformance.broker`:
 - Records with the same key are in the same partition, in the order in which they were published. In topics with equal
   partition counts, a key belongs to partitions with the same number.
-- `publish` returns when all records are durable. If it raises, any of them may be in the log, now or later.
+- `publish` returns when all records are durable. If it raises `BrokerUnavailable`, any of them may be in the log, now
+  or later.
 - A member receives every record of its partitions at least once, in order, from the group's committed position on. A
-  group without a position begins at the oldest record.
+  group without a position begins at the oldest record, or where `Subscription.starts` says.
 - A partition is assigned to at most one live member of the group. A member that was paused or disconnected may continue
   with its records for a while (a zombie); its commits are refused with `Fenced`.
 - `Listener.on_revoked` is called before another member gets the partition. The other member waits, for a bounded time,
-  until it returns. Then the partition is assigned to this member again, or lost. `on_revoked` need not wait for running
-  handlers.
+  until `on_revoked` returns. Then the partition is assigned to this member again, or lost. `on_revoked` need not wait
+  for running handlers.
 - `commit` moves the group's position. When it returns, the position is as durable as the log.
 - The mark that `mark_in_progress` sets on a partition stays until `clear_in_progress`, or until an operator moves the
   position.
@@ -19,8 +20,8 @@ Every adapter keeps these promises. Each has a test in `saga.testing.conformance
 - `fetch_ends` and `fetch_positions` may be called by any member, and return values that are not older than the call.
 - Records that were removed before the group received them are reported, per partition. Nothing else is lost.
 - A position belongs to one log. A topic that is deleted and created again has a new log with a new id. Its members
-  notice this within seconds, or at their start, and read the new log from its beginning. Records that they read of the
-  new log before they noticed are delivered again.
+  notice this within seconds, or when they start, and read the new log from its beginning. If they had read records of
+  the new log before they noticed, these records are delivered again.
 - A record that cannot be read stalls its own partition and nothing else. It is never skipped.
 
 Not promised: that a record is delivered only once; an order between partitions; that a position never goes back.
@@ -41,10 +42,10 @@ from saga.messages import Outgoing, Partition, Record, StalledPartition, Topic
 from saga.support.printable import quote_text
 
 RECORD_BYTES_MAX = 1_000_000
-"""Default of the largest size of a record, in bytes: what a Kafka topic accepts by default."""
+"""Default maximum size of a record, in bytes: what a Kafka topic accepts by default."""
 RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT = 100_000, 1 << 24
-"""Smallest and largest value to which the largest size of a record can be set. A smaller size leaves no room for a dead
-letter's headers; larger records would delay all others."""
+"""Smallest and largest value that the maximum size of a record may be set to, in bytes. A smaller maximum leaves no
+room for a dead letter's headers. With a larger one, a single record would delay all others."""
 BESIDE_BYTES = 1 << 15
 """Bytes reserved in a record for everything except the event's value: its key, its headers, and the headers of a dead
 letter. Each of these has a limit of its own."""
@@ -65,8 +66,8 @@ def record_size(message: Outgoing) -> int:
 
 
 def value_bytes_max(record_bytes_max: int) -> int:
-    """Return the largest size of an event's value with which the event fits into a record with its headers, also as a
-    dead letter."""
+    """Return the maximum size of an event's value, in bytes. An event of this size still fits into a record when it
+    becomes a dead letter, with all headers."""
     return record_bytes_max - BESIDE_BYTES
 
 
@@ -105,8 +106,8 @@ def encode_identity(identity: MemberIdentity | None) -> bytes:
 
 
 def decode_identity(content: bytes | None) -> MemberIdentity | None:
-    """Decode the identity of a member; `None` if it reports none that can be decoded. Then it is a client of an earlier
-    release, or another program."""
+    """Return the identity that a member reports; `None` if it reports none, or one that cannot be decoded. Such a
+    member is a client of an earlier release, or another program."""
     if not content:
         return None
     try:
@@ -117,7 +118,7 @@ def decode_identity(content: bytes | None) -> MemberIdentity | None:
 
 
 def find_disagreeing(ours: MemberIdentity | None, members: Iterable[MemberIdentity | None]) -> tuple[str, ...]:
-    """Return a line for each member whose identity disagrees with this one.
+    """Return a line for each member whose identity disagrees with `ours`; none if `ours` is `None`.
 
     A member without an identity does not disagree, because it may be a client of an earlier release.
     """
@@ -127,7 +128,7 @@ def find_disagreeing(ours: MemberIdentity | None, members: Iterable[MemberIdenti
 
 
 def disagreement_error(group: str, ours: MemberIdentity | None, disagreeing: Iterable[str]) -> ConfigurationError:
-    """Create the error for a member that must not join a group because of members with disagreeing identities."""
+    """Create the error for a member that must not join a group because other members have disagreeing identities."""
     return ConfigurationError(
         f"nothing was started: the group {group!r} belongs to another service or store. This is {ours}. Each of the "
         "two would lose the messages that the other takes. Check that SAGA_STORE is the same in all processes of this "
@@ -140,38 +141,40 @@ def disagreement_error(group: str, ours: MemberIdentity | None, disagreeing: Ite
 
 
 class Subscription(NamedTuple):
-    """Subscription of a member to the topics that its group reads."""
+    """What a member subscribes to: the topics that its group reads, and where a new group begins."""
 
     group: str
     topics: Sequence[str]
     identity: MemberIdentity | None = None
-    """Identity of this member, to compare with the identities of the other members; `None` for no comparison."""
+    """Identity of this member, to be compared with the identities of the other members; `None` to skip the
+    comparison."""
     starts: Mapping[str, int] = FROM_THE_OLDEST
-    """Times at which a group without a position begins, by topic, in milliseconds since 1970. The group begins at the
-    first record that was appended at this time or later. With 0, or without an entry, it begins at the oldest record.
-    """
+    """For each topic, the time at which a group without a position begins, in milliseconds since 1970. The group begins
+    at the first record that was appended at this time or later. With 0, or without an entry, it begins at the oldest
+    record."""
 
 
 class Listener(Protocol):
-    """Callbacks through which a membership reports changes of its partitions."""
+    """Callbacks with which a membership reports changes of its partitions."""
 
     async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
         """Start to process these partitions; each comes with the offset of its first uncommitted record."""
 
     async def on_revoked(self, partitions: Collection[Partition]) -> None:
-        """Commit the finished records of partitions that may be assigned to another member. Do not wait for running
-        handlers.
+        """Commit the finished records of these partitions, which may be assigned to another member next. Do not wait
+        for running handlers.
 
-        The group is paused until this returns. Afterwards each partition is assigned again or lost, or this member
-        leaves.
+        The group waits until this returns. Afterwards each partition is assigned again or lost, or this member leaves.
         """
 
     def on_lost(self, partitions: Collection[Partition]) -> None:
-        """Forget these partitions. Another member gets them after `on_revoked`, or the group considered this member
-        dead. Commits would be refused."""
+        """Forget these partitions, without committing: commits would be refused.
+
+        Either another member gets them after `on_revoked`, or the group considered this member dead.
+        """
 
     def on_expired(self, partition: Partition, first: int, after: int) -> None:
-        """React to records that retention or an operator removed before this group received them.
+        """React to the loss of records that retention or an operator removed before this group received them.
 
         The removed offsets go from `first` up to, but not including, `after`, where reading continues. These records
         will not be delivered.
@@ -179,8 +182,11 @@ class Listener(Protocol):
 
     def on_replaced(self, partition: Partition, position: int) -> None:
         """React to a partition whose topic was deleted and created again. Records of the old log from `position` on are
-        lost. The new log is read from its beginning: `on_assigned` follows, after `on_lost` if the partition was
-        assigned to this member."""
+        lost.
+
+        The new log is read from its beginning: `on_assigned` follows. If the partition was assigned to this member,
+        `on_lost` is called before that.
+        """
 
     def on_partitions_added(self, topic: str, before: int, now: int) -> None:
         """React to a topic that has more partitions than before. The new partitions are assigned soon. From now on a
@@ -188,22 +194,22 @@ class Listener(Protocol):
 
 
 class Membership(Protocol):
-    """A member of a group, from joining to leaving."""
+    """A member of a group, from joining to leaving it."""
 
     async def poll(self, partitions: Collection[Partition], *, records_max: int, timeout_s: float) -> Sequence[Record]:
-        """Return the next records of the given partitions that are assigned to this member; none if there are no new
-        ones within `timeout_s`.
+        """Return the next records of those of the given partitions that are assigned to this member; none if no record
+        comes within `timeout_s`.
 
         A partition that is not given is paused, and none of its records is lost. Must not be called concurrently.
         Raises `BrokerUnavailable`.
         """
 
     def wake(self) -> None:
-        """Make the current poll return at once, or the next one if none is running."""
+        """Make the running poll return at once, or the next one if none is running."""
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit these offsets, which means that all records below them are processed. Raises `Fenced`,
-        `BrokerUnavailable`."""
+        """Commit these offsets: all records below them are processed. Raises `Fenced` if a partition no longer belongs
+        to this member, and `BrokerUnavailable`."""
 
     async def mark_in_progress(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
         """Commit these offsets and mark their partitions as in progress. Return the partitions that were already
@@ -218,12 +224,12 @@ class Membership(Protocol):
         Raises the same errors as `commit`."""
 
     def log_id(self, partition: Partition) -> str:
-        """Return the id of the partition's log; empty if the broker has no log ids. The id is known from `on_assigned`
-        on, and does not change until the next `on_assigned`."""
+        """Return the id of the partition's log; empty if the broker has no log ids. The id is known once `on_assigned`
+        has been called, and does not change until the next `on_assigned`."""
 
     def lag(self) -> Mapping[Partition, int] | None:
-        """Return, for each partition of this member, how many records `poll` has not returned yet, as last known. No
-        request is made.
+        """Return, for each partition of this member, how many records `poll` has not returned yet, as last known. This
+        makes no request.
 
         A partition with unknown lag is left out. Return `None` if nothing has been assigned yet.
         """
@@ -232,17 +238,22 @@ class Membership(Protocol):
         """Return a line for each member whose identity disagrees with this member's identity, as last seen."""
 
     def polled_offsets(self) -> Mapping[Partition, int]:
-        """Return, for each partition of this member, the offset below which `poll` has returned every record. Ends of
-        transactions after the last record are included. No request is made."""
+        """Return, for each partition of this member, the offset below which `poll` has returned every record.
+
+        The offset also counts control records at the end, such as the ends of transactions. This makes no request.
+        """
 
     async def fetch_ends(self) -> Mapping[Partition, int | None]:
-        """Request the current end of every partition of the subscribed topics, whether assigned to this member or not:
-        the offset after its last readable record. The end is `None` if it is unknown, because the partition has no
-        leader or this user may not read it. A deleted topic is left out. Raises `BrokerUnavailable`."""
+        """Return the current end of every partition of the subscribed topics, whether assigned to this member or not:
+        the offset after its last readable record.
+
+        The end is `None` if it is unknown, because the partition has no leader or this user may not read it. A deleted
+        topic is left out. Asks the broker; raises `BrokerUnavailable`.
+        """
 
     async def fetch_positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
-        """Request the group's committed positions of these partitions, whether assigned to this member or not. Unknown
-        positions are left out. Raises `BrokerUnavailable`."""
+        """Return the group's committed positions of these partitions, whether assigned to this member or not. Unknown
+        positions are left out. Asks the broker; raises `BrokerUnavailable`."""
 
     def stalled_partitions(self) -> Sequence[StalledPartition]:
         """Return the partitions that cannot be read at present, and that are, or should be, assigned to this member.
@@ -251,25 +262,30 @@ class Membership(Protocol):
 
 
 class Broker(Protocol):
-    """A log of partitioned topics."""
+    """A log of partitioned topics, to which services publish and which groups read."""
 
     record_bytes_max: int
     """Largest size of a record, in bytes, as computed by `record_size`. `publish` refuses a larger record with
-    `BrokerError` before it sends anything. A topic may be configured to accept less: `saga doctor` compares the two."""
+    `BrokerError` before it sends anything. The limit of a topic may be lower: `saga doctor` compares the two."""
     creates_topics: bool
-    """True if services and clients create missing topics. This is right for a broker that is a local file. On shared
-    servers an operator creates topics with `saga topics apply`, with rights that no service needs. If services created
-    them there, a wrong address would silently lead to new, empty topics."""
+    """True if services and clients create missing topics. This is right for a broker that is a local file.
+
+    On shared servers an operator creates topics with `saga topics apply`, with rights that no service needs. If
+    services created them there, a wrong address would silently lead to new, empty topics.
+    """
 
     async def __aenter__(self) -> Self:
-        """Connect. Raises `SagaError` with reason and remedy if the broker cannot be used. The error is raised before
-        `SAGA_OPEN_S` has passed, because an error of the caller's timeout could not name the reason."""
+        """Connect. Raises `SagaError` with reason and remedy if the broker cannot be used.
+
+        The error is raised before `SAGA_OPEN_S` has passed. If the caller's timeout came first, its error could not
+        name the reason.
+        """
 
     async def __aexit__(self, *exc: object) -> None:
         """Wait until every `publish` has ended, then disconnect."""
 
     async def ensure_topics(self, topics: Sequence[Topic]) -> None:
-        """Create the missing topics. Raises `SagaError` for one that exists with another number of partitions."""
+        """Create the missing topics. Raises `SagaError` for an existing topic with another number of partitions."""
 
     async def count_partitions(self, topics: Collection[str]) -> Mapping[str, int]:
         """Return the number of partitions of these topics; missing topics are left out and not created. Raises
@@ -284,8 +300,8 @@ class Broker(Protocol):
     async def find_missing_rights(
         self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()
     ) -> Sequence[str]:
-        """Return a line for each right that this user lacks to read and write these topics and to join these groups,
-        with what to allow.
+        """Return a line for each right that this user lacks: to read and write these topics, and to join these groups.
+        The line says what to allow.
 
         The result is empty on a broker without users, or if the broker cannot check rights beforehand. Missing topics
         are left out. Raises `BrokerError`.
@@ -294,8 +310,9 @@ class Broker(Protocol):
     def publish(self, messages: Sequence[Outgoing]) -> Coroutine[Any, Any, None]:
         """Append the messages. Messages with the same key keep their order.
 
-        Raises `BrokerUnavailable` if it is unknown whether they were appended. Raises `BrokerError`, with nothing
-        appended, for a missing topic or a record that is too large.
+        Raises `BrokerUnavailable` if it is unknown whether they were appended. Raises `BrokerError` for a record that
+        is too large, with nothing appended, and for a missing topic; then messages for other topics may have been
+        appended.
         """
 
     def join(self, subscription: Subscription, listener: Listener) -> AbstractAsyncContextManager[Membership]:
@@ -303,14 +320,14 @@ class Broker(Protocol):
         `ConfigurationError` if a member of the group has a disagreeing identity."""
 
     def scan(self, topic: str) -> AsyncIterator[Record]:
-        """Read all existing records of a topic, partition by partition. For tools only."""
+        """Yield all existing records of a topic, partition by partition. For tools only."""
 
 
 # ---------------------------------------------------------------- topics that must be there
 
 
 APPLY = "saga topics apply"
-"""Command that creates topics on brokers where services do not create them."""
+"""Command that creates topics on brokers on which services do not create them."""
 
 
 async def find_topic_problems(
@@ -319,15 +336,17 @@ async def find_topic_problems(
     reads: Collection[str] = (),
     writes: Collection[str] = (),
 ) -> list[str]:
-    """Return a line for each topic that is missing, or has another number of partitions than the contracts require.
+    """Return a line for each topic that is missing, or whose number of partitions differs from the contracts.
 
     If services create topics on this broker (`Broker.creates_topics`), missing topics are created instead, and
     `SagaError` is raised for a topic with another number of partitions.
 
     Args:
-        reads: Topics that are read. A topic that seems to be missing may only be hidden from this user, for lack of
-            rights.
-        writes: Topics that are written. They may be hidden, too.
+        topics: Topics as the contracts require them.
+        broker: The broker.
+        reads: Names of the topics that this user reads. A topic that seems to be missing may only be hidden from the
+            user, for lack of rights.
+        writes: Names of the topics that this user writes. They may be hidden, too.
     """
     if broker.creates_topics:
         await broker.ensure_topics(topics)

@@ -1,7 +1,7 @@
-"""`Client`, with which an application outside any service publishes events, asks for outcomes and listens to events.
+"""`Client`: with it, an application that is not a service publishes events, asks for outcomes, and listens to events.
 
-`OutcomeReader` answers all questions of a client about outcomes of one kind of saga. It reads each partition once, and
-remembers the offsets of outcomes (`OffsetIndex`).
+`OutcomeReader` answers all questions of a client about the outcomes of one kind of saga. It reads each partition once
+and remembers at which offsets the outcomes are (`OffsetIndex`), so that later questions need no second search.
 """
 
 import asyncio
@@ -58,33 +58,33 @@ ACKNOWLEDGED_S_MAX = 30.0
 SAMPLE = 100
 """Number of a topic's oldest records that are read to detect whether its number of partitions was raised."""
 REMEMBERED_MAX: Final = 1_000_000
-"""Largest number of outcomes whose offset is remembered, in all partitions of one kind of saga together."""
+"""Largest number of outcomes whose offsets are remembered, over all partitions of one kind of saga."""
 CHUNK: Final = 4096
-"""Number of outcomes in a sorted chunk of the index. Newer outcomes are searched one by one until there are this
-many."""
+"""Number of outcomes in a sorted chunk of the index. The newest outcomes, fewer than this, are unsorted and searched
+one by one."""
 FOUND_S_MAX: Final = 60.0
-"""Longest search of the existing records for one question, in seconds. If a partition takes longer, the next question
-continues the search."""
+"""Longest time for which one question waits until the existing records have been read, in seconds. If they take longer,
+the question fails, and the next question continues where the search stopped."""
 POLL_S, AGAIN_S = 0.1, 0.5
-"""Longest wait for records before pending questions are checked, and pause before a retry while the broker is
-unavailable, both in seconds."""
+"""Longest wait for records before pending questions are checked again, and pause before a retry while the broker is
+unavailable, in seconds."""
 RECORDS_MAX = 2000
 CLOSED = "the client was closed while it was asked"
 
 
 class Client:
-    """A client for applications outside any service: it publishes events, asks for outcomes, and listens to events.
+    """A client for an application that is not a service: it publishes events, asks for outcomes, and listens to events.
 
     `async with Client() as client: await client.publish(OrderPlaced(...))`
     """
 
     def __init__(self, broker: str | None = None, *, principal: str | None = None) -> None:
-        """Create a client; nothing is opened before `async with`.
+        """Create a client. It connects in `async with`.
 
         Args:
             broker: Address of the broker (`embedded:///path`); by default the setting `SAGA_BROKER`, as for services.
-            principal: Principal of the sagas that published events begin, such as "user:4711", at most 256 bytes; see
-                `publish`.
+            principal: Principal of the sagas that the published events start, such as "user:4711", at most 256 bytes;
+                see `publish`.
 
         Raises:
             SagaError: The principal is invalid.
@@ -95,8 +95,8 @@ class Client:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Connect to the broker. Raises `SagaError`, with what to do, if the broker cannot be reached within 15 s, or
-        refuses the connection."""
+        """Connect to the broker. Raises `SagaError` with reason and remedy if the broker refuses the connection, or
+        cannot be reached within `SAGA_OPEN_S`."""
         settings = Settings.from_environment(broker=self._address)
         self._keys = wiring.open_keys(settings, self._clock)
         self._trace = wiring.current_trace(settings)
@@ -115,8 +115,8 @@ class Client:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Disconnect. No event is lost, because events are durable when `publish` returns. Pending questions and
-        subscriptions end with an error."""
+        """Disconnect. No published event is lost, because events are durable when `publish` returns. Pending questions
+        and subscriptions end with an error."""
         try:
             for outcomes in self._outcomes.values():
                 await outcomes.close()
@@ -135,17 +135,18 @@ class Client:
         Guarantees:
         - The id of an event is computed from its contract, saga id and content. So publishing an equal event again has
           no further effect. This holds after an error, a timeout or a crash, even in another process.
-        - An event with another field value is another event. So build an event once, because a new timestamp makes it a
-          different event. Two events that are both to be handled must differ in a field.
+        - An event that differs in one field is another event. So create an event once and publish that object again: a
+          new timestamp would make it a different event. Two events that must both be handled must differ in a field.
 
-        `principal`: the principal that begins the saga, instead of the client's principal. It is added to events that
-        begin a saga, and passed on from there to every event, progress and handler of the saga (`saga.principal`).
-        Other events ignore it. It is not part of the content: of two equal events, the principal of the first one is
-        used.
+        `principal`: the principal of the saga that an event starts, instead of the client's principal. It is added to
+        events that start a saga, and passed on from there to every event, progress and handler of the saga
+        (`saga.principal`). Other events ignore it. It is not part of the content: of two equal events, the principal of
+        the first one is used.
 
-        Raises `SagaError`. Nothing was published if a field value is not allowed by the contract, an event is too large
-        for SAGA_RECORD_BYTES_MAX, or a topic is missing (`ConfigurationError`). If the broker did not acknowledge in
-        time, any of the events may have been published: publish them again.
+        Raises `SagaError`. Nothing was published if clients may not publish an event, a field value violates the
+        contract, an event is too large for `SAGA_RECORD_BYTES_MAX`, the principal is invalid, a sensitive field cannot
+        be encrypted, or a topic, a right or a registered schema is missing (`ConfigurationError`). If the broker did
+        not acknowledge in time, any of the events may have been published: publish them again.
         """
         check_principal(principal)
         who, bytes_max = principal or self._principal, self._broker.record_bytes_max
@@ -182,18 +183,18 @@ class Client:
     async def outcome(self, saga: str, *events: type[Event], within: timedelta) -> Event | None:
         """Return the outcome of a saga: the event with which a service ended it.
 
-        The outcome may have been published already, or be published within `within`. Return `None` if there is none by
-        then.
+        The outcome may already have been published, or may be published within `within`. Return `None` if it has not
+        been published by then.
 
         `events`: the classes of all outcomes of this kind of saga. If none are given, the outcomes in `contracts/` are
         used, provided that they belong to one kind of saga. Their classes are then made as `saga contracts generate`
         would write them.
 
         Guarantees:
-        - `None` means that no outcome had been published by then, or that retention has removed it since.
-        - A client reads each part of the topic only once, for the first question that needs it. `within` counts from
+        - `None` means that no outcome had been published by then, or that retention has already removed it.
+        - A client reads each part of a topic only once, for the first question that needs it. The time `within` begins
           when the existing records have been read.
-        - Any number of questions may be asked concurrently; memory does not grow with them.
+        - Any number of questions may be asked concurrently. The memory for remembered outcomes is bounded.
 
         Raises `SagaError`: a saga id that cannot be encoded as UTF-8; a class that is not an outcome; an outcome
         class that is missing, or belongs to another kind of saga; a missing topic; an outcome that cannot be read; a
@@ -222,27 +223,28 @@ class Client:
         """Subscribe to events of these classes, for use with `async for`. Their contracts must contain `"consumed_by":
         "external"`.
 
-        `begin`: where to start. `"now"`: with events published from now on, which means from `async with`, or else from
-        when the first event is requested. `"beginning"`: with the oldest events in the topics.
+        `begin`: where to start. `"now"`: with events that are published after the subscription is opened, which is in
+        `async with`, or else when the first event is requested. `"beginning"`: with the oldest events in the topics.
 
-        `group`: a name under which the broker stores the position up to which events were received, also while no
-        client listens. A new group starts at the oldest events, and later continues at its position. Clients that
-        listen in one group share its partitions. An event counts as received when the next one is requested, so in a
-        group each event is delivered at least once.
+        `group`: name under which the broker stores the position up to which events were received, even while no client
+        listens. A new group starts at the oldest events, and later continues at its position. Clients that listen in
+        one group share its partitions. An event counts as received when the next one is requested, so each event is
+        delivered to the group at least once.
 
-        A subscription ends, and leaves its group, with `async with`, with `aclose`, with the client, or when nothing
-        refers to it any more: after a `break`, a `return` or an exception in `async for event in client.listen(...)`.
+        A subscription ends, and leaves its group, at the end of `async with`, with `aclose`, when the client is closed,
+        or when nothing refers to it any more: after a `break`, a `return` or an exception in `async for event in
+        client.listen(...)`.
 
         Guarantees:
         - Events come in order for each saga and topic.
-        - A record that claims to be one of these events and can never be read is skipped and logged to `saga.client`.
+        - A record that claims to be one of these events, and can never be read, is skipped and logged to `saga.client`.
         - During an outage of the broker the subscription waits, and logs the outage to `saga.client`.
 
         Raises `SagaError`: a contract that is not `"consumed_by": "external"`, an older version whose upcaster is not
         declared (`saga.upcast`), an invalid group name, or both `begin` and `group`. While listening: a missing topic,
-        an event of a version that is not in `contracts/` yet, one that its upcaster fails to convert, and one whose
-        encryption key is missing. Such an event is tried again when the next one is requested; `skip` of the
-        subscription leaves it out.
+        an event of a version that is not in `contracts/` yet, an event that its upcaster fails to convert, and an event
+        whose encryption key is missing. Such an event is tried again when the next one is requested, unless
+        `EventSubscription.skip` leaves it out.
         """
         reader = EventReader(check_consumable(events), self._keys)
         source: UngroupedReader | GroupReader
@@ -258,8 +260,8 @@ class Client:
         return listening
 
     def _on_dropped(self, source: UngroupedReader | GroupReader) -> None:
-        """Close the reader of a subscription that the application has dropped. The garbage collector may call this in
-        any thread."""
+        """Close the reader of a subscription to which the application no longer refers. The garbage collector may call
+        this in any thread."""
         if source in self._sources:
             with suppress(RuntimeError):  # the event loop is closed
                 self._loop.call_soon_threadsafe(self._close_dropped, source)
@@ -310,10 +312,11 @@ class Client:
 
 
 class OffsetIndex:
-    """Index of the newest part of a partition: it finds the offset of a saga's outcome."""
+    """Index of a partition's outcomes from the offset `begin` on. It finds the offset at which a saga's outcome may
+    be."""
 
     def __init__(self, begin: int) -> None:
-        """Create an empty index that begins at this offset."""
+        """Create an empty index of the records from this offset on."""
         self.begin = begin
         """Offset from which on the index contains all outcomes."""
         self._chunks: deque[tuple[array[int], array[int]]] = deque()
@@ -332,8 +335,8 @@ class OffsetIndex:
             self._newest = []
 
     def of(self, key: bytes) -> list[int]:
-        """Return the offsets at which the outcome of a saga may be, in ascending order. There is rarely more than
-        one."""
+        """Return the offsets at which the outcome of a saga may be, in ascending order. There is rarely more than one,
+        because only keys with the same hash share an entry."""
         wanted = _hash(key)
         found = [offset for hash_, offset in self._newest if hash_ == wanted]
         for hashes, offsets in self._chunks:
@@ -371,7 +374,8 @@ class OutcomeQuery:
     ends: Mapping[Partition, OffsetBounds] | None = None
     """Bounds of the partitions at about the time of the question; `None` if they have not been looked up yet."""
     caught_up: asyncio.Event = field(default_factory=asyncio.Event)
-    """Event that is set when all records that existed at the time of the question have been read."""
+    """Event that is set when all records that existed at the time of the question have been read, or when the question
+    has been answered or has failed."""
     answer: asyncio.Future[Record] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """Future for the record of an outcome that was published while the question was pending."""
 
@@ -381,7 +385,7 @@ async def _poll(reading: PartitionReader) -> Sequence[Record]:
 
 
 class OutcomeReader(Generic[E]):
-    """The reader that answers all questions of this process about the outcomes of one kind of saga."""
+    """Reader that answers all questions of one client about the outcomes of one kind of saga."""
 
     def __init__(self, events: EventReader[E], broker: Administration, clock: Clock) -> None:
         self._events, self._broker, self._clock = events, broker, clock
@@ -438,10 +442,9 @@ class OutcomeReader(Generic[E]):
         )
 
     def _check_partitioner(self, records: Iterable[Record]) -> None:
-        """Check whether other senders use another partitioner.
+        """Detect records that another partitioner has placed, and search all partitions of their topics from now on.
 
-        If a key is in another partition than our partitioner would choose, search all partitions of its topic from now
-        on.
+        The sender may use another partitioner, or the topic may have had fewer partitions when the record was written.
         """
         for record in records:
             topic, number, _, key = record[:4]
@@ -453,8 +456,8 @@ class OutcomeReader(Generic[E]):
                 asker.partitions, asker.ends = self._places_of(asker.key), None
 
     async def _sample(self, bounds: Mapping[Partition, OffsetBounds]) -> None:
-        """Read the oldest records of topics that this reader did not know before. They show whether the number of
-        partitions was raised."""
+        """Read the oldest records of partition 0 of each topic that this reader did not know before. A key in the wrong
+        partition shows that the number of partitions was raised."""
         for topic in {partition.topic for partition in bounds} - self._sampled - self._scattered:
             oldest = Partition(topic, 0)
             if bounds[oldest].begin == bounds[oldest].end:
@@ -530,7 +533,8 @@ class OutcomeReader(Generic[E]):
     # ---------------------------------------------------------------- new records
 
     def _end_reading(self, reader: asyncio.Task[None]) -> None:
-        """End all pending questions with the error that ended the reading task, unless a newer task serves them."""
+        """Make all pending questions fail with the error that ended the reading task, unless a newer task answers
+        them."""
         if reader is not self._reader:
             return
         trouble = None if reader.cancelled() else reader.exception()
@@ -564,8 +568,9 @@ class OutcomeReader(Generic[E]):
                         self._forget_replaced(reading.log_ids())
                         for record in polling.result():
                             self._remember(record)
-                        # Afterwards, because it makes questions look up their partitions again, and such questions are
-                        # not answered. One record of each partition: hashing all keys takes as long as reading them.
+                        # After `_remember`, because this makes questions look up their partitions again, and such
+                        # questions are not answered by `_remember`. Only one record of each partition is checked,
+                        # because hashing all keys takes as long as reading them.
                         self._check_partitioner({record[:2]: record for record in polling.result()}.values())
                         self._trouble, polling = "; ".join(each.reason for each in reading.stalled_partitions()), None
                     for partition, position in reading.positions().items():
@@ -596,7 +601,7 @@ class OutcomeReader(Generic[E]):
                 asker.ends = None
 
     async def _wait_for_records(self, polling: asyncio.Task[Sequence[Record]]) -> None:
-        """Wait until records have come or the poll has timed out, or until a question was added."""
+        """Wait until the poll has returned, with or without records, or until a question was added."""
         news = asyncio.get_running_loop().create_task(self._news.wait())
         await asyncio.wait([polling, news], return_when=asyncio.FIRST_COMPLETED)
         news.cancel()

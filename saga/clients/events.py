@@ -1,4 +1,4 @@
-"""Encode the events that a client publishes, and decode the events that it asks for or listens to."""
+"""Encode the events that a client publishes, and decode the events that it receives."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeAlias, TypeVar
@@ -33,8 +33,7 @@ async def encryptor_of(event: Event, keys: Keys | None) -> EncryptValue | None:
     configured.
 
     Raises:
-        SagaError: The event is about a subject whose key was erased, a field cannot be encrypted, or the keys cannot be
-            read.
+        SagaError: The key of the event's subject was erased, a field cannot be encrypted, or the keys cannot be read.
     """
     version = binding_of(type(event)).version
     if keys is None or not has_sensitive(version.record):
@@ -61,12 +60,15 @@ def to_record(
     """Return the record with which a client publishes an event.
 
     Args:
+        event: The event.
+        now_ms: Current time, in milliseconds since 1970.
         record_bytes_max: Maximum size of a record in the log, in bytes (`Broker.record_bytes_max`).
-        principal: Principal that begins the saga, if the event begins one.
+        principal: Principal of the saga, if the event starts one.
+        encrypt: Function that encrypts the sensitive fields; `None` if nothing is to be encrypted.
         trace: Trace context of the application, for the header `traceparent`.
 
     Raises:
-        SagaError: A client may not publish the event, or it is too large.
+        SagaError: A client may not publish the event, a field violates the contract, or the event is too large.
     """
     contract = binding_of(type(event)).contract
     if not contract.produced_externally:
@@ -92,7 +94,7 @@ def to_record(
 
 
 def check_principal(principal: str | None) -> None:
-    """Check a principal that is to begin sagas. Raises `SagaError`."""
+    """Check that a principal may be used for new sagas; `None` is allowed. Raises `SagaError`."""
     if principal is None:
         return
     size = len(principal.encode("utf-8", "surrogatepass"))
@@ -104,7 +106,7 @@ def check_principal(principal: str | None) -> None:
 
 
 def check_saga(saga: str) -> None:
-    """Check that a saga id can be the key of a record. Raises `BadInput`."""
+    """Check that a saga id can be encoded as the key of a record. Raises `BadInput`."""
     try:
         saga.encode()
     except UnicodeEncodeError as why:
@@ -117,8 +119,8 @@ def check_saga(saga: str) -> None:
 def to_value(
     event: Event, contract: Contract, record_bytes_max: int, encrypt: EncryptValue | None = None
 ) -> tuple[str, bytes]:
-    """Return the saga id and the encoded bytes of an event to be published. Raises `SagaError`, as `to_record` does,
-    for an event that cannot be published."""
+    """Return the saga id and the encoded value of an event. Raises `SagaError` if a field violates the contract, the
+    saga id is empty or too long, or the value is too large."""
     try:
         value = codec.encode(event)
     except BadInput as why:
@@ -146,12 +148,11 @@ def to_value(
 
 
 class EventReader(Generic[E]):
-    """The event classes that a client reads, with their contracts."""
+    """Decoder of the records that a client receives, for some event classes of one contracts folder."""
 
     def __init__(self, events: Sequence[type[E]], keys: Keys | None) -> None:
-        """Find the contracts. Raises `SagaError`: no class, two classes of one contract, or contracts of two
-        folders.
-        """
+        """Look up the contracts of the classes. Raises `SagaError` if there is no class, if two classes belong to one
+        contract, or if the contracts are in two folders."""
         if not events:
             raise SagaError("there is no event to receive: name the classes of the events")
         self._classes = {name_of(event): event for event in events}
@@ -168,7 +169,7 @@ class EventReader(Generic[E]):
         self._keys = keys
 
     def is_one(self, record: Record) -> bool:
-        """Return whether a record is probably one of these events, judging by its headers and bytes."""
+        """Return whether a record probably contains one of these events, judging by its headers and its first bytes."""
         if envelope.type_of(record) in self._classes:
             return record.value is not None
         try:
@@ -177,8 +178,8 @@ class EventReader(Generic[E]):
             return False
 
     async def event_in(self, record: Record) -> E | None:
-        """Return the event in a record; `None` if it is not one of these events. Encrypted values are decrypted if keys
-        are configured.
+        """Return the event in a record, with encrypted values decrypted if keys are configured. Return `None` if the
+        record does not contain one of these events.
 
         Raises:
             BadInput: The record claims to be one of these events, but cannot be read.
@@ -199,8 +200,8 @@ class EventReader(Generic[E]):
 
 
 def check_consumable(events: Sequence[type[E]]) -> Sequence[type[E]]:
-    """Check that clients may consume these events, and can read each older version of them. Raises `SagaError` that
-    names all events whose contracts do not allow it, and all missing upcasters."""
+    """Return the classes after checking that clients may consume their events and can read all older versions. Raises
+    `SagaError` with every event whose contract does not allow it, and every missing upcaster."""
     contracts = [contract_of(event) for event in events]
     problems = [
         f'{contract.name} is for services: its contract has no "consumed_by": "external", with which '
@@ -215,7 +216,8 @@ def check_consumable(events: Sequence[type[E]]) -> Sequence[type[E]]:
 
 
 def check_outcomes(events: Sequence[type[E]]) -> Sequence[type[E]]:
-    """Check that these are all outcomes of one kind of saga. Raises `SagaError` with all problems."""
+    """Return the classes after checking that they are all the outcomes of one kind of saga. Raises `SagaError` with all
+    problems."""
     contracts = {name_of(event): contract_of(event) for event in events}
     problems = [
         f'{name} is no outcome: its contract has no "outcome"'

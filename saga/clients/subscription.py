@@ -1,4 +1,4 @@
-"""Subscriptions of clients to events: from now on, from the oldest events, or as a member of a consumer group."""
+"""Subscriptions of clients to events: from now on, from the oldest events on, or as a member of a consumer group."""
 
 import logging
 import re
@@ -22,17 +22,19 @@ _IS_GROUP = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
 
 Begin: TypeAlias = Literal["now", "beginning"]
 POLL_S, AGAIN_S = 0.5, 0.5
-"""Longest wait for records, and the pause before a retry while the broker is unavailable."""
+"""Longest wait for records, and pause before a retry while the broker is unavailable, in seconds."""
 LOOK_S = 10.0
 """Pause between checks whether the topics of a client without a group have more partitions, in seconds."""
 RECORDS_MAX = 500
-"""Largest number of records that are read at once."""
+"""Largest number of records that one poll returns."""
 COMMIT_EVERY_S = 1.0
-"""Time after which the positions of received events are committed while further events arrive."""
+"""Shortest time between two commits while the events of one poll are being received, in seconds. The next poll commits
+in any case."""
 
 
 def check_group(group: str, begin: Begin = "now") -> str:
-    """Check the name of a group. Raises `SagaError`."""
+    """Return the name of a group after checking it. Raises `SagaError` if the name is invalid, or if `begin` was also
+    given."""
     if begin != "now":
         raise SagaError(
             "begin= and group= exclude each other: a group begins at the oldest event, then goes on where it was"
@@ -58,7 +60,7 @@ class Backlog:
 
 
 class UngroupedReader:
-    """Reader of all partitions for a client without a group. Its position is not stored."""
+    """Reader of all partitions, for a subscription without a group. Its position is not stored."""
 
     def __init__(self, broker: Administration, topics: Collection[str], begin: Begin, clock: Clock) -> None:
         self._broker, self._topics, self._begin, self._clock = broker, sorted(topics), begin, clock
@@ -71,7 +73,7 @@ class UngroupedReader:
         self._stack = AsyncExitStack()
 
     async def open(self) -> None:
-        """Start to read, or continue where reading stopped. Raises `BrokerError`."""
+        """Begin to read, or continue where reading stopped. Raises `BrokerError`."""
         if self._at is None:
             self._log_ids = await self._broker.fetch_log_ids(self._topics)
             bounds = await self._broker.fetch_bounds(self._topics)
@@ -81,8 +83,8 @@ class UngroupedReader:
             self._reading = await self._stack.enter_async_context(self._broker.open_reader(self._at, self._log_ids))
 
     async def poll(self) -> list[Record]:
-        """Return the next records, after a short wait if there are none yet. Raises `BrokerError`, after which the
-        reader is closed."""
+        """Return the next records; none if none have come after a short wait. Raises `BrokerError`. The reader is
+        closed after `BrokerUnavailable`."""
         await self.open()
         reading = self._reading
         assert reading is not None
@@ -112,7 +114,7 @@ class UngroupedReader:
         return bool(more)
 
     def has(self, record: Record) -> bool:
-        """Return True, because without a group this client reads all partitions."""
+        """Return True, because without a group the client reads all partitions."""
         return True
 
     async def mark_received(self, record: Record) -> None:
@@ -129,7 +131,7 @@ class UngroupedReader:
 
 
 class GroupReader:
-    """Reader of the partitions that a consumer group has assigned to this client."""
+    """Reader of the partitions that a consumer group has assigned to this client, for a subscription in a group."""
 
     def __init__(self, broker: Administration, topics: Collection[str], group: str, clock: Clock) -> None:
         self._broker, self._topics, self._group, self._clock = broker, sorted(topics), group, clock
@@ -148,16 +150,16 @@ class GroupReader:
             self._membership = await self._stack.enter_async_context(joining)
 
     async def poll(self) -> list[Record]:
-        """Commit the positions of received records, then return the next records, after a short wait if there are none
-        yet. Raises `BrokerError`."""
+        """Commit the positions of received records, then return the next records; none if none have come after a short
+        wait. Raises `BrokerError`."""
         await self.open()
         assert self._membership is not None
         await self._commit(self._uncommitted)
         return list(await self._membership.poll(list(self._has), records_max=RECORDS_MAX, timeout_s=POLL_S))
 
     def has(self, record: Record) -> bool:
-        """Return whether this client should receive a record. The record must not have been received yet, its
-        partition must still be assigned to the client, and its log must not have been replaced."""
+        """Return whether the application should still receive a record: it has not been received yet, its partition is
+        still assigned to this client, and its topic was not deleted and created again."""
         partition = Partition(*record[:2])
         log_id = "" if self._membership is None else self._membership.log_id(partition)
         if record.log_id and log_id and record.log_id != log_id:
@@ -165,10 +167,10 @@ class GroupReader:
         return record.offset >= self._has.get(partition, record.offset + 1)
 
     async def mark_received(self, record: Record) -> None:
-        """Record that a record was received. Positions are committed from time to time.
+        """Record that the application has received a record, and commit positions if the last commit is old enough.
 
-        A record that this client should not receive any more changes nothing: its offset says nothing about a new log,
-        and another member may have received more of the partition meanwhile.
+        A record that is no longer this client's changes nothing: its offset has no meaning in a new log, and another
+        member of the group may have received more of the partition in the meantime.
         """
         if self.has(record):
             partition = Partition(*record[:2])
@@ -227,7 +229,7 @@ class GroupReader:
         log.warning("%s/%d: records %d to %d were removed before they were received", *partition, first, after - 1)
 
     def on_replaced(self, partition: Partition, position: int) -> None:
-        self.backlog.drop(partition)  # also if the log has the same id, or none, and lost its records
+        self.backlog.drop(partition)  # even if the log has the same id, or none, and has lost records
         log.warning(
             "%s/%d: the topic was deleted and created again: its old records from offset %d on were not received",
             *(*partition, position),
@@ -243,7 +245,7 @@ def log_added_partitions(topic: str, before: int, now: int) -> None:
 
 
 async def close_source(source: UngroupedReader | GroupReader) -> None:
-    """Close the reader of a subscription that has ended. An outage of the broker is logged."""
+    """Close the reader of a subscription that has ended. If the broker is unavailable, log that instead of raising."""
     try:
         await source.close()
     except BrokerUnavailable as why:
@@ -251,7 +253,7 @@ async def close_source(source: UngroupedReader | GroupReader) -> None:
 
 
 class EventSubscription(Generic[E]):
-    """Iterator that yields events as they are published: `async for event in client.listen(OrderConfirmed)`. See
+    """Subscription to events, to be iterated: `async for event in client.listen(OrderConfirmed)`. See
     `Client.listen`."""
 
     def __init__(
@@ -262,19 +264,19 @@ class EventSubscription(Generic[E]):
         ready: Callable[[], Awaitable[None]],
         closed: Callable[[UngroupedReader | GroupReader], None],
     ) -> None:
-        """Store the parameters; reading begins later.
+        """Create a subscription. Nothing is read yet.
 
-        `ready`: function that returns when the topics exist. `closed`: function that is called with `source` when the
-        subscription ends.
+        `ready`: function that checks that the topics exist, before the first read. `closed`: function that is called
+        with `source` when the subscription ends.
 
-        Only the application may refer to a subscription strongly, because `Client.listen` closes `source` once the
-        application has dropped its subscription.
+        Only the application may hold a strong reference to a subscription, because `Client.listen` closes `source` when
+        the subscription is garbage-collected.
         """
         self._reader, self._source, self._clock, self._ready, self._closed = reader, source, clock, ready, closed
         self._backlog = source.backlog
         self._is_open, self._begun = True, False
         self._unread: Record | None = None
-        """Record that the last request for an event could not read and that keeps its place."""
+        """Record with the event that the last request could not read. It is tried again at the next request."""
         self._logged: set[StalledPartition] = set()
         self._trouble = ""
 
@@ -294,11 +296,12 @@ class EventSubscription(Generic[E]):
         return self
 
     async def __anext__(self) -> E:
-        """Wait for the next event. During an outage of the broker this waits, and logs the outage once.
+        """Wait for the next event, and return it. During an outage of the broker this waits, and logs the outage once.
 
-        Raises `UnknownSchema` for an event of a version that is not in `contracts/` here, `UpcasterFailed`,
-        `KeysUnavailable` and `KeyMissing`. After each of these errors the same event is tried again when the next one
-        is requested, unless the application calls `skip`.
+        Raises `UnknownSchema` for an event of a version that is not in `contracts/` here, `UpcasterFailed` for one that
+        its upcaster fails to convert, `KeyMissing` for one whose encryption key is missing, and `KeysUnavailable` while
+        the keys cannot be read. After each of these errors the next request tries the same event again, unless the
+        application calls `skip`.
         """
         backlog, self._unread = self._backlog, None
         if backlog.given is not None:
@@ -323,8 +326,8 @@ class EventSubscription(Generic[E]):
         received.
 
         Use it for an event that no later release will be able to read, for example one that was encrypted with a key
-        that nobody has. Raises `SagaError` if the last request raised none of `UnknownSchema`, `UpcasterFailed` and
-        `KeyMissing`; an outage cannot be skipped.
+        that nobody has. Raises `SagaError` unless the last request raised `UnknownSchema`, `UpcasterFailed` or
+        `KeyMissing`. In particular, an outage cannot be skipped.
         """
         record, self._unread = self._unread, None
         if record is None:
@@ -335,8 +338,7 @@ class EventSubscription(Generic[E]):
             await self._source.mark_received(record)
 
     async def aclose(self) -> None:
-        """Stop listening. The event that was returned last does not count as received, unless another one was requested
-        since."""
+        """Stop listening. The last returned event does not count as received, so the group delivers it again."""
         if self._is_open:
             self._is_open = False
             self._closed(self._source)
@@ -355,9 +357,10 @@ class EventSubscription(Generic[E]):
 
     async def _event_in(self, record: Record) -> E | None:
         """Return the event in a record; `None` if it is not one of the subscribed events. A record that claims to be
-        one and can never be read is logged.
+        one of them, and can never be read, is logged and also gives `None`.
 
-        Raises the errors after which another release of the application may read the record. They keep its place.
+        Raises `UnknownSchema`, `UpcasterFailed` and `KeyMissing`, because another release of the application may be
+        able to read the event. `skip` then applies to this record.
         """
         try:
             return await self._reader.event_in(record)
@@ -369,8 +372,8 @@ class EventSubscription(Generic[E]):
             return None
 
     async def _take(self) -> None:
-        """Poll for records, and begin to read before that if necessary. During an outage this waits, and logs the
-        outage once."""
+        """Add the next polled records to the backlog. Before the first poll, open the reader. During an outage of the
+        broker, log it once and wait before the next try."""
         try:
             if not self._begun:
                 await self._begin()

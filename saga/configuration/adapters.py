@@ -1,7 +1,7 @@
-"""The table of all broker and store adapters. Only this module knows all of them. The first of each kind is the
-default.
+"""The table of all broker and store adapters. Only this module knows all of them. The first broker adapter and the
+first store adapter are the defaults.
 
-A new adapter gets a folder of its own, a line here, and its driver as an extra of the package.
+To add an adapter, give it a folder of its own, add a line here, and make its driver an extra of the package.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,12 +27,12 @@ A = TypeVar("A", bound=Adapter)
 
 
 def broker_adapter(address: str) -> BrokerAdapter:
-    """Return the adapter for brokers at an address. Raises `ValueError` if there is none."""
+    """Return the adapter for a broker address, by the scheme of the address. Raises `ValueError` if there is none."""
     return _choose(address, BROKERS, "broker")
 
 
 def store_adapter(address: str) -> StoreAdapter:
-    """Return the adapter for stores at an address. Raises `ValueError` if there is none."""
+    """Return the adapter for a store address, by the scheme of the address. Raises `ValueError` if there is none."""
     return _choose(address, STORES, "store")
 
 
@@ -43,7 +43,7 @@ def broker_at(settings: ChosenSettings, clock: Clock) -> Broker:
 
 
 def administration_at(settings: ChosenSettings, clock: Clock) -> Administration:
-    """Create the broker that the settings select, with the interface for tools and without opening it. Raises
+    """Create the broker that the settings select, with the interface for tools. It is not opened. Raises
     `ConfigurationError` if its driver is not installed."""
     return broker_adapter(settings.broker).create_administration(settings, clock)
 
@@ -57,13 +57,12 @@ def store_at(settings: ChosenSettings, service: str, clock: Clock, *, readonly: 
 
 
 def options() -> Iterator[Options]:
-    """Yield the settings that only one adapter has, for each adapter with such settings."""
+    """Yield, for each adapter with settings of its own, these settings with their defaults."""
     yield from (adapter.options for adapter in (*BROKERS, *STORES) if adapter.options is not None)
 
 
 def problems(settings: ChosenSettings) -> Iterator[Problem]:
-    """Yield the problems that the selected adapters find in settings that are valid by themselves but do not fit
-    together."""
+    """Yield the problems that the selected adapters find in combinations of settings, each of which is valid alone."""
     for address, among in ((settings.broker, BROKERS), (settings.store, STORES)):
         for adapter in among:
             if scheme_of(address) in adapter.schemes:

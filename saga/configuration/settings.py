@@ -1,5 +1,5 @@
-"""Settings of a process, from a file, the environment or flags. They are read once, checked as a whole, and passed on
-as values."""
+"""Settings of a process, from a file, the environment or flags. They are read once, checked together, and passed on as
+values."""
 
 import difflib
 import os
@@ -92,8 +92,8 @@ class Settings:
     inflight_bytes_max: int = 64 << 20
     """Total size of the messages in flight at which a worker takes no more messages, in bytes."""
     changes_from: Literal["beginning", "now"] = "beginning"
-    """Which document changes a service gets first. With `beginning` existing documents count as new; with `now` they do
-    not count. With Couchbase, set this in the connector's configuration instead."""
+    """Which changes of documents a service gets first. With `beginning`, documents that already exist are reported as
+    new ones; with `now` they are not. With Couchbase, set this in the connector's configuration instead."""
     connect: str = ""
     """Address of the Kafka Connect that publishes changes of documents in Couchbase. `saga doctor` uses it."""
     record_bytes_max: int = RECORD_BYTES_MAX
@@ -102,11 +102,11 @@ class Settings:
     cache_max: int = 2000
     """Progress documents kept in memory per service."""
     deaths_max: int = 3
-    """Number of process deaths while handling a message after which the message becomes a dead letter. At the first
-    death the process may have handled other messages, too."""
+    """After this many deaths of a process that was handling a message, the message becomes a dead letter. At the first
+    death the process may have been handling other messages, too."""
     open_s: float = OPEN_S_MAX
-    """Seconds without progress that a process waits at its start for broker, stores and resources to open. Time in
-    which the process could not run does not count."""
+    """How long a process waits at its start for the broker, the stores and the resources to open, in seconds without
+    any progress. Time in which the process could not run does not count."""
     drain_s: float = 20.0
     """Seconds that running handlers have to finish when the service stops."""
     hook: str = ""
@@ -142,23 +142,23 @@ class Settings:
     traces: Literal["off", "on"] = "off"
     """Traces for OpenTelemetry, over OTLP on HTTP; its own variables (`OTEL_...`) set the address and the sampling."""
     options: tuple[object, ...] = ()
-    """Settings that only one adapter, or the schema registry, has. It contains one object of each kind, but only if one
-    of its settings differs from the default."""
+    """Settings that belong to a single adapter or to the schema registry: one object of each such class, but only if at
+    least one of its settings differs from the default."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Self:
-        """Read settings from variables. A setting whose variable is absent or blank has its default.
+        """Create settings from environment variables. A setting whose variable is absent or blank has its default.
 
         Raises `ConfigurationError` with all problems of single settings and of their combinations. An unknown name that
-        begins with `SAGA_` is a problem too, because a typing error would otherwise go unnoticed. Variables that
+        begins with `SAGA_` is a problem, too, because otherwise a misspelt name would go unnoticed. Variables that
         Kubernetes sets in pods for a Service whose name begins with `saga` are ignored.
         """
         return cls._of(_in_variables(environ))
 
     @classmethod
     def from_environment(cls, **flags: str | None) -> Self:
-        """Read settings from the file that SAGA_CONFIG names, the variables of this process, and `flags` by name. A
-        later source overrides an earlier one; blank values do not count. Raises `ConfigurationError`."""
+        """Create settings from the file that SAGA_CONFIG names, from the variables of this process, and from `flags` by
+        name. A later source overrides an earlier one; blank values do not count. Raises `ConfigurationError`."""
         given = {f"SAGA_{name.upper()}": GivenSetting(text or "", f"the {name} given") for name, text in flags.items()}
         in_file, troubles = _in_file(os.environ.get(FILE, "").strip())
         return cls._of({**in_file, **_in_variables(os.environ), **_without_blanks(given)}, troubles)
@@ -204,7 +204,7 @@ class Settings:
         return replace(read(cls), options=tuple(each for each in made if each != type(each)()))
 
     def of(self, kind: type[T]) -> T:
-        """Return the settings that only one adapter has, given their class."""
+        """Return the object in `options` of this class, or one with the defaults."""
         return next((each for each in self.options if isinstance(each, kind)), None) or kind()
 
     @property
@@ -213,7 +213,7 @@ class Settings:
         return TOPIC._replace(retention_days=self.transitions_days) if self.transitions == "on" else None
 
     def _problems_together(self) -> Iterator[Problem]:
-        """Yield problems of settings that are valid by themselves but not together."""
+        """Yield problems of combinations of settings, each of which is valid alone."""
         if (
             self.inflight_min > self.inflight_max and self.inflight_min != INFLIGHT_MIN
         ):  # a maximum below the default minimum is valid even if the minimum is not set
@@ -227,8 +227,8 @@ class Settings:
 
 
 def address_given(name: Literal["broker", "store"], flag: str | None) -> str:
-    """Return an address from the settings, for callers that do not connect. Settings that a connection needs, such as a
-    password, may be missing. Raises `ConfigurationError`."""
+    """Return an address from the settings, for a caller that does not connect. So settings that only a connection
+    needs, such as a password, may be missing. Raises `ConfigurationError`."""
     return str(_given_alone(name, flag))
 
 

@@ -74,12 +74,13 @@ class ImportFailure(NamedTuple):
     module: str
     says: str
     file: str | None
-    """File that has to be corrected; `None` if the module itself is missing."""
+    """File that has to be corrected; `None` if the module itself was not found."""
     line: int
 
 
 def import_modules(names: Iterable[str], failures: list[ImportFailure]) -> Iterator[tuple[str, ModuleType]]:
-    """Import modules by their names. The failure of a module that cannot be imported is added to `failures`."""
+    """Yield the modules with these names, each with its name, after importing it. Add a failure to `failures` for each
+    module that cannot be imported."""
     if "" not in sys.path:
         sys.path.insert(0, "")  # services are packages in the folder in which the command runs
     for name in names:
@@ -101,7 +102,7 @@ def _describe_failure(name: str, why: Exception, place: str | None) -> str:
 
 
 def _chain_of(service: Declared) -> Iterator[str]:
-    """Yield a problem if the service's migrations do not form a complete chain."""
+    """Yield a problem if the state migrations of a service do not lead without a gap to the current version."""
     try:
         check_chain(service)
     except DeclarationError as why:
@@ -168,11 +169,10 @@ def key_ring(folder: Path, clock: Clock) -> KeyRing:
 def tune_collector() -> None:
     """Make Python's cyclic garbage collector run less often, for a process that only runs services.
 
-    A message in flight consists of some hundred objects, none of them in a cycle, and a thousand messages may be in
-    flight. With Python's default thresholds the collector takes a fifth of the time and finds nothing. With these
-    thresholds it runs only after more objects were created than the messages in flight have. With half of these
-    thresholds it took a twentieth of the time, in pauses of 25 ms. Objects that exist at the start are not scanned
-    again.
+    A message in flight consists of a few hundred objects, none of them in a cycle, and a thousand messages may be in
+    flight. With Python's default thresholds, the collector takes a fifth of the processing time and finds nothing. With
+    half of the thresholds set here, it still took a twentieth, in pauses of 25 ms. Objects that exist when this is
+    called are never scanned again.
     """
     gc.collect()
     gc.freeze()
@@ -188,11 +188,11 @@ async def run(
     *,
     modules: Sequence[str] = (),
 ) -> None:
-    """Run services in this process until `stop` is set; then drain them. Raises `SagaError` if something prevents them
-    from starting.
+    """Run services in this process until `stop` is set; then drain them. Raises `SagaError` if the services cannot
+    start.
 
     Args:
-        modules: Modules in which the services are declared, for commands in error messages.
+        modules: Modules in which the services are declared. Commands in error messages name them.
     """
     # If one service cannot start, or ends, the other services of the process drain, and the process ends.
     clock = clock or SystemClock()
@@ -249,7 +249,9 @@ async def _unless_stopped(stop: asyncio.Event, opening: Coroutine[Any, Any, T]) 
 async def _with_health(
     services: Sequence[str], settings: Settings, report: Report, stop: asyncio.Event, clock: Clock
 ) -> AsyncIterator[tuple[Report, Watch | None]]:
-    """Return the report function and the observer of workers. With SAGA_HTTP both also feed the HTTP endpoint."""
+    """Yield the report function to use, and the observer of workers. With SAGA_HTTP, the process answers health checks
+    while the block runs, and both also inform these answers. Without it they do nothing more, and the observer is
+    `None`."""
     if not settings.http:
         yield report, None
         return
@@ -264,7 +266,7 @@ async def _with_health(
 
 @asynccontextmanager
 async def _with_hook(settings: Settings, report: Report, clock: Clock) -> AsyncIterator[Report]:
-    """Return the report function; with SAGA_HOOK it also calls the alert hook."""
+    """Yield the report function to use. With SAGA_HOOK it also calls the alert hook."""
     if not settings.hook:
         yield report
         return
@@ -278,8 +280,8 @@ async def _with_hook(settings: Settings, report: Report, clock: Clock) -> AsyncI
 async def _with_traces(
     settings: Settings, report: Report, worker: str, clock: Clock
 ) -> AsyncIterator[tuple[Report, Tracing | None, CallExternal]]:
-    """Return the report function, the tracing settings, and the function that makes the calls of steps. With
-    SAGA_TRACES they export traces."""
+    """Yield the report function to use, the tracing settings, and the function that makes the calls of steps. With
+    SAGA_TRACES, all three export traces; otherwise the settings are `None`."""
     if not _is_traced(settings):
         yield report, None, ExternalCall.make
         return
@@ -294,8 +296,8 @@ async def _with_traces(
 
 
 def current_trace(settings: Settings) -> Callable[[], str | None] | None:
-    """Return a function that returns the application's trace context as a header; `None` if tracing is off. Raises
-    `ConfigurationError`."""
+    """Return a function that returns the trace context of the calling application as a `traceparent` header; `None` if
+    tracing is off. Raises `ConfigurationError`."""
     if not _is_traced(settings):
         return None
     from saga.telemetry.traces import current_traceparent
@@ -339,9 +341,9 @@ async def serve_all(
     use: Mapping[str, Sequence[object]] = MappingProxyType({}),
     modules: Sequence[str] = (),
 ) -> None:
-    """Run services as `run` does, with a broker and stores that are already open.
+    """Run services as `run` does, but with a broker and stores that are already open.
 
-    `use`: fakes of resources, by service.
+    `use`: fakes that replace resources, by the name of the service.
     """
     await with_topics(services, broker, modules, options.clock, options.open_s, options.transitions_topic)
     try:
@@ -367,11 +369,12 @@ async def with_topics(
     open_s: float,
     transitions: Topic | None = None,
 ) -> None:
-    """Check that all topics of these services exist, including their dead letter topics, and that this user may use
-    them.
+    """Check that all topics of these services exist, including their dead-letter topics, that this user may use them,
+    and that the schema registry has the schemas of their events. Raises `ConfigurationError` if something is wrong, and
+    `BrokerUnavailable`.
 
     Args:
-        transitions: Topic on which the services publish transition events.
+        transitions: Topic on which the services publish transition events; `None` if they publish none.
     """
     needs, more = needs_of(services, transitions), [transitions] if transitions else []
 
@@ -397,7 +400,8 @@ async def with_topics(
 
 
 def _unwrap_group(group: ExceptionGroup[Exception]) -> Iterator[Exception]:
-    """Yield the single errors inside an exception group. The nested groups only show which tasks raised them."""
+    """Yield the single errors inside an exception group, at any depth. Nested groups only show which tasks raised the
+    errors."""
     for error in group.exceptions:
         if isinstance(error, ExceptionGroup):
             yield from _unwrap_group(error)
@@ -426,10 +430,10 @@ def _not_open(what: Sequence[str], open_s: float) -> ConfigurationError:
 
 
 class _Opening:
-    """Opening of a process's broker and stores. They are opened in parallel, because opening one after another takes
-    too long with many services.
+    """Opens the broker and all stores of a process in parallel, because with many services opening one after another
+    takes too long.
 
-    This waits as long as something makes progress, and reports what is not open yet.
+    It gives up when nothing has been opened for `open_s` seconds. Until then it regularly reports what is not open yet.
     """
 
     def __init__(self, stack: AsyncExitStack, report: Report, open_s: float) -> None:
@@ -475,7 +479,8 @@ class _Opening:
             self._tell(waited_s)
 
     def _close_opened(self, task: asyncio.Task[Any]) -> None:
-        """Register an opened resource for closing. Raises the error that prevented it from opening."""
+        """Register an opened resource to be closed at the end. Raises the error of a resource that could not be
+        opened."""
         service, what, opens = self._pending.pop(task)
         task.result()
         self._stack.push_async_exit(opens)
@@ -491,8 +496,7 @@ class _Opening:
                 self._report(StillOpening(service=service, what=what, since_s=since_s, left_s=left_s))
 
     async def _give_up(self) -> None:
-        """Cancel the tasks of everything that is still being opened. If something was opened meanwhile, register it for
-        closing."""
+        """Cancel everything that is still being opened. What was opened in the meantime is registered to be closed."""
         pending, self._pending = self._pending, {}
         for task in pending:
             task.cancel()

@@ -1,8 +1,8 @@
 """Check the compatibility, the style and the released versions of a contracts folder. Each problem names its file and a
 remedy.
 
-`saga contracts check` reports changes that break readers; `saga contracts lint` reports violations of style rules. Both
-print problems as text, as JSON, or as SARIF 2.1.0, which code review tools display.
+`saga contracts check` reports changes that would break readers. `saga contracts lint` reports violations of style
+rules. Both print problems as text, as JSON, or as SARIF 2.1.0, which code review tools display.
 """
 
 import json
@@ -87,7 +87,8 @@ _TOPIC = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
 RELEASED_FILE: Final = "released.json"
 _FORMAT: Final = 1
 _WORDS: Final = ("doc", "lint")
-"""Attributes that no program relies on. They may be changed in a released version."""
+"""Attributes on which no program relies: text for people, and silenced lint rules. They may be changed even in a
+released version."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,7 +126,7 @@ def problems_to_sarif(problems: Iterable[ContractProblem], rules: Mapping[str, s
     Args:
         problems: the problems.
         rules: descriptions of the rules, by name.
-        version: version of this library.
+        version: version of the toolkit.
     """
     found = list(problems)
     names = sorted({problem.rule for problem in found} | set(rules))
@@ -169,7 +170,7 @@ def find_incompatible(contracts: Collection[Contract]) -> list[ContractProblem]:
     """Report versions that violate their compatibility mode, and fields that only an earlier version marks as
     sensitive.
 
-    If one version has the same finding against several other versions, it is reported once.
+    If a version has the same problem with several other versions, it is reported once.
     """
     groups: dict[tuple[object, ...], list[CompatibilityBreak]] = defaultdict(list)
     for contract in contracts:
@@ -247,8 +248,8 @@ _SENSITIVE: Final = _words("""
 """)
 """Words that, in the name of a field, suggest personal data or a secret."""
 _NOT_SENSITIVE: Final = _words("id ids count counts kind type")
-"""Last words of field names that only count sensitive data or refer to it, such as `card_count` and `address_id`. Such
-fields are not reported."""
+"""Last words in names of fields that do not contain sensitive data, but count it or refer to it, such as `card_count`
+and `address_id`. Such fields are not reported."""
 _MONEY: Final = _words("amount balance charge cost fee price refund salary tax total")
 _MEASURES: Final = _MONEY | _words("""
     age delay depth distance duration height interval latency length limit memory period size speed temperature timeout
@@ -263,7 +264,8 @@ _UNITS: Final = _words("""
 """)
 """Words that name a unit of measure when they occur in the name of a field."""
 _UNITS_IN_TEXT: Final = _UNITS - _words("a b c d f g h k l m s t in")
-"""Words that name a unit of measure when they occur in a description, without those that are also ordinary words."""
+"""Words that name a unit of measure when they occur in a description: `_UNITS` without those that are also ordinary
+words."""
 _TIMES: Final = _words("at on date time timestamp until since")
 
 
@@ -280,13 +282,13 @@ def lint_version(version: Version) -> list[ContractProblem]:
 
 @dataclass(frozen=True)
 class _Place:
-    """The position of a record, enum or field in a file: its path, and the lint rules that are silenced there."""
+    """Position of a record, enum or field in a file: its path, and the lint rules that are silenced there."""
 
     at: str
     silenced: frozenset[str]
 
     def inside(self, name: str, given: Mapping[str, Any]) -> "_Place":
-        """Return the place of a part of this one. Rules that are silenced here are silenced in the part, too."""
+        """Return the place of a part of this one. The part also silences all rules that are silenced here."""
         path = f"{self.at}.{name}" if self.at and name else self.at or name
         return _Place(path, self.silenced | _find_silenced(given))
 
@@ -409,7 +411,7 @@ def _find_silenced(given: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _inmost(type_: Type) -> Type:
-    """Return the type of the innermost values of nested optional types, arrays and maps."""
+    """Return the type inside of all enclosing optional types, arrays and maps."""
     while isinstance(type_, OptionalType | ArrayType | MapType):
         match type_:
             case OptionalType(inner) | ArrayType(inner) | MapType(inner):
@@ -432,7 +434,7 @@ def _sounds_sensitive(name: str) -> bool:
 
 
 def read_released(folder: Path) -> dict[str, str] | None:
-    """Read the digests of released versions, by path; `None` if the folder has no file of released versions. Raises
+    """Return the digests of released versions, by path; `None` if the folder has no file of released versions. Raises
     `ContractError`."""
     path = folder / RELEASED_FILE
     if not path.exists():
@@ -470,8 +472,7 @@ def check_released(versions: Mapping[str, Version], digests: Mapping[str, str]) 
 
 
 def release(folder: Path, versions: Iterable[Version]) -> list[str]:
-    """Add versions to the file of released versions. Return the paths of the added versions that it did not contain
-    before.
+    """Add versions to the file of released versions. Return the paths of those that the file did not contain before.
 
     For a version that the file already contains, the digest is replaced.
     """
@@ -483,8 +484,8 @@ def release(folder: Path, versions: Iterable[Version]) -> list[str]:
 
 
 def version_digest(version: Version) -> str:
-    """Return a SHA-256 digest of everything in a version that other services may rely on. Unlike the fingerprint, it
-    covers logical types and contract attributes, too."""
+    """Return a SHA-256 digest of everything in a version on which other services may rely. Unlike the fingerprint, it
+    also covers logical types and contract attributes."""
     text = json.dumps(_without_descriptions(version.schema), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -510,7 +511,7 @@ def _unreadable(path: Path, problem: str) -> ContractError:
 
 
 def find_line(text: str, at: str) -> int:
-    """Return the line on which the name of a field is written; 1 if there is no such field.
+    """Return the number of the line on which the name of a field is written; 1 if there is no such field.
 
     Args:
         text: text of the file.
@@ -557,7 +558,8 @@ def _find_field(schema: Any, at: str, records: dict[str, Any]) -> Any:
 
 
 def _find_record(type_: Any, records: dict[str, Any]) -> Any:
-    """Return the JSON of the record in a type, or `None`; `records` are the records of the file, by name."""
+    """Return the JSON of the record to which a type refers, or `None`. `records` contains the records of the file, by
+    name."""
     match type_:
         case {"fields": list()}:
             return type_

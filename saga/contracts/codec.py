@@ -1,8 +1,8 @@
 """Encode events to bytes and decode them: Avro's single-object encoding (C3 01, the schema's fingerprint, the record).
 
-No registry is needed, because the fingerprint of every version is in `contracts/`. Avro's schema resolution reads a
-value of one version as another version. fastavro reads and writes the bytes; `saga.contracts.conversion` applies
-logical types.
+No registry is needed, because every version is in `contracts/`, and the fingerprint in a message identifies its
+version. Avro's schema resolution reads a value of one version as another version. fastavro reads and writes the bytes;
+`saga.contracts.conversion` applies logical types.
 
 The values in a message are counted before it is decoded, because in some schemas a few bytes can stand for very many
 values. In a contract every value takes at least one byte, because empty records and fields of type null are not
@@ -48,7 +48,7 @@ _HINTS = {
     b"\0": "; it looks like a schema registry's wire format: set SAGA_REGISTRY",
     b"{": "; it looks like JSON: its content type has to say application/json",
 }
-"""Hints that explain why a value is not a single object, by the first byte of the value."""
+"""Hints about what a value is instead of a single object, by its first byte."""
 _canonical = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
 
 Read: TypeAlias = Callable[[bytes], Any]
@@ -57,8 +57,8 @@ Read: TypeAlias = Callable[[bytes], Any]
 _CORRUPT = (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, struct.error, SchemaResolutionError)
 
 VALUES_MAX = 100_000
-"""Largest number of values in one message: strings, numbers, records and lists together. Twenty times as many values
-blocked the event loop for seconds and took 100 MB."""
+"""Largest number of values in one message: strings, numbers, records and lists together. With twenty times as many, one
+message blocked the event loop for seconds and took 100 MB."""
 _Walk: TypeAlias = Callable[["_Cursor"], None]
 _LONG_BYTES_MAX = 10
 TOO_DEEP = "its values are nested too deeply"
@@ -91,15 +91,15 @@ def encode(event: Event) -> bytes:
 def decode(value: bytes | None, to: type[Event], library: Library) -> Event:
     """Decode an event to the class `to`, whichever version of its contract encoded `value`.
 
-    A value of another version is converted by schema resolution, or by an upcaster if the version of the class declares
-    one for that older version.
+    A value of another version is converted by schema resolution. If the class's own version declares an upcaster for
+    the older version (`"upcasts"`), it is converted by that upcaster.
 
     Raises:
         BadInput: the value is empty, truncated, not a single object, or of another contract; its bytes do not match the
             schema, or bytes are left over; a field has a value that its type does not allow; or there are more than
             `VALUES_MAX` values. The errors below are subclasses of it.
         UnknownSchema: the fingerprint is not in the library.
-        NewerVersion: a newer version encoded the value, and the version of the class cannot read it.
+        NewerVersion: a newer version encoded the value, and the class's own version cannot read it.
         UpcasterFailed: an upcaster raised, or returned something unusable.
     """
     codec = _codec(to)
@@ -159,8 +159,8 @@ def _make_upcasting_reader(to: type[Event], old: Version, library: Library) -> R
 
 
 def identify(value: bytes | None, library: Library) -> Version:
-    """Find the version that encoded `value`, from its header. Raises `BadInput` and `UnknownSchema` as
-    `decode` does."""
+    """Return the version that encoded `value`, found by the header of the value. Raises `BadInput` and `UnknownSchema`
+    as `decode` does."""
     if not value:
         raise BadInput("the message is empty: it has no value to decode")
     if value[:2] != MARKER[: len(value)]:
@@ -178,7 +178,8 @@ def identify(value: bytes | None, library: Library) -> Version:
 
 
 def find_class(events: Iterable[type[Event]], value: bytes, library: Library) -> type[Event]:
-    """Find the class to which a value is to be decoded: preferably the class of the value's own version.
+    """Return the class to which a value is to be decoded: the class of the value's own version if there is one,
+    otherwise another class of the same contract.
 
     Raises `BadInput` and `UnknownSchema` as `decode` does, and `LookupError` if none of the classes belongs to the
     value's contract.
@@ -197,8 +198,8 @@ def find_class(events: Iterable[type[Event]], value: bytes, library: Library) ->
 def content(event: type[Event], value: bytes) -> bytes:
     """Return bytes that are the same for equal events: the contract name and the decoded fields.
 
-    The message ids of a Client's events are derived from these bytes. They do not contain the version, and fields that
-    equal their default are left out, so that a new version with an additional field gives the same bytes.
+    The ids of the events that a `Client` publishes are derived from these bytes. So the bytes do not contain the
+    version, and leave out fields that equal their default: a new version with an additional field gives the same bytes.
 
     Args:
         event: the class of the event.
@@ -225,9 +226,9 @@ def from_json(data: object, to: type[Event]) -> Event:
 
 
 def find_json_problems(data: object, to: type[Event]) -> Iterator[str]:
-    """Yield the reasons for which `from_json` would refuse this JSON, each with the path of its field.
+    """Yield the reasons why `from_json` would refuse this JSON, each with the path of its field.
 
-    The generator is lazy, because a line may have more problems than a caller wants to show.
+    The generator is lazy, because the JSON may have more problems than a caller wants to show.
     """
     codec = _codec(to)
     try:
@@ -294,7 +295,7 @@ _codec = _Codecs().__getitem__
 
 
 def make_reader(writer: Any, version: Version, *, uncounted_bytes_max: int = VALUES_MAX) -> Read:
-    """Make a function that decodes values of a writer's schema to raw records of a version. The function raises
+    """Make a function that decodes values of a writer's schema to raw records of a version. That function raises
     `BadInput`.
 
     Args:
@@ -347,9 +348,9 @@ def _describe_mismatch(why: SchemaResolutionError) -> str:
 
 
 def _set_defaults(schema: Any, type_: Type) -> None:
-    """Replace the defaults in a parsed reader's schema by raw values.
+    """Replace the defaults in a parsed reader's schema with raw values.
 
-    fastavro returns defaults as they stand in the schema's JSON, where bytes are text.
+    fastavro returns defaults as the schema's JSON contains them, where bytes are written as text.
     """
     match type_:
         case RecordType(fields=fields) if isinstance(schema, dict):
@@ -370,7 +371,7 @@ def _set_defaults(schema: Any, type_: Type) -> None:
 
 
 def _find_unwritable(raw: Any, type_: Type) -> str | None:
-    """Find the path of a string that cannot be encoded as UTF-8; `None` if there is none.
+    """Return the path of a string that cannot be encoded as UTF-8; `None` if there is none.
 
     The path stops at the first sensitive field, because map keys inside of that field are sensitive, too.
     """
@@ -401,9 +402,10 @@ def _find_unwritable(raw: Any, type_: Type) -> str | None:
 
 
 def check_values(schema: Any) -> Callable[[bytes, int], None]:
-    """Make a function that counts the values in an encoded record, which begins at a given offset.
+    """Make a function that counts the values in an encoded record. Its arguments are the bytes, and the offset at which
+    the record begins.
 
-    The function raises `InvalidValue` with the path if there are more than `VALUES_MAX` values, or if the bytes do not
+    That function raises `InvalidValue` with the path if there are more than `VALUES_MAX` values, or if the bytes do not
     match the schema. `schema` must have been parsed by fastavro.
     """
     walk = _walk(schema, dict(_PRIMITIVES))
@@ -438,7 +440,7 @@ def check_json(data: object) -> None:
 
 
 class _Cursor:
-    """Position in the bytes of a value, and how many more values are allowed."""
+    """Position in the bytes of a value, together with the number of values that are still allowed."""
 
     __slots__ = ("at", "left", "value")
 

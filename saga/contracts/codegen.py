@@ -1,4 +1,5 @@
-"""Generate event classes from schemas: one module per service, deterministic and formatted as ruff would format it."""
+"""Generate event classes from schemas. There is one module per service. Its source is deterministic, and formatted as
+ruff would format it."""
 
 import ast
 import keyword
@@ -40,7 +41,8 @@ _HOMES: Final = {
     "Event": "saga",
     **dict.fromkeys(("bool", "bytes", "dict", "float", "int", "str", "tuple"), "builtins"),
 }
-"""Module from which a generated module imports each name; `builtins` need no import."""
+"""For each name that a generated module may use, the module from which it is imported. A name from `builtins` needs no
+import."""
 
 _NAMED = re.compile(r"(?P<name>.*)\.v(?P<number>[1-9][0-9]{0,8})", re.DOTALL)
 LINE_LENGTH = 120
@@ -48,15 +50,15 @@ INDENT = "    "
 
 
 def generate(library: Library, names: Sequence[str]) -> str:
-    """Generate the source of a module with the event classes of some contracts.
+    """Return the source of a module with the event classes of some contracts.
 
     Raises `ContractError` for names of unknown contracts or versions, names that occur twice, and types with the same
     name but different definitions.
 
     Args:
         library: the contracts.
-        names: what to generate, in this order: `OrderPlaced` gives the class of the newest version, `OrderPlaced.v1`
-            that of version 1, with the name `OrderPlacedV1`.
+        names: what to generate, in this order: `OrderPlaced` stands for the class of the newest version,
+            `OrderPlaced.v1` for that of version 1, which is named `OrderPlacedV1`.
     """
     problems = []
     for name in dict.fromkeys(names):
@@ -75,7 +77,11 @@ def is_generated(source: str) -> bool:
 
 
 def list_classes(source: str) -> list[str]:
-    """Return the names from which `generate` made the classes of a generated module, in order. Raises `SyntaxError`."""
+    """Return the names that were passed to `generate` to create this module, in order: `OrderPlaced`, or
+    `OrderPlaced.v1`.
+
+    Raises `SyntaxError` if the source is not valid Python.
+    """
     found = []
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef):
@@ -89,7 +95,7 @@ def list_classes(source: str) -> list[str]:
 
 
 def find_generated(folder: Path) -> list[Path]:
-    """Find the generated modules in a folder and its subfolders, except hidden ones and virtual environments."""
+    """Return the generated modules in a folder and its subfolders, except hidden ones and virtual environments."""
     return [path for path in find_modules(folder) if _begins_generated(path)]
 
 
@@ -150,9 +156,9 @@ class _Module:
         reject that name as a type."""
         taken = set(self.hidden)
         self.names = {name: _take_free_name(name, taken) for name in _HOMES}
-        """Name or alias under which the module imports each name."""
+        """Name under which the module imports each name; an alias if the name is taken."""
         self.again = {name: _take_free_name(name, taken) for name in sorted(self.types & fields)}
-        """Alias of each type whose name is also the name of a field. Classes refer to the type by this alias."""
+        """Alias of each type that has the same name as a field. Classes refer to the type by this alias."""
 
     def source(self) -> str:
         for version in self.versions:
@@ -185,7 +191,7 @@ class _Module:
         return self.names[name]
 
     def of(self, type_: schema.RecordType | schema.EnumType) -> str:
-        """Return the name by which classes refer to a type: its alias if a field has the name of the type."""
+        """Return the name by which classes refer to a type: its alias if a field has the same name as the type."""
         return self.again.get(type_.name, type_.name)
 
     def imports(self) -> str:
@@ -265,7 +271,7 @@ class _Module:
         return f"{self.use('field')}(default_factory={factory})"
 
     def unshown(self, field: schema.Field) -> str:
-        """Return the source after `name: type` for a sensitive field, which `repr` must not show."""
+        """Return the rest of the source line, after `name: type`, of a sensitive field, which `repr` must not show."""
         named = "" if field.default is schema.MISSING else f"default={self.default(field)}, "
         if named.startswith(factory := f"default={self.use('field')}("):
             named = f"{named.removeprefix(factory).removesuffix('), ')}, "
@@ -310,7 +316,8 @@ class _Module:
 
 
 def _name_members(enum: schema.EnumType) -> dict[str, str]:
-    """Return a member name for each symbol. A member must not hide an attribute of `str`, such as `title`."""
+    """Return the name of an enum member for each symbol. A member must not hide an attribute of `str`, such as
+    `title`."""
     members: dict[str, str] = {}
     taken = set(enum.symbols)
     for symbol in enum.symbols:
@@ -351,7 +358,7 @@ def _line(text: str, indent: str = INDENT) -> str:
 
 
 def why_unknown(library: Library, name: str) -> str | None:
-    """Return the reason why no class can be generated for a name, or `None` if a class can be generated."""
+    """Return the reason why no class can be generated for a name; `None` if a class can be generated."""
     if name in library.contracts:
         return None
     named = _NAMED.fullmatch(name)
@@ -368,10 +375,10 @@ def why_unknown(library: Library, name: str) -> str | None:
 
 
 def find_versions(library: Library, names: Sequence[str]) -> list[Version]:
-    """Return the versions to which names refer. All names must be known: check them with `why_unknown` before.
+    """Return the versions to which names refer. All names must be known: check them with `why_unknown` first.
 
-    If a version was requested by its number, the names of its types end in that number. Nested types that are identical
-    in one of the requested newest versions keep their names, so that they are shared.
+    If a version was requested by its number, the names of its types end in that number. But nested types that are
+    identical to a type of one of the requested newest versions keep their names, so that both share one class.
     """
     newest = [library.contracts[name].newest for name in names if name in library.contracts]
     known = [part for version in newest for part in list_types(version.record)]
@@ -392,8 +399,8 @@ def _find_version(library: Library, name: str, known: Sequence[schema.Type]) -> 
 
 
 def requested_name(cls: str, path: ast.expr | None) -> str:
-    """Return the name from which `generate` made a class. The name contains the version's number if the class name ends
-    in it. `path` is the expression that is assigned to `__contract__`."""
+    """Return the name that was passed to `generate` to create a class. It contains the version's number if the name of
+    the class ends in this number. `path` is the expression that is assigned to `__contract__`."""
     text = path.value if isinstance(path, ast.Constant) and isinstance(path.value, str) else ""
     name = text.rpartition("/")[2]
     named = _NAMED.fullmatch(name)
@@ -401,7 +408,7 @@ def requested_name(cls: str, path: ast.expr | None) -> str:
 
 
 def list_types(type_: schema.Type) -> Iterator[schema.RecordType | schema.EnumType]:
-    """Yield the records and enums in a type, nested ones before those that contain them."""
+    """Yield the records and enums in a type, each nested one before the type that contains it."""
     match type_:
         case schema.ArrayType(inner) | schema.MapType(inner) | schema.OptionalType(inner):
             yield from list_types(inner)
@@ -437,8 +444,8 @@ def _number_types(type_: schema.Type, number: int, is_shared: Callable[[schema.T
 
 
 def quote_literal(value: str | bytes) -> str:
-    """Return a literal with the quotes that the formatter uses: double quotes, unless single quotes need fewer
-    escapes."""
+    """Return a string or bytes literal with the quotes that the formatter would use: double quotes, unless single
+    quotes need fewer escapes."""
     quote = "'" if _count(value, '"') > _count(value, "'") else '"'
     if isinstance(value, bytes):
         body = "".join(_escape_character(chr(byte), quote) if byte < 0x80 else f"\\x{byte:02x}" for byte in value)
@@ -480,7 +487,7 @@ def _wrap_lines(text: list[str], width: int) -> list[str]:
 
 
 def _escape_word(word: str, first: bool, last: bool) -> str:
-    """Escape the quotes in a word that could end the docstring, or be mistaken for its opening quotes."""
+    """Return a word with those quotes escaped that could end the docstring, or be mistaken for its opening quotes."""
     quotes = "|".join(['"{3,}', *(['^"'] if first else []), *(['"$'] if last else [])])
     made, end = "", 0
     for run in re.finditer(quotes, word):

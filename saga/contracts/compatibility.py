@@ -2,7 +2,7 @@
 
 Avro's schema resolution only decides whether bytes can be read. This comparison also finds changes of their meaning:
 logical types, digits, rounding and changed defaults. Everything here is a pure function of two record types or
-versions. `tests/contracts/changes.py` has a table of changes, in which each verdict is proved by writing with one
+versions. `tests/contracts/changes.py` has a table of changes. Each verdict in it is proved by writing with one
 version and reading with the other.
 
 `list_changes` lists all changes from one version to the next, and `find_concerns` finds the services that they affect.
@@ -53,7 +53,7 @@ FOREIGN: Final = "foreign-type"
 _ROUNDED: Final = {("int", "float"), ("long", "float"), ("long", "double")}
 
 _MEANING_RULES: Final = ("type", "logical-type", "rounding", "default-changed", "utf-8", "uuid")
-"""Rules whose findings may come from a change of what a field means."""
+"""Rules whose findings may mean that a field has changed its meaning."""
 
 Kind: TypeAlias = Literal[
     "added", "removed", "renamed", "order", "type", "symbols", "default", "aliases", "doc", "sensitive", "attribute"
@@ -65,8 +65,8 @@ _KINDS: Final[Mapping[str, tuple[Kind, ...]]] = {
     "default-changed": ("default", "type"),
     "alias": ("renamed", "aliases", "added", "removed"),
 }
-"""Kinds of change to which findings of a rule may belong, by rule. Findings of all other rules belong to a change of
-kind `type`."""
+"""For each rule, the kinds of change to which its findings may belong. Findings of all other rules belong to a change
+of kind `type`."""
 _ATTRIBUTES: Final = (
     "topic",
     "key",
@@ -95,7 +95,7 @@ class CompatibilityFinding:
     """Path of the field in the reader's version, such as `items[].price`."""
     effect: Effect
     says: str
-    """What is wrong. It completes a sentence whose subject is the path."""
+    """What is wrong. The text continues a sentence whose subject is the path."""
     remedy: str = ""
     """How to change the newer version instead; empty if there is no usual remedy."""
 
@@ -116,8 +116,8 @@ class CompatibilityBreak:
 
 
 def compare_schemas(writer: RecordType, reader: RecordType) -> tuple[CompatibilityFinding, ...]:
-    """Return the effects of reading one version's messages with another version; none if each value is read as it was
-    written."""
+    """Return the effects of reading one version's messages with another version. The result is empty if every value is
+    read as it was written."""
     return tuple(_compare_records(writer, reader, ""))
 
 
@@ -141,7 +141,7 @@ def find_breaks(contract: Contract) -> Iterator[CompatibilityBreak]:
 
 def suggest_remedy(finding: CompatibilityFinding, newer: Version, older: Iterable[int]) -> str:
     """Return what to do about a finding for older messages that a newer version reads. If the field may have changed
-    its meaning, the alternative is an upcaster.
+    its meaning, the text also offers an upcaster.
 
     Args:
         finding: the finding.
@@ -252,15 +252,15 @@ def _compare_records(writer: RecordType, reader: RecordType, at: str) -> Iterato
 
 
 def _check_aliases(field: Field, writer: RecordType, path: str, effect: Effect) -> Iterator[CompatibilityFinding]:
-    """Report a field whose aliases leave open which field of the writer it is read from.
+    """Report a field if aliases make it unclear from which field of the writer it is read.
 
-    In a contract an alias never is the name of another field, but in a foreign schema it may be.
+    In a contract an alias is never the name of another field, but in a foreign schema it may be.
 
     Args:
         field: the field of the reader.
         writer: the record of the writer.
         path: path of the field.
-        effect: the effect of reading it as fastavro does.
+        effect: the effect of reading the field as fastavro does.
     """
     sources = [source for source in writer.fields if _may_be_read_from(source, field)]
     if not sources:
@@ -280,8 +280,8 @@ def _check_aliases(field: Field, writer: RecordType, path: str, effect: Effect) 
 def _resolve_fields(writer: RecordType, reader: RecordType) -> tuple[dict[str, Field], set[str]]:
     """Match the reader's fields with the writer's, as fastavro does.
 
-    Return the writer's field for the name of each reader's field, and the names of reader's fields that match two
-    fields of the writer, which fastavro reports as an error.
+    Return the writer's field for each reader's field, by the name of the reader's field, and the names of the reader's
+    fields that match two fields of the writer. fastavro raises an error for these.
     """
     aliases = {alias: field for field in reader.fields for alias in field.aliases}
     left = {field.name: field for field in reader.fields}
@@ -311,7 +311,7 @@ def _default_changed(writer: Field, reader: Field) -> bool:
 
 
 def _equal(writer: Type, one: object, reader: Type, other: object) -> bool:
-    """Return whether raw values of two versions are equal. In records only fields that both versions have are
+    """Return whether raw values of two versions are equal. In records, only fields that both versions have are
     compared."""
     match writer, one, reader, other:
         case OptionalType(inner), _, _, _:
@@ -485,7 +485,7 @@ class SchemaChange:
 
     @property
     def path(self) -> str:
-        """Path to show: the path in the newer version, or in the older one if the field was removed."""
+        """Path to show to people: the path in the newer version, or in the older one if the field was removed."""
         return (self.old if self.new is None else self.new) or ""
 
 
@@ -506,10 +506,11 @@ class Concern:
     service: str
     change: SchemaChange
     direction: Direction
-    """When the effect occurs. `forward`: until the service is deployed with the newer version, because it reads newer
-    messages with the older one; `backward`: from then on, while older messages remain."""
+    """When the effect occurs. `forward`: until the service is deployed with the newer version, because until then it
+    reads newer messages with the older version. `backward`: from then on, while older messages remain."""
     effect: Literal["fails", "misread", "default", "gone"]
-    """As in `CompatibilityFinding`; or `gone`: the code may read a field that the newer version does not have."""
+    """The effect, as in `CompatibilityFinding`. In addition `gone`: the code may read a field that the newer version
+    does not have."""
     says: str
 
 
@@ -555,7 +556,7 @@ def find_concerns(changes: Iterable[SchemaChange], consumers: Iterable[Consumer]
 
 
 def _reads(consumer: Consumer, path: str) -> bool:
-    """Return whether a consumer's code may read a field, a part of it, or a field that contains it."""
+    """Return whether a consumer's code may read a field, something inside the field, or a field that contains it."""
     if consumer.fields is None:
         return True
     plain = path.replace("[]", "").replace("{}", "")

@@ -1,4 +1,4 @@
-"""Define contracts, their versions, and the fingerprint by which a reader knows which version wrote a message."""
+"""Contracts, their versions, and the fingerprint by which a reader knows which version encoded a message."""
 
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -52,13 +52,13 @@ class Version:
     path: str
     """Path of the version's file relative to the contracts folder, without `.avsc`: `payments/PaymentReserved.v1`."""
     schema: dict[str, Any] = field(hash=False, repr=False)
-    """JSON of the schema, as it stands in the file."""
+    """JSON of the schema, as in the file."""
     fingerprint: bytes
     """CRC-64-AVRO of the parsing canonical form: 8 bytes, little-endian, as in the header of a single object."""
     record: RecordType = field(hash=False, repr=False)
-    """Parsed record. A field is sensitive if any version of the contract marks it."""
+    """Parsed record. A field in it is sensitive if any version of the contract marks the field."""
     written: RecordType = field(hash=False, repr=False)
-    """Parsed record. A field is sensitive only if this version's file marks it."""
+    """Parsed record. A field in it is sensitive only if this version's file marks the field."""
     upcasts: frozenset[int] = frozenset()
     """Numbers of the older versions whose events an upcaster converts to this version, because schema resolution
     cannot."""
@@ -80,14 +80,14 @@ class Contract:
     """Agreement between services about one kind of event.
 
     Topic, key, owner, start, outcome, external producers and consumers, and namespace are the same in all versions. The
-    description, the declared header or field of the message id, `principal_header` and `trusts_time` are taken from the
-    newest version.
+    newest version determines the description, the header or field of the message id, `principal_header` and
+    `trusts_time`.
     """
 
     name: str
     topic: str
     key: str
-    """Name of the field that holds the saga id. It also names the kind of the saga."""
+    """Name of the field that contains the saga id. This name also identifies the kind of the saga."""
     owner: str
     """Name of the only service that may emit the event, unless it is `produced_externally`."""
     starts: bool
@@ -97,7 +97,7 @@ class Contract:
     produced_externally: bool
     """True if Clients, and services other than the owner, may publish the event."""
     consumed_externally: bool
-    """True if services outside of the known ones consume the event."""
+    """True if others than the known services may consume the event."""
     doc: str
     """Description of the event, from the newest version."""
     namespace: str = ""
@@ -107,11 +107,11 @@ class Contract:
     wire: str = "single-object"
     """Wire format in which the events are published, as configured for the topic: see `Topic.wire`."""
     id_header: str | None = None
-    """Header that holds the message id if a sender writes no `ce_id`, as declared by the newest version or the topic.
-    """
+    """Header that contains the message id, for senders that write no `ce_id`. The newest version or the topic declares
+    it."""
     id_field: str | None = None
-    """Field that holds the message id if a sender writes no `ce_id`. At most one of `id_header` and `id_field` is set.
-    """
+    """Field that contains the message id, for senders that write no `ce_id`. At most one of `id_header` and `id_field`
+    is set."""
     versions: tuple[Version, ...] = field(repr=False)
     """All versions, oldest first."""
 
@@ -122,7 +122,7 @@ class Contract:
 
     @cached_property
     def subject(self) -> str:
-        """Subject under which a schema registry holds the contract's versions: the topic and the record's full name.
+        """Subject under which a schema registry has the contract's versions: the topic and the record's full name.
 
         Registry clients call this naming `TopicRecordNameStrategy`. Empty if the contract is not published in the wire
         format of a registry.
@@ -142,8 +142,8 @@ class Contract:
 
     @cached_property
     def trusts_time(self) -> bool:
-        """True if a deadline counts from the event's own time even if its publisher is external, as declared by the
-        newest version."""
+        """True if deadlines count from the time that the event states, even if its publisher is external. The newest
+        version declares it."""
         return bool(self.newest.schema.get("trusted_time", False))
 
     @property

@@ -1,9 +1,9 @@
-"""Convert between typed and raw values, with functions that are compiled once per class, because every message needs
+"""Convert between typed and raw values. The functions for this are compiled once per class, because every message needs
 them.
 
 The function for a record is generated as source, with one or two lines per field, so that nothing has to be looked up
-at run time. `tests/contracts/test_roundtrip.py` tests it with every kind of schema. Errors name the path of the field
-and never its value, which may be sensitive.
+at run time. `tests/contracts/test_roundtrip.py` tests it with every kind of schema. Errors name the path of the field,
+but never its value, which may be sensitive.
 """
 
 from collections.abc import Callable, Mapping
@@ -51,8 +51,8 @@ _WORDS: Final[Mapping[type, str]] = {
 
 
 def to_raw(type_: schema.Type, classes: Classes) -> Convert:
-    """Make a function that converts typed values to raw ones. It raises `InvalidValue` for values that the type does
-    not allow."""
+    """Make a function that converts typed values of a type to raw ones. That function raises `InvalidValue` for values
+    that the type does not allow."""
     match type_:
         case schema.ScalarType(kind):
             return TO_RAW[kind]
@@ -71,10 +71,10 @@ def to_raw(type_: schema.Type, classes: Classes) -> Convert:
 
 
 def from_raw(type_: schema.Type, classes: Classes) -> Convert | None:
-    """Make a function that converts raw values, as Avro reads them, to typed ones; `None` if typed and raw values are
-    the same.
+    """Make a function that converts raw values, as Avro reads them, to typed ones. Return `None` if the type needs no
+    conversion, because its typed and raw values are the same.
 
-    The function raises `InvalidValue` for values that Avro accepts and the type does not allow.
+    That function raises `InvalidValue` for values that Avro accepts and the type does not allow.
     """
     match type_:
         case schema.ScalarType(kind):
@@ -128,7 +128,8 @@ def _record_to_raw(record: schema.RecordType, classes: Classes) -> Convert:
 
 
 def _raw_check(type_: schema.Type, value: str) -> str | None:
-    """Return the source of a condition under which a value must be converted to a raw one; `None` if it always must."""
+    """Return the source of a condition that is true if `value` needs the conversion function; `None` if every value
+    needs it."""
     match type_:
         case schema.ScalarType("int" | "long" as kind):
             least, most = schema.BOUNDS[kind]
@@ -168,10 +169,9 @@ def _record_from_raw(record: schema.RecordType, classes: Classes) -> Convert:
 
 
 def _error_lines(record: schema.RecordType, names: dict[str, Any]) -> list[str]:
-    """Return the source of the `except` clause of a conversion. It puts the name of the current field in front of the
-    error's path. For a sensitive field it keeps that name only, because the rest of the path may contain map keys,
-    which are sensitive, too.
-    """
+    """Return the source of the `except` clause of a conversion. The clause puts the name of the current field in front
+    of the error's path. For a sensitive field it drops the rest of the path, which may contain map keys, because these
+    are sensitive, too."""
     names["hides"] = frozenset(field.name for field in record.fields if field.sensitive)
     under = "(why.inside(at) if at in hides else why.under(at))" if names["hides"] else "why.under(at)"
     return ["    except InvalidValue as why:", f"        raise {under} from None"]
@@ -213,7 +213,7 @@ def _array_from_raw(each: Convert) -> Convert:
 
 
 def convert_items(each: Convert, values: Any) -> list[Any]:
-    """Convert all values. An error has the index of its value in its path."""
+    """Return all values after converting them. The path of an error contains the index of the value."""
     made: list[Any] = []
     try:
         for value in values:
@@ -238,7 +238,7 @@ def _map_to_raw(each: Convert) -> Convert:
 
 
 def convert_values(each: Convert) -> Convert:
-    """Make a conversion of all values of a mapping. An error has the key of its value in its path."""
+    """Make a function that converts all values of a mapping. The path of an error contains the key of the value."""
 
     def convert(value: Any) -> Any:
         made = {}
@@ -285,8 +285,8 @@ class InvalidValue(Exception):
         return type(self)(self.reason, f"{part}{between}{self.path}")
 
     def inside(self, part: str) -> "InvalidValue":
-        """Return the error for a value inside of a sensitive field: without the path inside of the field, because it
-        may contain map keys, which are sensitive, too."""
+        """Return the error for a value inside of a sensitive field. Its path ends at that field, because the rest may
+        contain map keys, which are sensitive, too."""
         return type(self)(self.reason, part)
 
     def __str__(self) -> str:
@@ -294,7 +294,7 @@ class InvalidValue(Exception):
 
 
 class NoSuchField(InvalidValue):
-    """Error for a field that the record does not have. A newer version of its contract may have it."""
+    """Error for a field that the record does not have. Perhaps a newer version of the contract has it."""
 
 
 class MalformedBytes(InvalidValue):
@@ -308,12 +308,12 @@ def wrong_type(value: object, wanted: type) -> InvalidValue:
 
 
 def exact_context(precision: int) -> Context:
-    """Make a decimal context that raises instead of rounding."""
+    """Return a decimal context that raises an error instead of rounding."""
     return Context(prec=precision, traps=[Inexact])
 
 
 def decimal_to_raw(type_: DecimalType) -> Convert:
-    """Make a function that converts `Decimal` to bytes. The function refuses values that it would have to round."""
+    """Make a function that converts `Decimal` to bytes. It refuses values that it would have to round."""
     limit, scale = 10**type_.precision, type_.scale
     before = type_.precision - scale
     scaleb = exact_context(type_.precision + 400).scaleb
@@ -340,7 +340,7 @@ def decimal_to_raw(type_: DecimalType) -> Convert:
 def decimal_from_raw(type_: DecimalType) -> Convert:
     """Make a function that converts bytes to `Decimal`, with as many decimal places as the scale.
 
-    The function refuses numbers with more digits than the precision.
+    It refuses numbers with more digits than the precision.
     """
     limit, scale = 10**type_.precision, type_.scale
     scaleb = exact_context(type_.precision).scaleb

@@ -1,4 +1,4 @@
-"""Make the schema of a new contract from the short strings that are passed as options to `saga contracts new`."""
+"""Create the schema of a new contract from the short strings that are passed as options to `saga contracts new`."""
 
 import json
 import re
@@ -17,7 +17,7 @@ JSON."""
 
 
 class FieldTexts(NamedTuple):
-    """Strings that describe the fields of a new contract, without its key."""
+    """Strings that describe the fields of a new contract. The key field is not among them."""
 
     fields: Sequence[str]
     """Fields: `NAME:TYPE:DESCRIPTION` for a field of the event, `RECORD.NAME:TYPE:DESCRIPTION` for a field of a nested
@@ -27,7 +27,7 @@ class FieldTexts(NamedTuple):
     enums: Sequence[str] = ()
     """Enums: `NAME=SYMBOL,SYMBOL:DESCRIPTION`."""
     sensitive: Sequence[str] = ()
-    """Sensitive fields: `NAME` or `RECORD.NAME`. `NAME=false` marks a field that is not sensitive although its name
+    """Sensitive fields: `NAME` or `RECORD.NAME`. `NAME=false` says that a field is not sensitive, although its name
     suggests it."""
     defaults: Sequence[str] = ()
     """Defaults: `NAME=VALUE` or `RECORD.NAME=VALUE` for a field, `ENUM=SYMBOL` for an enum."""
@@ -38,7 +38,7 @@ def make_first_version(name: str, terms: Mapping[str, Any], fields: Sequence[Map
 
     Args:
         name: name of the record.
-        terms: the contract attributes; those that are `None` or false are left out.
+        terms: the contract attributes. Attributes that are `None` or false are left out.
         fields: JSON of the fields.
     """
     given = {term: value for term, value in terms.items() if value not in (None, False)}
@@ -72,7 +72,8 @@ class _Draft:
             self.add_default(_match(_DEFAULT, text, "NAME=VALUE, as quantity=1"))
 
     def fields(self) -> list[dict[str, Any]]:
-        """Return the fields of the event. The first field that uses a named type contains its definition."""
+        """Return the fields of the event. The first field that uses a named type contains the definition of the
+        type."""
         unused = dict(self.types)
         made = [{**field, "type": _define(field["type"], unused)} for field in self.event]
         if unused:
@@ -162,7 +163,7 @@ def _read_json(path: str, text: str) -> Any:
 
 
 def _define(type_: Any, unused: dict[str, dict[str, Any]]) -> Any:
-    """Replace the first use of a named type by its definition, and remove the definition from `unused`."""
+    """Replace the first use of a named type with its definition, and remove the definition from `unused`."""
     if isinstance(type_, list):
         return [_define(branch, unused) for branch in type_]
     if isinstance(type_, dict):

@@ -58,9 +58,9 @@ if TYPE_CHECKING:
 
 
 Change: TypeAlias = Callable[[str, bytes], bytes]
-"""Function from the path and the bytes of a value to the bytes that replace the value."""
+"""Function that takes the path and the bytes of a value, and returns the bytes that replace the value."""
 WHOLE = "*"
-"""Path to which a ciphertext is bound if a value is encrypted as a whole, because the value is not an event, or its
+"""Path to which a ciphertext is bound if a value is encrypted as a whole: because the value is not an event, or its
 schema is not known here."""
 _PREFIX = ENCRYPTED_PREFIX.encode()
 NO_KEYS = (
@@ -81,16 +81,16 @@ stay as they are."""
 def encrypt_fields(
     value: bytes, version: Version, saga: str, key: "SubjectKey | None", *, arrived: bool = False
 ) -> bytes:
-    """Encrypt the sensitive fields of an encoded event.
+    """Return an encoded event with its sensitive fields encrypted.
 
-    A value that equals the default of its field is not encrypted, because the schema shows it anyway. If the event
-    cannot be written again, because another sender wrote it, it is encrypted as a whole.
+    A value that equals the default of its field is not encrypted, because the schema shows it anyway. An event that
+    fastavro cannot encode again, because another sender encoded it, is encrypted as a whole.
 
     Args:
         value: the encoded event.
         version: the version that encoded it.
         saga: the saga id, to which ciphertexts are bound.
-        key: key of the subject; `None` if it was erased: the values are then replaced by `erased`, and are lost.
+        key: key of the subject; `None` if it was erased. Then the values are replaced with `erased`, and are lost.
         arrived: true if the event comes from the log. Its sender may have encrypted it already, so encrypted values are
             left as they are.
     """
@@ -105,19 +105,19 @@ def encrypt_fields(
 
 
 def decrypt_fields(value: bytes, library: Library, saga: str, keys: "Callable[[str], SubjectKey | None]") -> bytes:
-    """Decrypt the encrypted fields of an encoded event.
+    """Return an encoded event with its encrypted fields decrypted.
 
     Args:
         value: the encoded event.
         library: the library that knows its version.
         saga: the saga id, to which the ciphertexts are bound.
         keys: function that returns the key with a name. It returns `None` if the key was erased; the values encrypted
-            with that key are replaced by `erased`. It raises `KeyMissing` if the key is missing.
+            with that key are replaced with `erased`. It raises `KeyMissing` if the key is missing.
 
     Raises:
         KeyMissing: `keys` raised it, or a value was encrypted with another secret of the same subject.
-        BadInput: a ciphertext was made for another field or saga, or has been changed; or the event cannot be written
-            with its decrypted values.
+        BadInput: a ciphertext was made for another field or saga, or has been changed; or the event with its decrypted
+            values cannot be encoded.
     """
     version = identify(value, library)
 
@@ -145,7 +145,7 @@ def decrypt_fields(value: bytes, library: Library, saga: str, keys: "Callable[[s
 
 
 def is_encoded_event(value: bytes, version: Version) -> bool:
-    """Return whether a value is a complete encoded event of that version, without further bytes after it."""
+    """Return whether a value is a complete encoded event of that version, with no bytes left over."""
     try:
         return not _read(value, version)[1]
     except Exception:  # noqa: BLE001 - the bytes may be anything
@@ -153,8 +153,8 @@ def is_encoded_event(value: bytes, version: Version) -> bool:
 
 
 def unencrypted_subject(value: bytes, version: Version) -> str | None:
-    """Return the subject of an encoded event if at least one of its sensitive fields is not encrypted; otherwise
-    `None`."""
+    """Return the subject of an encoded event if at least one of its sensitive fields still has to be encrypted;
+    otherwise `None`."""
     found: list[str] = []
 
     def note(path: str, plain: bytes) -> bytes:
@@ -168,7 +168,8 @@ def unencrypted_subject(value: bytes, version: Version) -> str | None:
 
 
 def key_names_in(value: bytes, library: Library) -> set[str]:
-    """Return the names of the keys that are needed to decrypt the sensitive fields of an encoded event."""
+    """Return the names of the keys that are needed to decrypt the sensitive fields of an encoded event. The result is
+    empty if the value cannot be decoded."""
     names = set[str]()
     if find_key_names(value):
 
@@ -184,7 +185,7 @@ def key_names_in(value: bytes, library: Library) -> set[str]:
 
 
 def unknown_header(value: bytes, library: Library) -> bytes:
-    """Return the header of a value if it names a schema that is not known here; otherwise empty bytes.
+    """Return the header of a value if the header names a schema that is not known here; otherwise empty bytes.
 
     The schema of a value in the wire format of a registry never counts as known.
     """
@@ -248,7 +249,8 @@ def subject_of_event(event: Event) -> str:
 
 
 def _normalize_subject(subject: str, version: Version) -> str:
-    """Return a subject as the decoded event has it. A sender may write a uuid in capitals."""
+    """Return a subject in the form that it has in the decoded event. For example, a sender may write a UUID in
+    capitals."""
     field = version.record.field(version.subject)
     if field is not None and field.type == ScalarType("uuid"):
         with suppress(ValueError):  # decoding reports that it is no uuid
@@ -278,7 +280,8 @@ def find_unencryptable(type_: Type, at: str = "") -> Iterator[str]:
 
 
 def _rewrite(value: bytes, version: Version, change: Change, *, leaves_defaults: bool) -> bytes | None:
-    """Return an encoded event with its sensitive values changed; `None` if it cannot be read, or not be written again.
+    """Return an encoded event after passing each sensitive value to `change`; `None` if the event cannot be read, or
+    cannot be encoded again.
 
     fastavro reads some values that it refuses to write, such as an `int` of more than 32 bits in a union.
     """
@@ -307,7 +310,12 @@ def _read(value: bytes, version: Version) -> tuple[Any, bytes]:
 
 
 def _change(raw: Any, type_: Type, change: Change, path: str, leaves_defaults: bool) -> bool:
-    """Change the sensitive values in a raw value in place. Return whether any of them changed."""
+    """Encrypt or decrypt the sensitive values inside `raw`, in place. Return whether any of them changed.
+
+    `raw`: a value as fastavro reads it, of type `type_`. `change`: function that encrypts or decrypts one value.
+    `path`: path of `raw` in the event, to which each ciphertext is bound. `leaves_defaults`: true to leave a sensitive
+    field alone if it has its default value.
+    """
     match type_:
         case RecordType(fields=fields):
             return sum(_change_field(raw, field, change, path, leaves_defaults) for field in fields) > 0
@@ -344,7 +352,7 @@ def _schema(version: Version) -> Any:
 
 
 def subject_in_json(value: bytes, version: Version) -> str | None:
-    """Return the subject from JSON that is not a valid event: the text in its field; `None` if there is none, or if it
+    """Return the text in the subject's field of JSON that is not a valid event; `None` if there is none, or if it
     cannot be encoded."""
     try:
         read, _ = read_json(value)
@@ -357,8 +365,8 @@ def subject_in_json(value: bytes, version: Version) -> str | None:
 
 
 def encrypt_json(value: bytes, record: RecordType, encrypt: EncryptText) -> bytes | None:
-    """Encrypt the sensitive fields in JSON, and all fields that the contract does not have, because the name of a
-    sensitive field may be misspelt.
+    """Return JSON with its sensitive fields encrypted. Fields that the contract does not have are encrypted, too,
+    because one of them may be a sensitive field with a misspelt name.
 
     Return `None` if the value is not a JSON object, or if rewriting it would lose data, because a name occurs twice in
     one object.
@@ -397,10 +405,10 @@ def _encrypt_part(data: Any, type_: Type, path: str, encrypt: EncryptText) -> An
 
 
 def _encrypt_whole(data: Any, type_: Type | None, path: str, encrypt: EncryptText) -> Any:
-    """Encrypt a whole JSON value.
+    """Return a whole JSON value in encrypted form. Encryption never makes an invalid event valid.
 
-    Text in a field that takes text becomes text. Any other value, which the contract refuses, becomes a list or an
-    object, which the contract refuses, too, so encryption never makes an invalid event valid.
+    Text becomes text if the field takes text. Any other value, which the contract refuses, becomes a list or an
+    object, which the contract also refuses.
     """
     while isinstance(type_, OptionalType):
         type_ = type_.inner

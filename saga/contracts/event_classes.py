@@ -61,8 +61,8 @@ _AVRO_TYPES: Final[Mapping[type, str]] = {
     date: "date",
     datetime: "timestamp-micros",
 }
-"""Avro type of each Python type, unless `Avro` in the annotation names another. If several Avro types fit, it is the
-one that loses no information."""
+"""Avro type of each Python type, unless `Avro` in the annotation names another. If several Avro types are possible, it
+is the one that loses no information."""
 
 
 class EventAttributes(TypedDict, total=False):
@@ -71,7 +71,7 @@ class EventAttributes(TypedDict, total=False):
     topic: Required[str]
     """Topic of the event, and folder of its contract."""
     key: Required[str]
-    """Field that holds the saga id; its name is the kind of the saga."""
+    """Field that contains the saga id. Its name also identifies the kind of the saga."""
     owner: Required[str]
     """Name of the only service that may emit the event."""
     version: int
@@ -83,17 +83,17 @@ class EventAttributes(TypedDict, total=False):
     produced_by: Literal["external"]
     """`"external"` if Clients, and services other than the owner, may publish the event."""
     consumed_by: Literal["external"]
-    """`"external"` if services outside of the known ones consume the event."""
+    """`"external"` if others than the known services may consume the event."""
     principal: str
     """Header in which an external sender names the principal who starts the saga."""
     id_header: str
-    """Header that holds the message id if a sender writes no `ce_id`."""
+    """Header that contains the message id, for senders that write no `ce_id`."""
     id_field: str
-    """Field that holds the message id if a sender writes no `ce_id`."""
+    """Field that contains the message id, for senders that write no `ce_id`."""
     subject: str
     """Field that identifies the subject of the event, whose key encrypts the event's sensitive fields."""
     trusted_time: bool
-    """True if a deadline counts from the event's own time even if its publisher is external."""
+    """True if deadlines count from the time that the event states, even if its publisher is external."""
     compatible: Mode
     """Compatibility mode in which this version is checked against the versions before it."""
     upcasts: Sequence[int]
@@ -107,7 +107,7 @@ class EventAttributes(TypedDict, total=False):
 
 
 class TypeAttributes(TypedDict, total=False):
-    """Attributes of a nested record or an enum, besides its fields or symbols."""
+    """Attributes of a nested record or an enum."""
 
     aliases: Sequence[str]
     """Names that the type had in earlier versions."""
@@ -214,7 +214,7 @@ def record(cls: type[T] | None = None, /, **attributes: Unpack[TypeAttributes]) 
 
 
 def enum_type(*, default: str | None = None, **attributes: Unpack[TypeAttributes]) -> Callable[[type[S]], type[S]]:
-    """Declare the default and other attributes of an enum. An enum that has none needs no decorator.
+    """Declare the default and other attributes of an enum. An enum without such attributes needs no decorator.
 
         @enum_type(default="UNKNOWN")
         class Carrier(StrEnum):
@@ -236,8 +236,8 @@ def enum_type(*, default: str | None = None, **attributes: Unpack[TypeAttributes
 
 
 def declared_contract(cls: type[Event]) -> Contract | None:
-    """Return the contract that `@event` made from a class; it has only the declared version. Return `None` for other
-    classes."""
+    """Return the contract that `@event` has made from a class. It has only the version that the class declares. Return
+    `None` for a class without `@event`."""
     return _contracts.get(cls)
 
 
@@ -286,7 +286,8 @@ def _make_dataclass(cls: type[T], where: str) -> type[T]:
 
 
 def _read_hints(cls: type, where: str) -> dict[str, Any]:
-    """Return the annotations of a class's fields, in the order of the fields."""
+    """Return the annotations of a class's fields, in the order of the fields. Raises `DeclarationError` if one cannot
+    be evaluated."""
     try:
         hints = get_type_hints(cls, include_extras=True)
     except (NameError, TypeError, AttributeError, SyntaxError) as why:
@@ -300,8 +301,8 @@ def _read_hints(cls: type, where: str) -> dict[str, Any]:
 
 
 def _read_doc(cls: type) -> str:
-    """Return the docstring of a class, with each paragraph on one line; empty if there is none, or if `dataclass` made
-    it."""
+    """Return the docstring of a class, with each paragraph on one line. Return an empty string if there is none, or if
+    `dataclass` has generated it."""
     doc = cls.__dict__.get("__doc__")
     if not isinstance(doc, str) or doc.startswith(f"{cls.__name__}("):
         return ""
@@ -311,7 +312,7 @@ def _read_doc(cls: type) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Hint:
-    """A field's annotation, split into the type and what `Annotated` adds to it."""
+    """A field's annotation, split into the type and the additions from `Annotated`."""
 
     inner: Any
     doc: str
@@ -346,8 +347,8 @@ def _optional(hint: Any) -> Any:
 
 
 class _SchemaBuilder:
-    """Builder of the schema of one event. It collects only the problems that parsing the schema afterwards would not
-    find."""
+    """Builder of the schema of one event. It collects only those problems that the later parsing of the schema would
+    not find."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -365,7 +366,7 @@ class _SchemaBuilder:
         return {"type": "record", "name": cls.__name__, **head, "fields": fields}
 
     def fields(self, cls: type, namespace: str, at: str) -> tuple[list[dict[str, Any]], list[schema.Field]]:
-        """Build the fields of a record. Return them as JSON and as parsed fields."""
+        """Return the fields of a record, as JSON and as parsed fields."""
         self.open.append(cls)
         hints = _read_hints(cls, self.where)
         built = []
@@ -403,7 +404,7 @@ class _SchemaBuilder:
         return whole, schema.Field(field.name, type_, default, tuple(given.avro.aliases), given.sensitive)
 
     def type_(self, hint: Any, avro: str, namespace: str, at: str) -> tuple[Any, schema.Type]:
-        """Build the type for an annotation. Return it as JSON and as a parsed type.
+        """Return the type for an annotation, as JSON and as a parsed type.
 
         Args:
             hint: the annotation.
@@ -438,7 +439,7 @@ class _SchemaBuilder:
         )
 
     def part(self, hint: Any, namespace: str, at: str) -> tuple[Any, schema.Type]:
-        """Build the type of the items of a list, or of the values of a mapping."""
+        """Return the type of the items of a list, or of the values of a mapping."""
         if _split(hint).sensitive:
             raise _UnsupportedAnnotation("`sensitive` marks a whole field: write it around the list or the mapping")
         return self.type_(hint, "", namespace, at)
@@ -503,7 +504,7 @@ class _SchemaBuilder:
 
 
 class _UnsupportedAnnotation(Exception):
-    """Error for an annotation that is not the type of a contract. Its text is empty if the problem has already been
+    """Error for an annotation that cannot be the type of a field. Its text is empty if the problem has already been
     reported for a nested field."""
 
 
@@ -542,8 +543,8 @@ def _plain(value: Any) -> Any:
 
 
 def _is_given(value: Any) -> bool:
-    """Return whether an attribute has an effect. False and an empty list are equivalent to leaving the attribute
-    out."""
+    """Return whether an attribute has an effect. False and an empty list have the same meaning as a missing
+    attribute."""
     return value not in (None, False, "", (), [])
 
 

@@ -1,7 +1,8 @@
 """Find the modules that declare events with `@event`, and compare their classes with the files in `contracts/`.
 
-`saga contracts write` writes the files that differ; `saga contracts check` reports them. A released version is never
-changed. If its class differs from the released file, the comparison names the number for the next version.
+`saga contracts write` writes the files that differ; `saga contracts check` reports them. The file of a released version
+is never changed. If the class of a released version differs from the file, the comparison names the number for the next
+version.
 """
 
 import ast
@@ -33,15 +34,15 @@ class ClassDrift:
 
 
 def find_event_modules(folder: Path) -> dict[Path, dict[str, int]]:
-    """Find the modules in a folder that declare events. Return, for each module, the line of each event class by
-    name."""
+    """Return the modules in a folder that declare events. Each has the line numbers of its event classes, by the name
+    of the class."""
     found = {path: lines for path in find_modules(folder) if (lines := find_event_lines(path))}
     return dict(sorted(found.items()))
 
 
 def find_event_lines(module: Path) -> dict[str, int]:
-    """Return the line of each class below `@event` in a module, by the name of the class. A file that is not valid
-    Python has no such classes."""
+    """Return the line number of each class below `@event` in a module, by the name of the class. The result is empty
+    for a file that is not valid Python."""
     source = module.read_text("utf-8", "replace")
     if "event" not in source or "saga" not in source:  # most modules need not be parsed
         return {}
@@ -67,8 +68,8 @@ def find_event_lines(module: Path) -> dict[str, int]:
 
 
 def dotted_name(module: Path) -> str:
-    """Return the dotted name under which Python imports a module. It is relative to the innermost of the current folder
-    and the folders in `sys.path` that contain the module."""
+    """Return the dotted name under which Python imports a module. The name is relative to the current folder or to a
+    folder in `sys.path`: the innermost one that contains the module."""
     path = module.resolve()
     roots = [Path(each).resolve() for each in (".", *sys.path)]
     above = max((root for root in roots if path.is_relative_to(root)), key=lambda root: len(root.parts), default=None)

@@ -1,4 +1,4 @@
-"""Make an example of an event, in the JSON form that people read and write. Pure functions."""
+"""Create an example of an event, in the JSON form that people read and write. All functions are pure."""
 
 from typing import Final, TypeAlias
 
@@ -31,7 +31,7 @@ def make_example(contract: Contract) -> dict[str, Json]:
 
 
 def example_saga_id(contract: Contract) -> str:
-    """Return the saga id of the example."""
+    """Return the saga id of the example that `make_example` creates."""
     key = contract.newest.record.field(contract.key)
     assert key is not None  # a contract without such a field would not be loaded
     return str(_make_value(key.type, key.name))

@@ -1,8 +1,8 @@
 """Read and write the formats of external senders: a schema registry's wire format and plain JSON.
 
 The wire format is a byte 0, the schema's id in four bytes, and the Avro record. The record is the same as in a single
-object; only the header before it differs. The consumer asks the registry for the schema of an id and passes the answer
-as a `Writer`: nothing here calls the registry. Plain JSON is read as a version of its contract, with classes that are
+object; only the header before it differs. The consumer asks the registry for the schema of an id, and passes the answer
+as a `Writer`. Nothing here calls the registry. Plain JSON is read as a version of its contract, with classes that are
 made in memory.
 """
 
@@ -54,10 +54,10 @@ _ELSEWHERE = {
         "have its sender write it before the value (Apicurio: apicurio.registry.as-confluent set to true)",
     ),
 }
-"""Headers in which some serializers write the schema id, in lower case, each with a hint about what the sender should
+"""Headers in which some serializers write the schema id, in lower case. Each has a hint about what the sender should
 change."""
 UNWRITTEN = "default-changed"
-"""Name of the rule of `saga.contracts.compatibility` about fields whose defaults differ."""
+"""Name of the rule of `saga.contracts.compatibility` for fields whose defaults differ."""
 SCHEMA_BYTES_MAX = 1 << 20
 """Size in bytes of the largest schema that is accepted from a registry."""
 _AVROS = (
@@ -77,7 +77,7 @@ _AVROS = (
     ),
     *("logicalType", "precision", "scale"),
 )
-"""Schema attributes that Avro defines. All other attributes in contract files belong to the contract, and are not
+"""Schema attributes that Avro defines. All other attributes in contract files are the contract's own, and are not
 registered."""
 
 PROBLEMS_MAX = 5
@@ -85,7 +85,7 @@ PROBLEMS_MAX = 5
 
 
 def schema_id_in(value: bytes | None) -> int | None:
-    """Return the schema id in a value; `None` if it is not in the wire format of a registry.
+    """Return the schema id in a value; `None` if the value is not in the wire format of a registry.
 
     >>> schema_id_in(b"\\0\\0\\0\\1\\x02..."), schema_id_in(b"\\xc3\\x01..."), schema_id_in(b"\\0\\0")
     (258, None, None)
@@ -96,7 +96,7 @@ def schema_id_in(value: bytes | None) -> int | None:
 
 
 def schema_id_of(record: Record) -> int | None:
-    """Return the schema id in a record's value; `None` if there is none, or if a header holds the id instead."""
+    """Return the schema id in a record's value; `None` if there is none, or if a header contains the id instead."""
     id_ = schema_id_in(record.value)
     return None if id_ is None or why_id_elsewhere(record.headers) is not None else id_
 
@@ -128,11 +128,10 @@ def registered_text(version: Version) -> str:
 
 
 def inline_references(schema: str, others: Iterable[str]) -> str:
-    """Replace references to types of other schemas by the definitions of these types. Each definition is inserted where
-    its type is used first.
+    """Return a schema in which references to types of other schemas are replaced with their definitions. Each
+    definition is inserted where the type is used first, as Avro requires.
 
-    Avro requires this order. Text that is not JSON, and names that no schema defines, stay as they are: parsing reports
-    them.
+    Text that is not JSON, and names that no schema defines, stay as they are. Parsing will report them.
 
     Args:
         schema: text of the schema.
@@ -216,8 +215,8 @@ def is_version(schema: str, fingerprint: bytes, version: Version | None) -> bool
 def contract_name_in(value: bytes | None, writer: Writer | None, library: Library) -> str | None:
     """Return the name of the contract to which a value's schema belongs; empty if the contract is not in the library.
 
-    `None` if the value is not in the wire format of a registry, or its schema is unknown. Raises `BadInput` for an
-    invalid schema.
+    Return `None` if the value is not in the wire format of a registry, or its schema is unknown. Raises `BadInput` for
+    an invalid schema.
     """
     if writer is None or not writer.schema or schema_id_in(value) is None:
         return None
@@ -233,7 +232,7 @@ def record_name_of(writer: Writer) -> str:
 
 
 def writer_without_registry(id_: int) -> Writer:
-    """Make the `Writer` for a schema id if no registry is configured to look it up."""
+    """Return the `Writer` for a schema id that cannot be looked up, because no registry is configured."""
     return Writer(
         id_,
         "",
@@ -244,7 +243,8 @@ def writer_without_registry(id_: int) -> Writer:
 
 
 def why_id_elsewhere(headers: Headers) -> str | None:
-    """Return the reason why a value cannot be read if a header holds its schema id; `None` if no header does."""
+    """Return the reason why a value cannot be read if one of its headers contains the schema id; `None` if no header
+    does."""
     name = next((name for name, _ in headers if name.lower() in _ELSEWHERE), None)
     if name is None:
         return None
@@ -254,7 +254,7 @@ def why_id_elsewhere(headers: Headers) -> str | None:
 def why_unreadable(value: bytes | None, writer: Writer | None, again: str = TRIED_AGAIN) -> str | None:
     """Return the reason why a value in the wire format of a registry cannot be read.
 
-    `None` if it can be read, or is not in that format.
+    Return `None` if the value can be read, or is not in that format.
 
     Args:
         value: the value.
@@ -282,13 +282,13 @@ def why_unreadable(value: bytes | None, writer: Writer | None, again: str = TRIE
 def to_single_object(value: bytes, writer: Writer, type_: str, library: Library) -> bytes:
     """Convert a value from the schema registry's wire format to Avro single-object encoding.
 
-    The schema decides the result:
+    The result depends on the schema:
 
-    - It is the schema of a known version: the value keeps that version.
-    - It is a foreign schema that can be read as the newest version, and no version of the contract has upcasters: the
+    - The schema is that of a known version: the value keeps that version.
+    - The schema is foreign, can be read as the newest version, and no version of the contract has upcasters: the
       value is converted to the newest version.
-    - Otherwise the value keeps its own fingerprint, which is unknown here. The schema may belong to a version that is
-      not deployed here yet.
+    - Otherwise the value keeps the fingerprint of its schema, which is unknown here. The schema may belong to a version
+      that is not deployed here yet.
 
     Raises `BadInput` if the schema is unknown or belongs to another record; if the value would be misread because
     logical types differ; or if the schema is incompatible and uses features that a contract can never have.
@@ -356,8 +356,8 @@ def _parse_foreign(schema: str) -> _ForeignSchema:
 
 @lru_cache(maxsize=1024)
 def _resolve(schema: str, version: Version) -> tuple[Read, Any]:
-    """Make a function that reads values of a foreign schema as values of a version, and parse that version's schema for
-    writing."""
+    """Return a function that reads values of a foreign schema as values of a version, and that version's parsed schema
+    for writing."""
     return make_reader(_parse_foreign(schema).schema, version, uncounted_bytes_max=0), parse_schema(
         without_logical_types(version.schema)
     )
@@ -367,7 +367,7 @@ def _resolve(schema: str, version: Version) -> tuple[Read, Any]:
 
 
 class MoreFields(BadInput):
-    """Error for JSON whose only problem is unknown fields. A newer version of the contract may have them."""
+    """Error for JSON whose only problem is unknown fields. Perhaps a newer version of the contract has them."""
 
 
 def from_foreign_json(data: bytes, version: Version) -> bytes:
@@ -400,7 +400,8 @@ def from_foreign_json(data: bytes, version: Version) -> bytes:
 
 
 def read_declared_id(value: bytes, contract: Contract, library: Library) -> str | None:
-    """Read the message id from the field that the contract declares; `None` if it cannot be read or is empty.
+    """Return the message id from the field that the contract declares for it; `None` if the field cannot be read, or is
+    empty.
 
     Args:
         value: the message, as a single object or as JSON.

@@ -1,11 +1,11 @@
-"""Convert events to JSON and back, to show them to people and to read the lines given to `saga publish`.
+"""Convert events to JSON and back: to show them to people, and to read the lines given to `saga publish`.
 
 Decimals, UUIDs, dates and timestamps are text; bytes are base64 text; unions are untagged; enums are their symbols. NaN
 and the infinities, which JSON does not have, are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`.
 
 Reading takes two steps: `make_problem_finder` finds every problem, in time linear in the size of the JSON; `from_json`
 converts JSON that has no problems. For external senders (`foreign`) both accept some more forms, which common libraries
-write and which are unambiguous. They truncate a time to the precision of its type.
+write and which are unambiguous. A time that is more precise than its type is then truncated.
 """
 
 import base64
@@ -47,14 +47,15 @@ _ANY_TIME = re.compile(
     r"(?P<zone>[Zz]|[+-][0-9]{2}(:?[0-9]{2})?)"
 )
 _WHOLE_FLOAT_MAX = 2**53 - 1
-"""Largest whole number that no other number in JSON becomes when it is read as a float: 2**53 + 1 becomes 2**53."""
+"""Largest number up to which whole numbers in JSON can be read as floats without loss. Above it, two different numbers
+may become the same float: 2**53 + 1 becomes 2**53."""
 _NO_NUMBERS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 _A_TIME = 'a time with its zone as text: "2026-11-21T14:06:40.123Z"'
 Look: TypeAlias = Callable[[Any], Iterator[InvalidValue]]
-"""Function that yields all problems in JSON, in the order of the JSON."""
+"""Function that yields all problems in JSON, in the order in which they occur."""
 SHOWN_MAX = 60
-"""Largest number of characters that an error shows of a name chosen by the sender."""
+"""Largest number of characters of a name that an error shows, because the sender chooses the name."""
 
 
 def to_json(type_: schema.Type, classes: Classes, *, essential: bool = False) -> Convert:
@@ -84,8 +85,8 @@ def to_json(type_: schema.Type, classes: Classes, *, essential: bool = False) ->
 def from_json(type_: schema.Type, classes: Classes, *, foreign: bool = False) -> Convert:
     """Make a function that converts JSON to typed values, after `make_problem_finder` found no problem in it.
 
-    For a single value the function raises `InvalidValue` if the form is wrong. Values that are the same in Python and
-    JSON (text, whole numbers, true and false) are returned unchecked.
+    The function relies on that check. It raises `InvalidValue` only for a value that it has to parse, such as a decimal
+    or a time. Values that are the same in Python and JSON (text, whole numbers, true and false) are returned unchecked.
     """
     match type_:
         case schema.ScalarType(kind):
@@ -133,8 +134,8 @@ def _parse_with(form: re.Pattern[str], parse: Callable[[str], Any], wanted: str)
 
 
 def read_json(text: bytes | str) -> tuple[Any, list[str]]:
-    """Parse JSON. Return it with the names that occur more than once in one object, because the parser silently keeps
-    only the last value of such a name.
+    """Parse JSON. Return the value, and the names that occur more than once in one object, because the parser silently
+    keeps only the last value of such a name.
 
     Raises `ValueError` for invalid JSON, and `RecursionError` if it is nested too deeply.
     """
@@ -167,7 +168,8 @@ def _no_constant(constant: str) -> Never:
 
 
 def _parse_float(text: str) -> float:
-    """Parse a number. One beyond the range of a float would become an infinity, which the sender has not written."""
+    """Parse a number. Raises `ValueError` for one beyond the range of a float, because it would become an infinity,
+    which the sender has not written."""
     number = float(text)
     if not isfinite(number):
         raise ValueError("it has a number that is too great for a float")
@@ -208,7 +210,8 @@ _timestamp_from_json = _parse_with(_TIME, lambda text: datetime.fromisoformat(te
 
 
 def _whole_from_foreign_json(data: Any) -> Any:
-    """Convert a whole number given as text, as Protobuf and JavaScript write large ones, or as a float such as 7.0.
+    """Convert a whole number that is written as text, as Protobuf and JavaScript write large ones, or as a float such
+    as 7.0.
 
     Any other value is returned unchanged.
     """

@@ -1,4 +1,5 @@
-"""Define the library of all contracts in a folder, find that folder, and bind event classes to contract versions."""
+"""The library of all contracts in a folder, how that folder is found, and how event classes are bound to contract
+versions."""
 
 import dataclasses
 import os
@@ -28,11 +29,11 @@ __all__ = ["Binding", "Contract", "Library", "Version", "binding_of", "contract_
 
 
 class MeantType(NamedTuple):
-    """The contract to which the event type in a header refers."""
+    """The contract to which the event type in a record header refers."""
 
     name: str
     is_exact: bool
-    """True if the header contains the contract's name with no namespace or the contract's own namespace."""
+    """True if the header contains the contract's name with the contract's own namespace, or without a namespace."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ class Library:
     by_path: Mapping[str, Version] = dataclasses.field(repr=False, compare=False)
     """Versions by path, such as `payments/PaymentReserved.v1`."""
     by_fingerprint: Mapping[bytes, Version] = dataclasses.field(repr=False, compare=False)
-    """Versions by the fingerprint in a value's header. If several versions share a fingerprint, because they differ
-    only in parts that Avro ignores, the newest of them."""
+    """Versions by the fingerprint in a value's header. Several versions have the same fingerprint if they differ only
+    in parts that Avro ignores; then the newest of them is here."""
     schemas: str = dataclasses.field(default=URN, repr=False, compare=False)
     """Prefix of the URIs of the folder's schemas."""
     readers: dict[tuple[type[Event], bytes], Callable[[bytes], Any]] = dataclasses.field(
@@ -56,7 +57,7 @@ class Library:
     )
     """Cached readers for versions other than a class's own, by the class and the header of the value."""
     types: dict[bytes, "MeantType | None"] = dataclasses.field(default_factory=dict, repr=False, compare=False)
-    """Cached results for event types in record headers: the contract to which each refers. See
+    """For each event type in record headers, the contract to which it refers, as a cache. See
     `saga.engine.consumer.record_router`."""
 
     @classmethod
@@ -99,8 +100,8 @@ class Binding:
 
 
 def find_library(start: Path | None = None) -> Library:
-    """Load the contracts folder in `SAGA_CONTRACTS` if that is set, else the nearest folder `contracts/` above `start`
-    that contains schemas.
+    """Return the contracts of the folder in `SAGA_CONTRACTS`; if that is not set, of the nearest folder `contracts/`
+    above `start` that contains schemas.
 
     A process loads each folder once. The prefix of the URIs of its schemas is `SAGA_SCHEMA_BASE`, or `urn:saga:` if
     that is not set.
@@ -116,8 +117,7 @@ def find_library(start: Path | None = None) -> Library:
 
 
 def find_folder(start: Path | None = None) -> Path:
-    """Find the contracts folder as `find_library` does, without loading it. Raises `DeclarationError` if there is
-    none."""
+    """Return the contracts folder that `find_library` would load. Raises `DeclarationError` if there is none."""
     if given := os.environ.get("SAGA_CONTRACTS", "").strip():
         folder = Path(given).resolve()
         if not folder.is_dir():
@@ -163,8 +163,8 @@ def version_at_import(event: type[Event]) -> Version:
 
 def library_at_import(event: type[Event]) -> Library:
     """Return the library of contracts to which an event belongs, while a service is imported. For a class below
-    `@event` the library is empty if the contracts folder has not been written yet. Raises `DeclarationError` as
-    `contract_of` does."""
+    `@event`, the library is empty if no contracts folder is found, because it may not have been written yet. Raises
+    `DeclarationError` as `contract_of` does."""
     if declared_contract(event) is None:
         return binding_of(event).library
     try:
@@ -177,7 +177,7 @@ _bindings: dict[type[Event], Binding] = {}
 
 
 def binding_of(event: type[Event]) -> Binding:
-    """Return the binding of a generated class, from which its codec is made.
+    """Return the binding of an event class, from which its codec is made.
 
     Raises `DeclarationError` as `contract_of` does.
     """
@@ -188,7 +188,7 @@ def binding_of(event: type[Event]) -> Binding:
 
 
 def bind(event: type[Event], binding: Binding) -> None:
-    """Register the binding of a class that the toolkit made in memory and for which there is no schema file."""
+    """Register the binding of a class that the toolkit has made in memory, and for which no schema file exists."""
     _bindings[event] = binding
 
 
@@ -227,7 +227,8 @@ def _bind(event: type[Event]) -> Binding:
 
 
 def _find_start(event: type[Event]) -> Path | None:
-    """Return the folder of the class's module, from which its contracts folder is searched."""
+    """Return the folder of the class's module, from which the search for its contracts folder begins; `None` if the
+    module has no file."""
     file = getattr(sys.modules.get(event.__module__), "__file__", None)
     return None if file is None else Path(file).parent
 
@@ -238,9 +239,9 @@ def _load_cached(folder: Path, schemas: str) -> Library:
 
 
 def _schema_uri_prefix() -> str:
-    """Read the prefix of schema URIs from `SAGA_SCHEMA_BASE`, or return the default.
+    """Return the prefix of schema URIs in `SAGA_SCHEMA_BASE`, or the default.
 
-    Raises `DeclarationError` unless it is an absolute URI, because CloudEvents SDKs refuse other values.
+    Raises `DeclarationError` if it is not an absolute URI, because CloudEvents SDKs refuse other values.
     """
     given = os.environ.get("SAGA_SCHEMA_BASE", "").strip()
     if not given:
@@ -290,7 +291,7 @@ def compare_class(event: type[Any], version: Version) -> tuple[Classes, list[str
 
 
 class _ClassComparison:
-    """Comparison of a class with a schema, which collects nested classes and differences."""
+    """Comparison of a class with a schema. It collects the nested classes and all differences."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -370,7 +371,7 @@ class _ClassComparison:
     def is_new(self, name: str, cls: Any, at: str) -> bool:
         """Return whether this named type occurs for the first time.
 
-        Report a class with a wrong name, and a class that differs from the one used for the type before.
+        Report a class with a wrong name, and a class that differs from the one that was used for the same type before.
         """
         if getattr(cls, "__name__", None) not in (name, versioned_name(name, self.number)):
             self.differs(at, f"is {getattr(cls, '__name__', cls)}, not {name}")

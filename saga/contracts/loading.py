@@ -1,9 +1,9 @@
 """Load a contracts folder with `<topic>/<Name>.v<N>.avsc` and `<topic>/topic.json` files, and report all its problems
 at once.
 
-Three rules concern all versions of a contract together: attributes such as its topic and key never change (`Terms`); a
-field that is sensitive in one version is sensitive in all; and `"upcasts"` lists every older version that schema
-resolution cannot read.
+Three rules concern all versions of a contract together. Attributes such as topic and key never change (`Terms`). A
+field that is sensitive in one version is sensitive in all. `"upcasts"` lists every older version that schema resolution
+cannot read.
 """
 
 import math
@@ -85,7 +85,7 @@ class _File:
 
 
 def load(folder: Path, schemas: str = URN) -> tuple[Mapping[str, Contract], Mapping[str, Topic]]:
-    """Load a contracts folder. Return contracts and topics by name, both sorted.
+    """Return the contracts and the topics of a folder, each by name and sorted.
 
     Raises `ContractError` with all problems in the folder.
 
@@ -135,7 +135,7 @@ def make_version(schema: Any, path: str, name: str, number: int) -> Version:
 
     Args:
         schema: the JSON.
-        path: path of the file that holds the schema, or will hold it, without `.avsc`.
+        path: path of the file that contains the schema, or will contain it, without `.avsc`.
         name: name of the contract.
         number: number of the version.
     """
@@ -147,7 +147,8 @@ def make_version(schema: Any, path: str, name: str, number: int) -> Version:
 
 
 def make_contract(schema: Mapping[str, Any], path: str, name: str, number: int) -> Contract:
-    """Make a contract of one version from the JSON of its schema. Raises `ContractError` as `make_version` does."""
+    """Make a contract with a single version from the JSON of its schema. Raises `ContractError` as `make_version`
+    does."""
     topic = str(schema["topic"])
     read, wrong = _parse_version(schema, f"{path}.avsc", name, number, topic)
     if not _TOPIC.fullmatch(topic):
@@ -158,7 +159,7 @@ def make_contract(schema: Mapping[str, Any], path: str, name: str, number: int) 
 
 
 def _read_version_file(path: Path, place: str, name: str, number: int) -> tuple[_File | None, list[str]]:
-    """Read a version from a file. Return the version, or `None`, together with the problems."""
+    """Read a version from a file. Return the version and its problems. The version is `None` if there are any."""
     schema, wrong = _read_json_file(path)
     return (None, wrong) if wrong else _parse_version(schema, place, name, number, path.parent.name)
 
@@ -252,7 +253,7 @@ def _check_parties(schema: dict[str, Any]) -> Iterator[str]:
 
 
 def _check_principal(schema: dict[str, Any]) -> Iterator[str]:
-    """Check the attribute that declares the header with the name of the principal who starts a saga."""
+    """Check the attribute that names the header with the principal who starts a saga."""
     header = schema.get("principal")
     if "principal" not in schema:
         return
@@ -265,7 +266,7 @@ def _check_principal(schema: dict[str, Any]) -> Iterator[str]:
 
 
 def _check_id(given: Mapping[str, Any]) -> Iterator[str]:
-    """Check the attributes with which a contract or a topic declares where its messages carry their id."""
+    """Check the attributes with which a contract or a topic declares where its messages contain their id."""
     header = given.get("id_header")
     if "id_header" in given and "id_field" in given:
         yield '"id_header" and "id_field" both say where the id of a message is: keep one of them'
@@ -278,7 +279,7 @@ def _check_id(given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _check_id_field(name: str, record: RecordType) -> str | None:
-    """Check the field that is declared to hold the message id. Return the problem, or `None`."""
+    """Check the field that is declared to contain the message id. Return the problem; `None` if there is none."""
     field = record.field(name)
     if field is None:
         return f'its "id_field" {name!r} is none of its fields'
@@ -288,7 +289,7 @@ def _check_id_field(name: str, record: RecordType) -> str | None:
 
 
 def _check_subject(schema: Mapping[str, Any], record: RecordType) -> str | None:
-    """Check the field that identifies the subject of an event. Return the problem, or `None`."""
+    """Check the field that identifies the subject of an event. Return the problem; `None` if there is none."""
     name = schema.get("subject", schema["key"])
     subject = record.field(name) if isinstance(name, str) else None
     if subject is None:
@@ -382,7 +383,7 @@ def _read_topics(folder: Path, named: set[str], problems: list[str]) -> dict[str
 
 
 def _check_id_fields(files: list[_File], topics: Mapping[str, Topic]) -> Iterator[str]:
-    """Check that each contract of a topic has the field that the topic declares to hold the message id."""
+    """Check that each contract of a topic has the field that the topic declares as the field of the message id."""
     for group in _group_by_contract(files):
         newest = group[-1]
         name = topics[newest.terms.topic].id_field
@@ -439,7 +440,7 @@ def _make_contracts(files: list[_File], schemas: str, topics: Mapping[str, Topic
 
 
 def _mark_in_all_versions(versions: list[Version]) -> tuple[Version, ...]:
-    """Return the versions with a field marked as sensitive in all of them if any of them marks it."""
+    """Return the versions after marking each field as sensitive in all of them if any of them marks it."""
     records = merge_all_marks([version.written for version in versions])
     return tuple(replace(version, record=record) for version, record in zip(versions, records, strict=True))
 
@@ -502,9 +503,10 @@ def check_upcast_steps(versions: Sequence[Version]) -> Iterator[tuple[int, str]]
 
 
 def merge_all_marks(records: list[RecordType]) -> list[RecordType]:
-    """Return the records of all versions, with a field marked as sensitive in each of them if any marks it.
+    """Return the records of all versions of a contract. If any of them marks a field as sensitive, all of them mark it.
 
-    A mark passes from version to version. If a field was renamed twice, no alias connects its first name with its last.
+    Marks are passed on repeatedly, because a field may have been renamed twice: then no single alias connects its first
+    name with its last.
     """
     while (merged := [merge_marks(record, records) for record in records]) != records:
         records = merged
@@ -512,7 +514,7 @@ def merge_all_marks(records: list[RecordType]) -> list[RecordType]:
 
 
 def merge_marks(record: RecordType, others: Iterable[RecordType]) -> RecordType:
-    """Return the record with every field marked as sensitive that is marked in this record or in one of the others.
+    """Return the record after marking every field as sensitive that this record or one of the others marks.
 
     A nested record that is used in several places gets the same marks in all places.
 
@@ -530,7 +532,8 @@ def merge_marks(record: RecordType, others: Iterable[RecordType]) -> RecordType:
 
 
 def find_missing_marks(written: Type, merged: Type, at: str = "") -> Iterator[str]:
-    """Yield the paths of the fields that `merge_marks` marked as sensitive although the file does not mark them."""
+    """Yield the paths of the fields that are sensitive in `merged`, the result of `merge_marks`, and that the file does
+    not mark."""
     match written, merged:
         case RecordType(), RecordType():
             for field, other in zip(written.fields, merged.fields, strict=True):
@@ -550,7 +553,7 @@ def find_missing_marks(written: Type, merged: Type, at: str = "") -> Iterator[st
 
 
 def _collect(type_: Type, named: dict[str, set[str]]) -> None:
-    """Collect the names of the sensitive fields in each record of a type in `named`, by the name of the record."""
+    """Add to `named` the names of the sensitive fields in each record of a type, by the name of the record."""
     match type_:
         case RecordType(name=name, fields=fields):
             for field in fields:

@@ -1,4 +1,4 @@
-"""Define the types that a contract's schema may consist of. `saga.contracts.schema_parser` makes them from an `.avsc`
+"""The types of which a contract's schema may consist. `saga.contracts.schema_parser` makes them from an `.avsc`
 file and refuses everything else.
 
 The rest of the toolkit works with `RecordType` and its parts, never with the JSON. Values have three forms:
@@ -84,15 +84,15 @@ class ScalarType:
 class ForeignType(ScalarType):
     """A type in a foreign schema that contracts do not support.
 
-    Schemas of contracts never contain one. It records the type that an external sender writes, so that its values are
-    not read as something else.
+    Schemas of contracts never contain one. It records what type an external sender writes, so that its values are
+    not misread as another type.
     """
 
     words: str
     """Description of the type, as readable text."""
     is_plain: bool = False
-    """True if the type is the primitive `kind` without a logical type known to Avro; its values are then read as that
-    primitive. If false, only text is read."""
+    """True if the type is the primitive `kind` without a logical type that Avro defines; its values are then read as
+    that primitive. If false, its values are read only if they are text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class MapType:
 
 @dataclass(frozen=True, slots=True)
 class OptionalType:
-    """A type whose value may be absent: in Avro a union with null."""
+    """Type whose value may be absent: in Avro a union with null."""
 
     inner: "Type"
 
@@ -163,7 +163,7 @@ class RecordType:
     namespace: str = ""
 
     def field(self, name: str) -> Field | None:
-        """Return the field of that name, or `None`."""
+        """Return the field of that name; `None` if there is none."""
         return next((field for field in self.fields if field.name == name), None)
 
 
@@ -220,10 +220,11 @@ def describe_type(type_: Type) -> str:
 
 
 def meaning_changes(one: Type, other: Type, at: str = "") -> list[str]:
-    """List the fields whose bytes have different meanings in two versions, because their logical types differ.
+    """Return the paths of fields whose bytes have different meanings in two versions, because their logical types
+    differ.
 
-    Avro's resolution ignores logical types, so an amount could silently be read as ten times its value. The precision
-    of a decimal may differ, because it only limits which values can be written.
+    Avro's schema resolution ignores logical types, so an amount could silently be read as ten times its value. The
+    precision of a decimal may differ, because it only limits which values can be written.
     """
     match one, other:
         case OptionalType(inner), _:
@@ -244,7 +245,7 @@ def meaning_changes(one: Type, other: Type, at: str = "") -> list[str]:
 
 
 def full_name(name: str, namespace: str) -> str:
-    """Return the name of a type with its namespace. A name without one gets the enclosing namespace, as Avro
+    """Return the name of a type with its namespace. A name without a namespace gets the enclosing one, as Avro
     prescribes.
 
     >>> full_name("Money", "com.shop"), full_name("a.Money", "com.shop"), full_name("Money", "")
@@ -254,7 +255,8 @@ def full_name(name: str, namespace: str) -> str:
 
 
 def without_logical_types(schema: Any, around: str = "") -> Any:
-    """Reduce a schema's JSON to primitive types, with the names, aliases and defaults that schema resolution needs.
+    """Return the JSON of a schema with primitive types only, and with the names, aliases and defaults that schema
+    resolution needs.
 
     With the result, fastavro reads and writes raw values. Aliases of types get their namespace here, because fastavro
     does not add it.
@@ -321,8 +323,8 @@ def _latin(default: object) -> bytes:
 
 
 def _float_default(kind: ScalarKind, default: float) -> float:
-    """Return a default if it is a finite number. A `float` is rounded to 32 bits, as the value will be when it is read
-    from the log."""
+    """Return a default if it is a finite number; otherwise raise `ValueError`. A `float` is rounded to 32 bits, as the
+    value will be when it is read from the log."""
     with suppress(OverflowError):
         number = float(default)
         if math.isfinite(number):

@@ -1,4 +1,4 @@
-"""Parse the JSON of an `.avsc` file into a `RecordType`, and report all problems at once. Write schemas as text."""
+"""Parse the JSON of an `.avsc` file into a `RecordType`, and report all problems at once. Format schemas as text."""
 
 import json
 import keyword
@@ -26,8 +26,9 @@ from saga.support.printable import quote_text
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAKEN, _TAKEN_BEGINNINGS = ("mro", "_HAS_DEFAULT_FACTORY"), ("__", "_dflt_")
-"""Names and beginnings of names that no field can have. `mro` is an attribute of every class, which a dataclass would
-take for the field's default. The others are used by dataclasses internally, and a field would hide them."""
+"""Names that no field can have, and beginnings that no name of a field can have. `mro` is an attribute of every class,
+which a dataclass would take for the field's default. Dataclasses use the others internally, and a field would hide
+them."""
 NULLS = ("null", {"type": "null"})
 """Both forms of the type null in a schema's JSON."""
 DEPTH_MAX = 30
@@ -44,14 +45,14 @@ KINDS: Final = f"{', '.join([*PRIMITIVES, *LOGICAL])}, decimal(12,2)"
 
 
 def why_no_field(name: str) -> str | None:
-    """Return the reason why no field can have a name, or `None` if one can."""
+    """Return the reason why no field can have this name; `None` if a field can have it."""
     if keyword.iskeyword(name) or name.startswith(_TAKEN_BEGINNINGS) or name in _TAKEN:
         return "this name cannot be an attribute in Python; choose another"
     return None
 
 
 def read_record(schema: Mapping[str, Any]) -> tuple[RecordType | None, list[str]]:
-    """Parse the record of a file. Return the record, or `None`, together with all problems."""
+    """Parse the record of a file. Return the record and all problems. The record is `None` if there are problems."""
     reading = _SchemaParser()
     try:
         record = reading.record(schema, "", "")
@@ -70,7 +71,7 @@ def read_foreign(schema: Mapping[str, Any]) -> RecordType:
 
 
 class _Unusable(Exception):
-    """Error for a type that is not supported. After it, the parser continues with the next field."""
+    """Error for a type that is not supported. The parser reports it, and continues with the next field."""
 
     def __init__(self, at: str, problem: str) -> None:
         super().__init__(f"field {at}: {problem}" if at else problem)
@@ -82,12 +83,12 @@ class _SchemaParser:
     def __init__(self) -> None:
         self.problems: list[str] = []
         self.named: dict[str, Type | None] = {}
-        """Types defined so far, by full name. `None` for a type with problems, so that uses of the type do not report
-        them again."""
+        """Types defined so far, by full name. A type with problems is `None`, so that its uses do not report the
+        problems again."""
         self.aliases: list[tuple[str, str, str]] = []
         """Aliases of types: full name of the alias, full name of its type, path of the type."""
         self.open: set[str] = set()
-        """Full names of the records that enclose the current position. A use of one of them would be recursion."""
+        """Full names of the records that enclose the current position. Using one of them here would be recursion."""
         self.extents: dict[int, tuple[int, int]] = {}
         """Depth and number of fields of each record parsed so far, by the `id()` of the record."""
         self.depth = 0
@@ -257,7 +258,7 @@ class _SchemaParser:
         return Field(name, type_, default, tuple(aliases), sensitive)
 
     def type_aliases(self, schema: Mapping[str, Any], at: str, full: str) -> tuple[str, ...]:
-        """Read the names that a type had in earlier versions, as they stand in the file."""
+        """Return the names that a type had in earlier versions, as the file contains them."""
         aliases = schema.get("aliases", [])
         if not isinstance(aliases, list) or not all(
             isinstance(a, str) and all(map(_is_name, a.split("."))) for a in aliases
@@ -378,7 +379,7 @@ def _check_field_aliases(fields: list[Field], at: str) -> list[str]:
     """Report aliases of a field that are also the name or an alias of another field of the record.
 
     A value written under such a name could be read as either field, and Avro libraries differ: Java's library refuses
-    the schema or uses the last alias, fastavro uses the field of that name.
+    the schema or uses the last alias; fastavro uses the field of that name.
     """
     owners = {field.name: "the name of another field" for field in fields}
     problems = []

@@ -21,7 +21,7 @@ __all__ = [
 
 
 def redact_fields(fields: Mapping[str, object], record: RecordType) -> dict[str, object]:
-    """Replace the values of sensitive fields in the JSON form of a record by `***`, at any depth.
+    """Return the JSON form of a record with the values of sensitive fields replaced by `***`, at any depth.
 
     >>> from saga.contracts.schema import MISSING, Field, ScalarType
     >>> card = Field("card", ScalarType("string"), MISSING, aliases=(), sensitive=True)
@@ -61,13 +61,13 @@ def has_sensitive(type_: Type) -> bool:
 
 
 def record_with_marks(binding: Binding) -> RecordType:
-    """Return the record type of an event class, in which a field is sensitive if any version of its contract marks
-    it."""
+    """Return the record type of an event class. A field in it is sensitive if any version of the contract marks the
+    field."""
     return binding.version.record
 
 
 def collect_secrets(event: Event) -> list[str]:
-    """Return the strings that must be redacted wherever they occur, because they would disclose sensitive fields of an
+    """Return the strings that must be redacted wherever they occur, because they disclose sensitive fields of this
     event.
 
     A field is sensitive if any version of the contract marks it.
@@ -76,7 +76,7 @@ def collect_secrets(event: Event) -> list[str]:
 
 
 def collect_sensitive_texts(value: Any, type_: Type) -> Iterator[str]:
-    """Yield the strings that would disclose the sensitive fields of an event, or of a part of one."""
+    """Yield the strings that would disclose sensitive fields of an event, or of a part of one."""
     match type_:
         case RecordType(fields=fields):
             for field in fields:

@@ -3,7 +3,7 @@
 A contract needs an upcaster if Avro's schema resolution cannot read the older version as the newer one. Upcasters are
 registered for a class of the newer version, so each release of a service has its own upcasters. `saga.upcast` declares
 them (`saga.declarations.migrations`), and `saga.contracts.codec` calls them when it decodes. The result is not stored:
-the stored bytes of the message do not change, and are upcast again each time they are read.
+the stored bytes of the message do not change, and are upcast each time they are read.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +20,7 @@ from saga.messages import Event
 from saga.support.printable import shorten
 
 REASON_BYTES_MAX = 500
-"""Maximum size in bytes of the exception text of an upcaster that `UpcasterFailed` repeats."""
+"""Maximum size, in bytes, of the exception text of an upcaster that `UpcasterFailed` contains."""
 _FORWARD = ("forward", "full")
 """Prefixes of the compatibility modes that guarantee forward compatibility: older versions can read newer ones."""
 
@@ -35,13 +35,14 @@ class Upcaster:
     function: Callable[[Any], object]
     takes: type[Event]
     gives: type[Event]
-    """Class of the result: the class for which the upcaster is declared, or a class of a version between the two."""
+    """Class of the result: the class for which the upcaster is declared, or a class of a version between the two
+    versions."""
 
     def __call__(self, old: Event) -> Event:
         """Convert an event to the newer version.
 
         Raises `UpcasterFailed` if the function raises, returns an object of another class, or changes the saga id. A
-        `MemoryError` propagates, because it is not the upcaster's fault.
+        `MemoryError` is raised unchanged, because it is not the upcaster's fault.
         """
         try:
             made = self.function(old)
@@ -63,7 +64,7 @@ class Upcaster:
 
 
 def describe_error(why: BaseException, secrets: Iterable[str]) -> str:
-    """Describe the exception of an upcaster. The text is shortened, and the sensitive values of the event are
+    """Return the text of an upcaster's exception. It is shortened, and the sensitive values of the event are
     redacted."""
     try:
         return shorten(redact_text(f"{type(why).__name__}: {why}", secrets), REASON_BYTES_MAX)
@@ -99,8 +100,9 @@ def find_missing_upcasters(event: type[Event]) -> Iterator[str]:
 def is_closed_to(reader: Version, writer: Version) -> bool:
     """Return whether code that knows the version `reader` must not read messages of the newer version `writer`.
 
-    This is true if the newer version upcasts the older one and, in addition, its compatibility mode does not promise
-    that the older version can read it, or the older version would give the same bytes another meaning.
+    This is the case if the newer version needs an upcaster for the older one, and one of two conditions holds: its
+    compatibility mode does not promise that the older version can read it, or the older version would give the same
+    bytes another meaning.
     """
     if reader.number not in writer.upcasts:
         return False

@@ -1,5 +1,6 @@
-"""Schema registry: values of topics that are configured for it are published and read in the registry's wire format.
+"""Schema registry: the values in topics that are configured for it have the wire format of the registry.
 
-Reading order: `port` (what is asked of a registry, and its settings), `http` (Confluent's interface, by aiohttp),
-`edge` (a broker that translates values on the way in and out, and a cache of ids and schemas).
+Suggested reading order: `port` (what the toolkit asks of a registry, and its settings), `http` (Confluent's interface,
+with aiohttp), `edge` (a broker that translates values when they are published and read, and a cache of ids and
+schemas).
 """

@@ -1,9 +1,9 @@
 """A broker that wraps another broker, and translates values to and from the wire format of a schema registry.
 
-Outgoing values get the ids of their schemas, and incoming records get the schemas of their ids; everything else is
-passed on unchanged. While the registry does not answer, publishing waits as for a broker that does not acknowledge, and
-a partition whose next record has an unknown schema id is stalled. No record is skipped, and waiting does not count as
-an attempt.
+A published value gets the id of its schema in front, and a record that is read gets the schema of its id. Everything
+else is passed on unchanged. While the registry does not answer, publishing waits, as it does for a broker that does not
+acknowledge, and a partition whose next record has an unknown schema id is stalled. No record is skipped, and the
+waiting does not count as an attempt of a handler.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ AGAIN_S = 0.5
 UNSET = '{topic}/topic.json says "wire": "registry", and no schema registry is set: SAGA_REGISTRY'
 
 MISSING_S = 30.0
-"""Time after which the registry is asked again for an id that it did not have, in seconds."""
+"""Time after which the registry is asked again for an id that it does not have, in seconds."""
 IDS_MAX = 10_000
 """Largest number of cached ids. When it is reached, the cache is cleared."""
 log = logging.getLogger("saga.registry")
@@ -67,7 +67,8 @@ class RegistryBroker:
         ]
 
     async def writer(self, id_: int) -> Writer:
-        """Request the schema of an id from the registry now, even if it is cached. Raises `RegistryUnavailable`."""
+        """Return the schema of an id, from a new request to the registry even if the schema is cached. Raises
+        `RegistryUnavailable`."""
         return await self.known.ask(id_)
 
     async def ensure_topics(self, topics: Sequence[Topic]) -> None:
@@ -114,8 +115,8 @@ class RegistryBroker:
 
 
 class RegistryAdministration(RegistryBroker):
-    """A broker for tools with a schema registry. Everything that it does not translate is passed on to the wrapped
-    broker."""
+    """A broker with a schema registry, with the interface for tools. Everything that needs no translation is passed on
+    to the wrapped broker."""
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._broker, name)
@@ -135,7 +136,7 @@ class _RegistryReader:
     def __init__(self, reading: PartitionReader, known: "RegistryCache") -> None:
         self._reading, self._known = reading, known
         self._taken: Sequence[Record] = ()
-        """Records that were read and wait for an answer of the registry."""
+        """Records that were polled from the wrapped reader and wait for an answer of the registry."""
 
     async def poll(self, *, records_max: int, timeout_s: float) -> Sequence[Record]:
         """Poll as the port promises. Raises `RegistryUnavailable` while the registry does not answer; no record is
@@ -174,18 +175,18 @@ async def problems_of(
 
 
 class BlockedPartitions:
-    """Records that the broker has delivered and that wait for an answer of the registry, by partition and in order."""
+    """Records that the broker has delivered, but that wait for an answer of the registry: by partition, in order."""
 
     def __init__(self, known: "RegistryCache", clock: Clock) -> None:
         self._known, self._clock = known, clock
         self.records: dict[Partition, list[Record]] = {}
         self.trouble: dict[int, str] = {}
-        """Reason why the registry could not be asked about a schema id, by id."""
+        """For each schema id about which the registry could not be asked, the reason."""
         self._has_requests = asyncio.Event()
 
     def pass_ready(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Return the records that need no request. The first record of a partition that needs one is kept, with all
-        later records of the partition."""
+        """Return the records that need no request to the registry. From the first record of a partition that needs one,
+        keep all records of that partition."""
         if not self.records and not any(record.value and record.value[0] == 0 for record in records):
             return records  # the usual case: no record needs a request
         passed: list[Record] = []
@@ -201,7 +202,8 @@ class BlockedPartitions:
         return passed
 
     def release_ready(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
-        """Return kept records of these partitions, up to the first that still needs a request."""
+        """Return at most `records_max` kept records of these partitions: in each partition the records before the first
+        one that still needs a request. They are no longer kept."""
         released: list[Record] = []
         for partition in [each for each in partitions if each in self.records]:
             records = self.records.pop(partition)
@@ -229,9 +231,9 @@ class BlockedPartitions:
         return found
 
     async def ask(self, wake: Callable[[], None]) -> None:
-        """Request the schemas of kept records, until cancelled.
+        """Request the schemas that kept records need, until cancelled. After a failure, try again.
 
-        `wake`: function that is called whenever a poll may return other records than before.
+        `wake`: function to call whenever a poll may return other records than before.
         """
         while True:
             await self._has_requests.wait()
@@ -295,7 +297,7 @@ class _Member:
         self._membership, self._blocked, self._clock = membership, blocked, clock
         self._woken = False
         self._reported: Sequence[StalledPartition] = []
-        """Stalled partitions as they were when a poll last returned."""
+        """Stalled partitions at the last return of a poll."""
 
     async def poll(self, partitions: Collection[Partition], *, records_max: int, timeout_s: float) -> Sequence[Record]:
         blocked, until_s = self._blocked, self._clock.monotonic_s() + timeout_s
@@ -405,7 +407,7 @@ class RegistryCache:
     registry: SchemaRegistry
     clock: Clock
     _writers: dict[int, tuple[Writer, float | None]] = field(default_factory=dict)
-    """Schemas by id. An id that the registry does not have also has the time at which it is requested again."""
+    """Schemas by id. If the registry does not have an id, the entry also has the time at which to ask again."""
     _ids: dict[tuple[str, bytes], int] = field(default_factory=dict)
     """Ids of the schemas that this process publishes, by subject and fingerprint."""
     _versions: dict[tuple[str, bytes], Version] = field(default_factory=dict)
@@ -414,7 +416,7 @@ class RegistryCache:
     # ---------------------------------------------------------------- reading
 
     def missing_id(self, record: Record) -> int | None:
-        """Return the schema id that must be requested before a record can be returned; `None` if no request is
+        """Return the schema id that must be requested before a record can be passed on; `None` if no request is
         needed."""
         id_ = schema_id_of(record)
         if id_ is None or is_without_events(record.topic):
@@ -422,8 +424,8 @@ class RegistryCache:
         return id_ if self._writer(id_) is None else None
 
     def resolve(self, record: Record) -> Record:
-        """Return the record with the schema of its value, if the value is in the wire format and its id is cached;
-        otherwise unchanged."""
+        """Return the record together with the schema of its value, if the value is in the wire format. Otherwise return
+        the record unchanged. Call this only if `missing_id` is `None`."""
         id_ = schema_id_of(record)
         if id_ is None or is_without_events(record.topic):
             return record
@@ -435,7 +437,8 @@ class RegistryCache:
             await self.ask(id_)
 
     async def ask(self, id_: int) -> Writer:
-        """Request the schema of an id, unless no registry can have it. Raises `RegistryUnavailable`."""
+        """Request the schema of an id from the registry, and cache it. Return it. An id that no registry can have is
+        not requested. Raises `RegistryUnavailable`."""
         try:
             schema = await self.registry.schema(id_) if id_ <= ID_MAX else ""
             writer = Writer(id_, schema, self.registry.address)
@@ -460,7 +463,8 @@ class RegistryCache:
         return await self._find_id(contract.subject, version.fingerprint) if known is None else known
 
     async def to_wire_format(self, message: Outgoing) -> Outgoing:
-        """Return the message in the registry's wire format.
+        """Return the message in the registry's wire format. A message that does not use the registry is returned
+        unchanged.
 
         Raises `RegistryUnavailable` while the id of its schema is unknown, even if the schema is not registered,
         because the message is never published in another format.

@@ -1,4 +1,4 @@
-"""HTTP client of Confluent's schema registry interface, the only module that uses aiohttp as a client."""
+"""HTTP client for Confluent's schema registry interface. It is the only module that uses aiohttp as a client."""
 
 import base64
 import json
@@ -74,7 +74,8 @@ class HttpRegistry:
         return self._id(answer)
 
     async def _whole(self, answer: Any, what: str) -> str:
-        """Return the text of a schema, including all schemas to which it refers. Raises `SchemaIncomplete`."""
+        """Return the text of a schema with the schemas to which it refers inlined. Raises `SchemaIncomplete` if one is
+        missing."""
         text, found = self._text(answer, "schema"), dict[str, str]()
         open_ = _references(answer)
         while open_:
@@ -98,9 +99,10 @@ class HttpRegistry:
         return inline_references(text, found.values()) if found else text
 
     async def _ask(self, method: str, path: str, body: object = None) -> Any:
-        """Return the registry's answer, decoded from JSON; `None` if the requested thing does not exist.
+        """Send a request, and return the registry's answer, decoded from JSON; `None` if what was requested does not
+        exist.
 
-        Raises `RegistryUnavailable`, and `RegistryRefused` for a schema that was to be registered.
+        Raises `RegistryUnavailable`, and `RegistryRefused` if the registry refuses to register a schema.
         """
         assert self._session is not None, "only called inside the block"
         try:
@@ -170,7 +172,7 @@ class HttpRegistry:
 
 
 def _references(answer: Any) -> list[tuple[str, str, int]]:
-    """Return the schemas to which a schema refers: name, subject and version of each."""
+    """Return the schemas to which a schema refers, each as name, subject and version."""
     found = []
     references = answer.get("references")
     for each in references if isinstance(references, list) else ():

@@ -1,4 +1,4 @@
-"""Port of a schema registry.
+"""Port of a schema registry: what the toolkit asks of it, its errors, and its settings.
 
 Every adapter keeps these promises:
 - An id refers to the same schema for ever.
@@ -24,12 +24,12 @@ class RegisteredSchema(NamedTuple):
 
     id: int
     schema: str
-    """JSON text."""
+    """The schema, as JSON text."""
 
 
 ID_MAX = (1 << 31) - 1
-"""Largest schema id. Registries read ids as signed numbers of 32 bits, and answer a request for a larger one as if
-there were no such path."""
+"""Largest schema id. Registries read ids as signed 32-bit numbers. They answer a request for a larger one as if the
+path did not exist."""
 
 
 class RegistryRefused(SagaError):
@@ -47,10 +47,11 @@ class SchemaRegistry(AbstractAsyncContextManager["SchemaRegistry"], Protocol):
     """Address of the registry, for messages."""
 
     async def __aenter__(self) -> Self:
-        """Prepare a session without a request. Raises `ConfigurationError` for certificates that cannot be used."""
+        """Prepare a session. No request is sent yet. Raises `ConfigurationError` for certificates that cannot be
+        used."""
 
     async def schema(self, id_: int) -> str:
-        """Return the schema with this id, with its references inlined; an empty text if there is none. Raises
+        """Return the schema with this id, with its references inlined; an empty string if there is none. Raises
         `SchemaIncomplete`."""
 
     async def versions(self, subject: str) -> Sequence[int]:
@@ -111,7 +112,7 @@ OPTIONS = Options(RegistryOptions, READERS)
 
 
 def problems(options: RegistryOptions) -> Iterator[Problem]:
-    """Yield the problems of settings that are valid by themselves but do not fit together."""
+    """Yield the problems of combinations of these settings, each of which is valid alone."""
     yield from secret_problems(options, "registry")
     password = {"registry_password", "registry_password_file"}
     if (options.registry_password or options.registry_password_file) and not options.registry_user:

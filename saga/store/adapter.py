@@ -40,24 +40,25 @@ class StoreAdapter(Adapter, Protocol):
         """Return the address of a service's store. Services with the same address share one store."""
 
     def find_stores(self, address: str) -> Sequence[StoreAddress]:
-        """Return the stores that match an address with `{service}` in it. Raises `NoStore` if there are none,
-        `ServiceNeeded` if the services cannot be listed there, and `ValueError` as `check` does."""
+        """Return the stores that match an address; `{service}` in it stands for any service. Raises `NoStore` if there
+        are none, `ServiceNeeded` if the services cannot be listed there, and `ValueError` as `check` does."""
 
     def missing_file(self, settings: ChosenSettings, service: str) -> Path | None:
         """Return the path of the store's file if it is missing, else `None`. The service creates the file when it
         starts."""
 
     def report_probe(self, settings: ChosenSettings, about: str) -> Finding:
-        """Return the finding about a store after a document was written to it and read back."""
+        """Return the finding to report about a store after a document was successfully written, read and removed."""
 
     def version_time_ms(self, cas: int) -> int | None:
-        """Return the server's time that a document version contains, in milliseconds since 1970; `None` if it contains
-        none."""
+        """Return the time at which the server created a document version, in milliseconds since 1970; `None` if this
+        store's versions do not contain a time."""
 
 
 @runtime_checkable
 class HasStoreUsers(Protocol):
-    """A store that authenticates users and checks their roles. Tools that grant roles need its servers."""
+    """Part of the description of a store that authenticates users and checks their roles: what tools need to grant
+    roles."""
 
     def servers(self, address: str) -> Sequence[str]:
         """Return the servers in the form that the commands for granting roles expect. Raises `ValueError`, as `check`
@@ -77,7 +78,7 @@ Form: TypeAlias = Literal["cli", "sql"]
 
 
 class CouchbaseRole(NamedTuple):
-    """A role on one collection: to read documents, or to write them. Writing does not include reading."""
+    """A role of a user on one collection: to read documents, or to write them. Writing does not include reading."""
 
     name: Literal["data_reader", "data_writer"]
     on: Keyspace
@@ -97,8 +98,8 @@ def required_roles(keyspaces: Iterable[Keyspace], *, readonly: bool = False) -> 
 def grant_role_commands(roles: Sequence[CouchbaseRole], user: str, server: str, form: Form) -> list[str]:
     """Return the commands that grant these roles to a user.
 
-    `couchbase-cli` replaces all roles of the user. It takes the administrator from its variables (CB_REST_USERNAME,
-    CB_REST_PASSWORD), and the user's password from the variable PASSWORD.
+    `couchbase-cli` replaces all roles that the user has. It reads the administrator's name and password from the
+    environment variables CB_REST_USERNAME and CB_REST_PASSWORD, and the user's password from PASSWORD.
 
     >>> read = required_roles([Keyspace("shop", "payment", "saga")], readonly=True)
     >>> grant_role_commands(read, "payment", "couchbase://db1", "sql")

@@ -23,7 +23,7 @@ from services.audit.books import read_books, read_books_at
 from services.audit.checks import Books, Check, audit, outcomes
 
 SHOWN_MAX = 20
-"""Largest number of differences of one check that are printed; `--json` prints all."""
+"""Largest number of differences that are printed for one check. `--json` prints all."""
 
 
 @click.command()

@@ -1,4 +1,5 @@
-"""Read all books: what each service stores about each order, the stock, and the ledgers of the bank and the carrier."""
+"""Read the books of a run: what each service stores about each order, the stock, and the ledgers of the bank and the
+carrier."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -35,12 +36,12 @@ E = TypeVar("E", bound=Event)
 SERVICES = ("order", "payment", "inventory", "shipping")
 
 StoreOf: TypeAlias = Callable[[str], AbstractAsyncContextManager[Store]]
-"""Function that returns the store of a service, not yet opened."""
+"""Function that takes the name of a service and returns its store, not yet opened."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """All data that were read, before they are put together order by order."""
+    """All data of a run, as read from the stores and ledgers. `assemble` arranges them by order."""
 
     kept: Mapping[str, Mapping[str, SagaHistory]]
     """Progress and journal of each order, by service and order."""
@@ -48,7 +49,7 @@ class Sources:
     bank: Iterable[ledger.Row]
     carrier: Iterable[ledger.Row]
     seeded: Mapping[str, int]
-    """Initial number of each article."""
+    """Initial stock of each article."""
 
 
 async def read_books(folder: Path, expected: frozenset[str] = frozenset()) -> Books:
@@ -69,9 +70,10 @@ async def read_books(folder: Path, expected: frozenset[str] = frozenset()) -> Bo
 async def read_books_at(
     store_of: StoreOf, ledgers: Path, expected: frozenset[str] = frozenset(), *, by_key: bool = False
 ) -> Books:
-    """Read all books of a run whose stores are elsewhere. Only `bank.db` and `carrier.db` are in the folder `ledgers`.
+    """Read all books of a run whose stores are not in one folder. `ledgers` is the folder of `bank.db` and
+    `carrier.db`.
 
-    `by_key`: the stores cannot list their documents, so only the `expected` orders are read.
+    `by_key`: true if the stores cannot list their documents. Then only the `expected` orders are read.
     """
     kept: dict[str, Mapping[str, SagaHistory]] = {}
     stock: dict[str, Stock] = {}
@@ -97,14 +99,14 @@ async def all_orders(source: ServiceStore) -> dict[str, SagaHistory]:
 
 
 async def orders_of(source: ServiceStore, orders: Iterable[str]) -> dict[str, SagaHistory]:
-    """Return these orders as a service stores them. Each is read by its key."""
+    """Return those of the given orders that a service stores, by order id. Each is read by its key."""
     found = {id_: await read_history(source, id_) for id_ in orders}
     return {id_: history for id_, history in found.items() if history is not None}
 
 
 def assemble(sources: Sources, library: Library, expected: frozenset[str] = frozenset()) -> Books:
-    """Put together, order by order, the charges, bookings and goods that its events name. Charges and bookings that no
-    event names are `strays`."""
+    """Arrange the data by order: each order gets the charges, bookings and goods that its events name. Charges and
+    bookings that no event names become `strays`."""
     charges, bookings = _charges(sources.bank), _bookings(sources.carrier)
     orders = {
         id_: _order(id_, {s: sources.kept[s][id_] for s in SERVICES if id_ in sources.kept[s]}, library)
@@ -130,7 +132,11 @@ def assemble(sources: Sources, library: Library, expected: frozenset[str] = froz
 
 
 def _order(id_: str, kept: Mapping[str, SagaHistory], library: Library) -> Order:
-    """Return one order, as its events describe it. Its charges and bookings have only what the events say."""
+    """Return one order, reconstructed from its events.
+
+    Its charges and bookings have only the fields that occur in events. `assemble` replaces them with those of the
+    ledgers.
+    """
 
     entries = {service: history.entries for service, history in kept.items()}
 

@@ -1,4 +1,5 @@
-"""Check that all books agree. Pure functions, which take plain records and return the differences, order by order."""
+"""Check that all books agree. The functions are pure: they take plain records, and return the differences, order by
+order."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ class Charge:
     id: str
     amount: Decimal
     captured: tuple[str, ...] = ()
-    """Times at which it was captured."""
+    """Times at which the amount was captured. There should be at most one."""
     released: tuple[str, ...] = ()
 
 
@@ -82,12 +83,12 @@ class Shelf:
 
 @dataclass(frozen=True, kw_only=True)
 class Books:
-    """The books of all services, the bank and the carrier, put together."""
+    """The data of all services, the bank and the carrier, arranged by order."""
 
     orders: Mapping[str, Order]
     shelves: Sequence[Shelf] = ()
     strays: Sequence[str] = ()
-    """Charges and bookings that no order names, each as a readable text."""
+    """Charges and bookings that no order names, each described in a sentence."""
     expected: frozenset[str] = field(default_factory=frozenset)
     """Orders that must be in the books."""
 
@@ -99,7 +100,7 @@ class Check:
     name: str
     figures: str
     differences: tuple[str, ...]
-    """Differences; each begins with the order or the article."""
+    """Differences, one sentence each. Each begins with the id of the order or of the article."""
 
 
 def audit(books: Books) -> list[Check]:
@@ -128,8 +129,8 @@ def ends(books: Books) -> Check:
 
 
 def money(books: Books) -> Check:
-    """Check that all money that was set aside was captured or released once, and is the amount that payment
-    reported."""
+    """Check that all money that was set aside was either captured or released, once, and that its amount is the one
+    that payment reported."""
     aside = captured = released = Decimal("0.00")
     differences: list[str] = []
     for order in _sorted(books):
@@ -194,7 +195,7 @@ def carried_out(books: Books) -> Check:
 
 
 def undone(books: Books) -> Check:
-    """Check that cancelled orders have left no charge, no booking and no goods set aside."""
+    """Check that cancelled orders have left no charge, no booking, and no goods set aside."""
     differences: list[str] = []
     count = effects = 0
     for order in _sorted(books):
@@ -229,7 +230,7 @@ def order_of_events(books: Books) -> Check:
 
 
 def once(books: Books) -> Check:
-    """Check that each effect happened once, and that an order names each charge and booking."""
+    """Check that each effect happened once, and that every charge and booking belongs to an order."""
     differences, count = list(books.strays), 0
     for order in _sorted(books):
         effects = (

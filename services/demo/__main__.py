@@ -1,5 +1,5 @@
 """Run the demonstration (`make demo`): orders are placed, a service is killed and started again, one order gets no
-answer, and all books are compared."""
+answer, and at the end all books are compared."""
 
 import asyncio
 import json
@@ -34,24 +34,25 @@ FOLDER = Path(".saga/demo")
 ORDERS = ROOT / "services" / "orders.jsonl"
 VICTIM, DECIDER = "payment", "order"
 ORDERS_PER_S = 80
-"""Rate at which customers place orders."""
+"""Number of orders that customers place per second."""
 BATCH = 8
 UNDER_WAY_MAX = 60
-"""Largest number of orders in flight. On a slow machine, customers order only as fast as the services work."""
+"""Largest number of orders in flight. So on a slow machine, customers order only as fast as the services work."""
 KILL_AFTER = 0.3
-"""Share of orders that have ended when the victim is killed. Customers are still ordering then."""
+"""Share of orders that have ended when a service is killed. Customers are still ordering then."""
 DEAD_S = 1.0
-"""Seconds until the victim is started again. The other services continue meanwhile."""
+"""Time until the killed service is started again, in seconds. The other services continue meanwhile."""
 PATIENCE_S, STARTS = 5.0, 6
-"""Minimum seconds after which an order expires, and the same as a multiple of the time that the services took to start.
-15 minutes would be too long for a demonstration, but an order must survive the restart of a killed service."""
+"""Time after which an order expires: at least `PATIENCE_S` seconds, and at least `STARTS` times the time that the
+services took to start. 15 minutes would be too long for a demonstration, but an order must survive the restart of a
+killed service."""
 SILENT_CARD = "silent-4711"
 """Card of the first order. Its issuer does not answer until that order has expired."""
 STILL_S_MAX = 90.0
-"""Seconds without any progress after which the demonstration gives up. The last wait for outcomes adds the time after
-which an order expires."""
+"""Time without any progress after which the demonstration gives up, in seconds. While it waits for the last outcomes,
+the time after which an order expires is added."""
 TELL_S = 10.0
-"""Seconds without an outcome after which the demonstration prints what it waits for."""
+"""Time without an outcome after which the demonstration prints what it waits for, in seconds."""
 LOOK_S = 0.1
 ON_TERMINAL = sys.stdout.isatty()
 
@@ -120,7 +121,7 @@ async def _start(fleet: Fleet, clock: Clock) -> dict[str, int]:
 
 
 async def _all_ended(fleet: Fleet, page: Page, broker: Broker, orders: list[OrderPlaced], clock: Clock) -> Watch:
-    """Place the orders, and kill and restart a service meanwhile. Return when every order has its outcome."""
+    """Place the orders, and meanwhile kill a service and start it again. Return when every order has its outcome."""
     await broker.ensure_topics([find_library(ROOT).topics[topic] for topic in TOPICS])
     progress, began_s = Progress(len(orders), clock), clock.monotonic_s()
     accident, silence = Accident(fleet, progress, clock), Silence(fleet, progress, orders[0].order_id)
@@ -149,7 +150,7 @@ async def _all_ended(fleet: Fleet, page: Page, broker: Broker, orders: list[Orde
 
 
 async def _all_settled(fleet: Fleet, orders: list[OrderPlaced], clock: Clock) -> None:
-    """Wait until all services have carried out the outcomes of all orders."""
+    """Wait until all services have done what the outcomes of all orders require."""
     ids, stillness = [order.order_id for order in orders], Stillness(clock, STILL_S_MAX)
     while left := await unsettled(fleet.folder, ids, clock):
         fleet.check()
@@ -161,7 +162,7 @@ async def _all_settled(fleet: Fleet, orders: list[OrderPlaced], clock: Clock) ->
 
 
 async def _compare(orders: list[OrderPlaced], one: str) -> bool:
-    """Print the outcomes, the audit, and commands to look further. Return whether the books differ."""
+    """Print the outcomes, the result of the audit, and commands for a closer look. Return whether the books differ."""
     books = await read_books(FOLDER, frozenset(order.order_id for order in orders))
     checks = audit(books)
     click.echo("\n".join(map(printable, [*table(outcomes(books)), "", *report(checks), ""])))
@@ -177,7 +178,7 @@ async def _compare(orders: list[OrderPlaced], one: str) -> bool:
 
 
 def read_orders(file: Path) -> Iterator[OrderPlaced]:
-    """Read orders from a file with one JSON object per line. Raises `SagaError` that names the wrong field."""
+    """Yield the orders in a file with one JSON object per line. Raises `SagaError` that names the wrong field."""
     for line in file.read_text("utf-8").splitlines():
         order = from_json(json.loads(line), OrderPlaced)
         assert isinstance(order, OrderPlaced)
@@ -185,14 +186,15 @@ def read_orders(file: Path) -> Iterator[OrderPlaced]:
 
 
 def _shown(path: Path) -> Path:
-    """Return the path relative to the current folder, if it is inside."""
+    """Return the path for messages: relative to the current folder if it is inside."""
     with suppress(ValueError):
         return path.relative_to(Path.cwd())
     return path
 
 
 class Stillness:
-    """Detects that a wait makes no progress: it tells when to print a status, and gives up after a limit."""
+    """Detector of a wait without progress. It says when to print what the demonstration waits for, and gives up after
+    `limit_s`."""
 
     def __init__(self, clock: Clock, limit_s: float) -> None:
         self._clock, self._limit_s = clock, limit_s
@@ -200,8 +202,11 @@ class Stillness:
         self._ended_s = self._moved_s = clock.monotonic_s()
 
     def look(self, ended: int, moved: int) -> bool:
-        """Return whether to print what the demonstration waits for. `ended` and `moved`: counts that grow with each
-        ended order, and with any progress. Raises `Fallen` if there was no progress for too long."""
+        """Return whether to print what the demonstration waits for. Raises `Fallen` if there was no progress for too
+        long.
+
+        `ended` and `moved`: counts that grow with each order that ends, and with any progress.
+        """
         now_s = self._clock.monotonic_s()
         if moved > self._moved:
             self._moved, self._moved_s = moved, now_s
@@ -216,7 +221,7 @@ class Stillness:
 
 
 class Accident:
-    """Kills a service once, and starts it again later."""
+    """Kills a service once, and later starts it again."""
 
     def __init__(self, fleet: Fleet, progress: "Progress", clock: Clock) -> None:
         self._fleet, self._progress, self._clock = fleet, progress, clock
@@ -224,7 +229,7 @@ class Accident:
         self._over = False
 
     def happen(self, ended: float) -> None:
-        """Kill or restart the service if it is time for that. `ended`: share of the orders that have ended."""
+        """Kill the service, or start it again, if it is time for that. `ended`: share of the orders that have ended."""
         now_s = self._clock.monotonic_s()
         if self._killed_s is None and ended >= KILL_AFTER:
             self._killed_s = now_s
@@ -241,7 +246,7 @@ class Silence:
         self._fleet, self._progress, self._order_id = fleet, progress, order_id
 
     def end_if_expired(self, watch: Watch) -> None:
-        """Let the issuer answer again once the order has ended without it. Payment then undoes what it did."""
+        """Make the issuer answer again once the order has ended without its answer. Payment then undoes what it did."""
         if self._order_id in watch.ended[CANCELLED] and self._fleet.silence.exists():
             self._fleet.silence.unlink()
             self._progress.print(

@@ -1,4 +1,4 @@
-"""Run the four services, each in a process of its own. None is left running at the end."""
+"""Run the four services, each in a process of its own. At the end no process is left running."""
 
 import os
 import signal
@@ -16,11 +16,13 @@ from services.audit.books import SERVICES
 ROOT = Path(__file__).parents[2]
 """Folder from which `services` can be imported."""
 STOP_S_MAX = 120.0
-"""Seconds that a service may take to stop on a slow machine. The limit of the service itself is 20 s."""
+"""Longest time for which a service may take to stop, in seconds. It is long for slow machines; the service itself has a
+limit of 20 s."""
 AT_WORK = b'"event":"assigned"'
 LOOK_S = 0.02
 LOG_LINES, LOG_CHARACTERS = 3, 400
-"""Number of last lines, and of characters of each, that are shown of the log of a service that ended unexpectedly."""
+"""Number of last lines, and of characters of each line, that are shown from the log of a service that ended
+unexpectedly."""
 
 
 class Fallen(Exception):
@@ -28,7 +30,8 @@ class Fallen(Exception):
 
 
 class Fleet:
-    """The processes of the services. All files are in one folder: stores, broker, ledgers, and a log for each service.
+    """The processes of the services. All their files are in one folder: stores, broker, ledgers, and a log for each
+    service.
 
     At the end of the `with` block, services that still run are killed. They are built to survive that.
     """
@@ -36,25 +39,25 @@ class Fleet:
     def __init__(
         self, folder: Path, clock: Clock, services: Sequence[str] = SERVICES, *, patience_s: float | None = None
     ) -> None:
-        """`patience_s`: seconds after which an unanswered order expires; `None` for the default of the service. A later
-        change of the attribute affects services that are started after it."""
+        """Store the parameters. `patience_s`: seconds after which an order without an answer expires; `None` for the
+        default of the service. A later change of the attribute affects services that are started after it."""
         self.folder, self.services, self.patience_s = folder.absolute(), services, patience_s
         self._clock = clock
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
     def broker(self) -> str:
-        """URL of the broker that the services share."""
+        """Return the URL of the broker that the services share."""
         return f"embedded:///{self.folder}/broker.db"
 
     @property
     def silence(self) -> Path:
-        """File that keeps the issuer of some cards from answering as long as it exists."""
+        """Return the path of a file. While the file exists, the issuer of some cards does not answer."""
         return self.folder / "silence"
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Environment variables of the services. The caller's own `SAGA_` variables are left out."""
+        """Return the environment variables of the services. The caller's own `SAGA_` variables are left out."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("SAGA_")}
         return kept | {
             "SAGA_BROKER": self.broker,
@@ -102,7 +105,7 @@ class Fleet:
         return False
 
     def kill(self, service: str) -> int:
-        """Kill the service with SIGKILL, which a process cannot handle. Return the id of the ended process."""
+        """Kill the service with SIGKILL, which a process cannot handle. Return the id of the killed process."""
         process = self._running.pop(service)
         process.kill()
         process.wait()

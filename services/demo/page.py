@@ -1,5 +1,5 @@
-"""Run the monitor's page beside the demonstration. It shows the orders while they run; the services do not depend on
-it."""
+"""Run the monitor's page next to the demonstration. The page shows the orders while they run. The services do not
+depend on it."""
 
 import re
 import subprocess
@@ -16,13 +16,13 @@ _SHOWN = re.compile(r"the monitor answers at (http://\S+)")
 
 
 class Page:
-    """The process of a monitor that reads the transition events of the services.
+    """The process of a monitor, which reads the transition events of the services.
 
     At the end of the `with` block the process is killed. It only reads, so nothing is lost.
     """
 
     def __init__(self, fleet: Fleet, port: int = PORT) -> None:
-        """`port`: port of the page; if it is in use, any free port is taken."""
+        """Store the parameters. `port`: port of the page. If it is in use, a free port is chosen."""
         self.log = fleet.folder / "page.log"
         self._environment: Mapping[str, str] = {**fleet.environment, "PYTHONUNBUFFERED": "1"}
         self._port = port
@@ -37,7 +37,7 @@ class Page:
             self._process.wait()
 
     def start(self, **more: str) -> None:
-        """Start the process; the page is available soon after. `more`: additional environment variables."""
+        """Start the process. The page can be opened soon after. `more`: additional environment variables."""
         self._environment = {**self._environment, **more}
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -51,8 +51,8 @@ class Page:
             )
 
     def news(self) -> str | None:
-        """Return a sentence with the address of the page, or with the reason why there is none; `None` as long as
-        neither is known."""
+        """Return a sentence with the address of the page, or with the reason why there is no page; `None` while neither
+        is known."""
         log = self.log.read_text("utf-8", "replace")
         if found := _SHOWN.search(log):
             return f"a page shows them at {found[1]}, as long as this runs"

@@ -1,4 +1,5 @@
-"""Follow the progress of orders: their outcomes from the log, and from the stores whether all work is finished."""
+"""Follow the progress of orders: read their outcomes from the log, and read from the stores whether all work is
+finished."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
@@ -20,8 +21,8 @@ RECORDS_MAX = 500
 
 
 class Watch:
-    """Reads all events as a consumer group of its own, and remembers the outcome and the last event of each order. It
-    is also the listener of its group."""
+    """Consumer that reads all events, in a group of its own, and remembers the outcome and the last event of each
+    order. It is also the `Listener` of its group."""
 
     def __init__(self) -> None:
         self.ended: dict[str, set[str]] = {CONFIRMED: set(), CANCELLED: set()}
@@ -35,22 +36,22 @@ class Watch:
 
     @property
     def known(self) -> set[str]:
-        """Ids of the orders that have ended."""
+        """Return the ids of the orders that have ended."""
         return self.ended[CONFIRMED] | self.ended[CANCELLED]
 
     @property
     def count(self) -> int:
-        """Number of orders that have ended."""
+        """Return the number of orders that have ended."""
         return sum(map(len, self.ended.values()))
 
     @asynccontextmanager
     async def on(self, broker: Broker) -> AsyncGenerator["Watch"]:
-        """Join the consumer group inside the block. The topics must exist."""
+        """Be a member of the consumer group while the block runs. The topics must exist."""
         async with broker.join(Subscription("demo", TOPICS), self) as self._membership:
             yield self
 
     async def look(self, timeout_s: float) -> None:
-        """Read new events. Return as soon as there are some, or after `timeout_s`."""
+        """Read new events. Return as soon as some have come, or after `timeout_s`."""
         assert self._membership is not None, "look inside `async with watch.on(broker)`"
         for record in await self._membership.poll(self._partitions, records_max=RECORDS_MAX, timeout_s=timeout_s):
             type_, self.records = envelope.type_of(record) or "", self.records + 1
@@ -61,7 +62,8 @@ class Watch:
                     self.ended[type_].add(order)
 
     def waits_for(self, placed: Iterable[str]) -> str:
-        """Return a sentence that says how many of these orders have not ended, and what their last events are."""
+        """Return a sentence that says how many of the `placed` orders have not ended, and what their last events
+        are."""
         last = Counter(self._last.get(order, "nothing yet") for order in set(placed) - self.known)
         counts = ", ".join(f"{count} after {type_}" for type_, count in last.most_common())
         return f"waiting for {last.total()} orders to end: {counts or 'none is placed'}"
@@ -86,11 +88,11 @@ class Watch:
 
 
 async def unsettled(folder: Path, orders: Collection[str], clock: Clock) -> dict[str, list[str]]:
-    """Return the orders that a service has not settled yet, by service. Services that have settled all orders are left
-    out.
+    """Return, by service, the orders that the service has not settled yet. A service that has settled all orders is
+    left out.
 
-    A service has settled an order if it has carried out the order's outcome and has no open work for it. It ignores all
-    later messages of that order.
+    A service has settled an order if it has done what the order's outcome requires and has no open work for the order.
+    It ignores all later messages of that order.
     """
     waiting: dict[str, list[str]] = {}
     for service in SERVICES:

@@ -1,4 +1,4 @@
-"""Intake: turns an order that an application wrote as a document into an OrderPlaced event."""
+"""Intake: emits an `OrderPlaced` event for an order that an application has written as a document."""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -25,7 +25,7 @@ intake.document(OrderDocument, "orders")
 
 @intake.handler
 async def place(change: Change[OrderDocument]) -> OrderPlaced | None:
-    """Place an order for a new document. A document that is already removed is not an order."""
+    """Return an order for a new document. A document that has already been removed is not an order."""
     order = change.document
     if order is None:
         return None

@@ -1,6 +1,6 @@
 """Put the articles of `items.json` into the store of inventory: `python -m services.inventory.seed`.
 
-Articles that are already there are not changed, so it can be run again at any time.
+Articles that are already there are not changed, so the command can be repeated at any time.
 """
 
 import asyncio

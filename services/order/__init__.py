@@ -1,4 +1,4 @@
-"""Order: decides once whether an order is confirmed or cancelled, at the latest 15 minutes after it was placed."""
+"""Order: decides once whether an order is confirmed or cancelled, not later than 15 minutes after it was placed."""
 
 import os
 from datetime import timedelta
@@ -17,7 +17,7 @@ from services.order.events import (
 order = Service("order")
 
 PATIENCE = timedelta(seconds=float(os.environ.get("ORDER_PATIENCE_S") or 15 * 60))
-"""Time that an order waits for an answer: 15 minutes. The demonstration sets it to some seconds."""
+"""Time after which an order without an answer expires: 15 minutes. The demonstration sets it to some seconds."""
 
 
 @order.handler

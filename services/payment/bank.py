@@ -1,5 +1,5 @@
-"""The client of the bank. A real one would use HTTP behind the same methods; this bank is simulated by a ledger in a
-file."""
+"""The client of the bank. A real client would call the bank over HTTP, with the same methods. This bank is simulated by
+a ledger in a file."""
 
 import os
 from collections.abc import AsyncGenerator, Sequence
@@ -19,8 +19,8 @@ def is_blocked(card: str) -> bool:
 
 
 def check_answers(card: str) -> None:
-    """Raise `ConnectionError` if the issuer of the card does not answer: for cards `silent-...`, while the file named
-    by PAYMENT_SILENCE exists."""
+    """Raise `ConnectionError` if the issuer of the card does not answer. That is the case for cards `silent-...` while
+    the file named by PAYMENT_SILENCE exists."""
     file = os.environ.get("PAYMENT_SILENCE")
     if file and card.startswith("silent") and Path(file).exists():
         raise ConnectionError("the card's issuer does not answer")
@@ -37,13 +37,14 @@ class Bank:
     @classmethod
     @asynccontextmanager
     async def connect(cls) -> AsyncGenerator["Bank"]:
-        """Open the bank whose ledger is the file PAYMENT_LEDGER. Its answers take PAYMENT_LATENCY_MS."""
+        """Open the bank whose ledger is in the file PAYMENT_LEDGER. Each answer is delayed by PAYMENT_LATENCY_MS."""
         path = Path(os.environ.get("PAYMENT_LEDGER") or ".saga/bank.db")
         async with Ledger(path, latency_s=float(os.environ.get("PAYMENT_LATENCY_MS") or "0") / 1000) as ledger:
             yield LedgerBank(ledger)
 
     async def reserve(self, key: str, card: str, amount: Decimal) -> str:
-        """Set `amount` aside. Return the id of the charge. Raises `Declined`."""
+        """Set `amount` aside. Return the id of the charge. Raises `Declined`, and `Contradiction` if the key was used
+        for another call."""
         call = Call("reserve", key, (card, str(amount)))
         repeated = was_made(self.calls, key, call)
         self.calls[key] = call
@@ -54,14 +55,14 @@ class Bank:
         return key
 
     async def capture(self, key: str, charge_id: str) -> None:
-        """Take the amount that is set aside. Raises `Contradiction` if the charge is unknown or was released."""
+        """Take the amount that was set aside. Raises `Contradiction` if the charge is unknown or was released."""
         call = Call("capture", charge_id)
         if not was_made(self.calls, key, call):
             self.taken[charge_id] = self._no_longer_held(call)
             self.calls[key] = call
 
     async def release(self, key: str, charge_id: str) -> None:
-        """Release the amount that is set aside. Raises `Contradiction` if the charge is unknown or was captured."""
+        """Release the amount that was set aside. Raises `Contradiction` if the charge is unknown or was captured."""
         call = Call("release", charge_id)
         if not was_made(self.calls, key, call):
             self._no_longer_held(call)

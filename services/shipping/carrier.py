@@ -1,5 +1,5 @@
-"""The client of the carrier. A real one would use HTTP behind the same methods; this carrier is simulated by a ledger
-in a file."""
+"""The client of the carrier. A real client would call the carrier over HTTP, with the same methods. This carrier is
+simulated by a ledger in a file."""
 
 import os
 from collections.abc import AsyncGenerator, Sequence
@@ -29,13 +29,15 @@ class Carrier:
     @classmethod
     @asynccontextmanager
     async def connect(cls) -> AsyncGenerator["Carrier"]:
-        """Open the carrier whose ledger is the file SHIPPING_LEDGER. Its answers take SHIPPING_LATENCY_MS."""
+        """Open the carrier whose ledger is in the file SHIPPING_LEDGER. Each answer is delayed by
+        SHIPPING_LATENCY_MS."""
         path = Path(os.environ.get("SHIPPING_LEDGER") or ".saga/carrier.db")
         async with Ledger(path, latency_s=float(os.environ.get("SHIPPING_LATENCY_MS") or "0") / 1000) as ledger:
             yield LedgerCarrier(ledger)
 
     async def book(self, key: str, address: str, parcels: int) -> str:
-        """Book a delivery to `address`. Return the id of the booking. Raises `Refused`."""
+        """Book a delivery to `address`. Return the id of the booking. Raises `Refused`, and `Contradiction` if the key
+        was used for another call."""
         call = Call("book", key, (address, str(parcels)))
         repeated = was_made(self.calls, key, call)
         self.calls[key] = call
@@ -46,8 +48,8 @@ class Carrier:
         return key
 
     async def dispatch(self, key: str, booking_id: str) -> str:
-        """Send the goods. Return the tracking number. Raises `Contradiction` if the booking is unknown or was taken
-        back."""
+        """Send the goods. Return the tracking number. Raises `Contradiction` if the booking is unknown or was
+        cancelled."""
         call = Call("dispatch", booking_id)
         if not was_made(self.calls, key, call):
             self.dispatched[booking_id] = self._no_longer_booked(call)
@@ -55,7 +57,7 @@ class Carrier:
         return f"tracking-{booking_id}"
 
     async def unbook(self, key: str, booking_id: str) -> None:
-        """Take the booking back. Raises `Contradiction` if it is unknown or the goods have been sent."""
+        """Cancel the booking. Raises `Contradiction` if the booking is unknown or its goods have been sent."""
         call = Call("unbook", booking_id)
         if not was_made(self.calls, key, call):
             self._no_longer_booked(call)

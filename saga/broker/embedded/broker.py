@@ -1,4 +1,5 @@
-"""Embedded broker: publish, join groups, notice the writes of other processes; and the same broker for tools."""
+"""The embedded broker: publish, join groups, and notice what other processes write. `EmbeddedAdministration` is the
+same broker for tools."""
 
 import asyncio
 import sqlite3
@@ -47,8 +48,8 @@ from saga.support.clock import Clock
 RECORDS_MAX = 2000
 """Largest number of records in one transaction."""
 LOOK_S_FIRST, LOOK_S_MAX = 0.002, 0.02
-"""Shortest and longest pause between checks for writes of other processes, in seconds. The shortest one is used first,
-and again after such a write. While nothing happens, the pause grows."""
+"""Shortest and longest pause between checks for writes of other processes, in seconds. The first check, and the first
+one after such a write, comes after the shortest pause. While nothing is written, the pause grows."""
 LOOK_GROWTH = 1.1
 NAMES_EVERY_S = 0.25
 """Pause between checks that the path still leads to the open file, in seconds."""
@@ -137,7 +138,7 @@ class EmbeddedBroker:
     async def ensure_topics(self, topics: Sequence[Topic]) -> None:
         """Create missing topics as the port promises.
 
-        An existing topic keeps the longest retention that was ever requested here.
+        The retention of an existing topic is extended if a longer one is requested, and never shortened.
         """
         log = self._open.log
         await self._open.writer.do(lambda: log.ensure_topics(topics))
@@ -245,7 +246,8 @@ class EmbeddedBroker:
             continue
 
     def _find_lost_groups(self) -> Collection[str]:
-        """Return the groups for which retention no longer keeps records."""
+        """Return the groups that have been without members for so long that retention no longer keeps records for
+        them."""
         away_ms = self._open.groups.read_absences()
         return {group for group, ms in away_ms.items() if ms > self._timing.away_s_max * 1000}
 
@@ -265,7 +267,8 @@ class EmbeddedBroker:
             reader.update_heads(heads)
 
     def _announce_others(self) -> None:
-        """Notify members and readers of changes that another process wrote, after `log` was reloaded."""
+        """Notify members and readers of changes that other processes have written. `log` must have been reloaded
+        before."""
         if self._shared is None:  # still opening: there are no members yet, and the log is read again
             return
         log = self._shared.log
@@ -307,8 +310,8 @@ class EmbeddedBroker:
             pause_s = LOOK_S_FIRST if others else min(pause_s * LOOK_GROWTH, LOOK_S_MAX)
 
     def _check_names(self) -> None:
-        """Check that the path still leads to the open file, because the file may be removed while nothing is
-        written."""
+        """Check that the path still leads to the open file, because the file may be removed while nothing is written,
+        and so nothing else would notice."""
         try:
             self._open.file.check_names()
         except Broken as why:
@@ -353,7 +356,7 @@ class EmbeddedAdministration(EmbeddedBroker):
     promises."""
 
     can_add_partitions = False
-    """False, because the partitions of a topic have consecutive numbers in the file."""
+    """False, because the logs of a topic's partitions have consecutive numbers in the file."""
 
     async def list_topics(self) -> Collection[str]:
         return list(self._read_topics())
@@ -380,7 +383,7 @@ class EmbeddedAdministration(EmbeddedBroker):
     async def add_partitions(self, topic: str, partitions: int) -> None:
         """Raise `BrokerError`, because a topic of the embedded broker cannot get more partitions.
 
-        Keys would change their partition, and the file has no free numbers next to the existing partitions.
+        Keys would move to other partitions, and the numbers after those of the existing logs belong to other topics.
         """
         raise BrokerError(
             f"topic {topic!r} of the embedded broker keeps its {self._find_topic(topic).partitions} partitions: to "
@@ -486,8 +489,8 @@ class EmbeddedAdministration(EmbeddedBroker):
     # ---------------------------------------------------------------- queries
 
     def _read_topics(self) -> Mapping[str, TopicExtent]:
-        """Read the topics from the file. The log's cached copy may be outdated if another process has changed a
-        retention."""
+        """Read the topics from the file, because the cached copy in `log` may be outdated if another process has
+        changed a retention."""
         with self._open.file.translate_errors():
             return dict(sorted(load_topics(self.connection).items()))
 
@@ -500,8 +503,8 @@ class EmbeddedAdministration(EmbeddedBroker):
     def _list_live_members(self, group: str) -> tuple[str, ...]:
         """Return the members that may be alive.
 
-        A live process holds the lock file of its member, even if the process is frozen. Members of dead processes do
-        not block changes of the group.
+        A live process holds the lock file of its member, even while it is frozen. Members of dead processes do not
+        prevent changes of the group.
         """
         return tuple(fellow.seat for fellow in self._find_live_members(group))
 
@@ -548,7 +551,7 @@ class EmbeddedReader:
                 raise BrokerError(f"topic {partition.topic} has {extent.partitions} partitions: none is {partition}")
             self._logs[partition] = extent.first_log + partition.number
         self._order = list(positions)
-        """Partitions in the order in which they are read: the one read least recently comes first."""
+        """Partitions in the order in which they are read: the one that was read least recently comes first."""
         self._standstills: dict[Partition, StalledPartition] = {}
         self._news = asyncio.Event()
         self._broken: BaseException | None = None
@@ -586,7 +589,7 @@ class EmbeddedReader:
         return list(self._standstills.values())
 
     def update_heads(self, heads: Mapping[int, int]) -> None:
-        """Wake the poll, because some logs have new ends."""
+        """Wake the poll, because some logs have got new records."""
         self._news.set()
 
     def fail(self, why: BaseException) -> None:

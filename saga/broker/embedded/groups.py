@@ -1,8 +1,8 @@
 """Consumer groups and the assignment of partitions. Each step is one transaction on tables that all members share.
 
-There is no coordinator. A change of membership begins a new generation. In it every log (the records of one partition)
-has a target member. A member releases its logs that have another target, and takes the logs that have it as their
-target. So each log has at most one owner in the file. A commit is accepted only from this owner, and only in the
+There is no coordinator. Each change of membership begins a new generation, in which every log (the records of one
+partition) has a target member. A member releases the logs that now have another target, and takes the logs of which it
+is the target. So in the file each log has at most one owner. A commit is accepted only from the owner, and only in the
 generation in which it took the log.
 
 File locks and heartbeats show which members are alive: see the end of this module.
@@ -36,8 +36,8 @@ from saga.support.clock import Clock
 class AssignedLog(NamedTuple):
     """The assignment of one partition's log within a consumer group.
 
-    `owner` is the member that reads it now, `target` the member that should read it (`None` if there is none), and
-    `granted` the generation in which the owner took it.
+    `owner`: the member that reads it now. `target`: the member that should read it; `None` if there is none. `granted`:
+    the generation in which the owner took it.
     """
 
     log: int
@@ -69,12 +69,12 @@ class Newcomer(NamedTuple):
     topics: Sequence[str]
     identity: MemberIdentity | None = None
     starts: Mapping[str, int] = FROM_THE_OLDEST
-    """Start time for each topic in which the group has no committed position, in milliseconds since 1970."""
+    """For each topic in which the group has no committed position, the time at which it begins, in milliseconds since
+    1970."""
 
 
 class Grant(NamedTuple):
-    """A log that a member has taken, with the offset from which it reads and the generation in which it took the
-    log."""
+    """A log that a member has taken: the offset from which it reads, and the generation in which it took the log."""
 
     log: int
     granted: int
@@ -116,22 +116,22 @@ def assign_ranges(
 
 
 LOOK_MS_MAX = 120_000
-"""Longest time between two checks of a group that counts as absence of the group, in milliseconds.
+"""Longest part of the time between two checks of a group that counts as absence of the group, in milliseconds.
 
-Longer times are ignored, because the clock may have been wrong for a moment, or no process may have run. Neither is a
+More is not counted, because the clock may have been wrong for a moment, or no process may have run. Neither is a
 reason for retention to give up a group.
 """
 
 
 class Groups:
-    """Statements on the tables of groups. Methods that begin with `read` or `list` only read; all others must be called
+    """Statements on the tables of groups. Methods that begin with `read` or `list` only read. All others must be called
     inside a transaction."""
 
     def __init__(self, connection: Callable[[], sqlite3.Connection]) -> None:
         self._connection = connection
 
     def read_view(self, group: str, member: int) -> MemberView:
-        """Read the state of the group, as far as it concerns this member."""
+        """Return the state of the group as this member needs it."""
         found = self._connection().execute("SELECT generation FROM groups WHERE name = ?", (group,)).fetchone()
         alive = self._connection().execute("SELECT 1 FROM members WHERE id = ?", (member,)).fetchone()
         rows = self._connection().execute(
@@ -141,12 +141,12 @@ class Groups:
         return MemberView(alive is not None, found[0] if found else 0, tuple(AssignedLog(*row) for row in rows))
 
     def list_members(self, group: str) -> list[MemberRow]:
-        """Read all members of the group, including the caller."""
+        """Return all members of the group, including the caller."""
         rows = self._connection().execute("SELECT id, seat FROM members WHERE grp = ? ORDER BY id", (group,))
         return [MemberRow(*row) for row in rows]
 
     def read_identities(self, group: str) -> dict[int, MemberIdentity | None]:
-        """Read the identity that each member reports, by member id."""
+        """Return the identity that each member reports, by member id."""
         if not self._connection().execute("SELECT 1 FROM sqlite_master WHERE name = 'identities'").fetchone():
             return {}
         rows = self._connection().execute(
@@ -155,7 +155,7 @@ class Groups:
         return {member: decode_identity(identity) for member, identity in rows}
 
     def read_positions(self, group: str) -> dict[int, int]:
-        """Read the committed position in each log. Raises `Damage`."""
+        """Return the committed position in each log, by log. Raises `Damage`."""
         rows = self._connection().execute(f"{POSITIONS} WHERE grp = ?", (group,))
         return {log: offset for _, log, offset in verify_positions(rows)}
 
@@ -167,10 +167,10 @@ class Groups:
         *,
         instead_of: Collection[MemberRow] = (),
     ) -> tuple[int, tuple[str, ...]]:
-        """Add a member to the group, remove dead members, and begin a new generation. Return the id of the new member,
-        which is never reused.
+        """Add a member to the group, and begin a new generation. Remove the members `instead_of`, which are dead.
+        Return the id of the new member, which is never reused.
 
-        If live members have disagreeing identities, change nothing and return these members.
+        If live members have disagreeing identities, change nothing, and return descriptions of these members.
         """
         connection = self._connection()
         if newcomer.identity is not None:
@@ -194,7 +194,7 @@ class Groups:
         return member, ()
 
     def evict(self, group: str, fellows: Collection[MemberRow], extents: Mapping[str, TopicExtent]) -> None:
-        """Remove these members, which are considered dead, unless they have left already."""
+        """Remove these members, which are considered dead, unless they have already left."""
         cursor = self._connection().executemany("DELETE FROM members WHERE id = ?", [(each.id,) for each in fellows])
         if cursor.rowcount > 0:
             self._begin_generation(group, extents)
@@ -382,12 +382,13 @@ TRIES_MAX = 100
 
 
 class MemberLock:
-    """Lock that a member holds as long as its process lives: a lock on its own file in the folder of the broker's file.
+    """Lock that a member holds while its process lives: a lock on a file of its own, next to the broker's file.
 
     The name of the file is never reused. If the name were only the process id, a new process could get the name of a
     dead member. Then the dead member would seem alive, or removing its file would remove the file of the new process.
 
-    A child process made by `fork` without `exec` inherits the lock. In that case missing heartbeats reveal the death.
+    A child process made by `fork` without `exec` inherits the lock. In that case only missing heartbeats reveal the
+    death.
     """
 
     def __init__(self, broker: Path) -> None:
@@ -453,8 +454,8 @@ def is_dead(seat: Path) -> bool:
 
 
 def remove_dead_locks(broker: Path) -> None:
-    """Remove the lock files of dead processes. Each file is locked while it is removed, so that no member can take it
-    over."""
+    """Remove the lock files of dead processes. Each file is locked while it is removed, so that no new member can use
+    it meanwhile."""
     for seat in broker.parent.glob(f"{broker.name}.member-*"):
         try:
             file = os.open(seat, os.O_RDWR | os.O_CLOEXEC)
@@ -490,9 +491,9 @@ class Liveness:
     """What one member knows about the others. A member without a lock is dead; a member without heartbeats for too long
     is a zombie.
 
-    Time without heartbeats is measured by this process's monotonic clock, and only while this process checks regularly.
-    If it was frozen, or waited for a frozen process, it does not know whether others sent heartbeats meanwhile. Then it
-    starts to measure again.
+    The time without heartbeats is measured by this process's monotonic clock, and only while this process checks
+    regularly. If it was frozen, or waited for a frozen process, it cannot know whether others sent heartbeats
+    meanwhile. Then it starts to measure again.
     """
 
     def __init__(self, folder: Path, clock: Clock, silence_s: float) -> None:

@@ -21,7 +21,8 @@ from saga.store.sqlite.steady_time import SteadyTime, TimeNote, decode_note
 
 DAY_MS = 86_400_000
 TIMERS_KEPT_MS = DAY_MS
-"""Time for which records of timers are kept after their service has processed them, so that they can be inspected."""
+"""Age up to which a timer's record is kept although its service has already processed it, so that it can be
+inspected."""
 TRIMMED_MAX = 200
 """Largest number of records of one partition that one transaction of retention removes."""
 _pack = msgspec.msgpack.Encoder().encode
@@ -39,7 +40,7 @@ Entry: TypeAlias = tuple[int, bytes, bytes | None, bytes | None]
 """Entry to append: log, key, value, packed headers."""
 Ints: TypeAlias = Sequence[int]
 Nulls: TypeAlias = Sequence[bytes | None]
-"""Column of nullable bytes from many rows. `Ints` is a column of integers."""
+"""A column of nullable bytes from many rows. `Ints` is such a column of integers."""
 
 
 class TopicExtent(NamedTuple):
@@ -59,22 +60,23 @@ _AS_WRITTEN = (
     "offset, CAST(key AS BLOB), CAST(value AS BLOB), CAST(headers AS BLOB), CAST(time_ms AS INTEGER),"
     " CAST(sum AS INTEGER)"
 )
-"""Columns of a record.
+"""Columns of a record, as a part of a query.
 
 The casts are needed for damaged rows. One changed bit may turn bytes into text, and text that is not UTF-8 would make
 the whole query fail.
 """
 _IDENTITY = "CREATE TABLE IF NOT EXISTS log_identity (id TEXT NOT NULL, sum INTEGER NOT NULL)"
-"""Table with the id of the file's logs. It is created when the file is opened, because files of earlier releases have
-none."""
+"""Statement that creates the table with the id of the file's logs. It runs when the file is opened, because files of
+earlier releases lack the table."""
 _TIME = "CREATE TABLE IF NOT EXISTS time_note (id INTEGER PRIMARY KEY CHECK (id = 1), note BLOB, sum INTEGER)"
-"""Table with the time that the last process believed, for the same reason."""
+"""Statement that creates the table with the last process's `TimeNote`. It runs when the file is opened, for the same
+reason."""
 Watched: TypeAlias = tuple[Iterable[int], Iterable[str]]
 """Logs and groups that a process watches."""
 
 
 def watch_nothing() -> Watched:
-    """Return nothing to watch: the default of `RecordLog`."""
+    """Return no logs and no groups: the default of `RecordLog`."""
     return (), ()
 
 
@@ -95,7 +97,7 @@ class Undecodable(Exception):
 
 
 class RecordLog:
-    """The records in the file, with the values that this process has cached. No method waits."""
+    """The records in the file, and cached values about them. No method waits for another process."""
 
     def __init__(
         self,
@@ -219,9 +221,9 @@ class RecordLog:
         self._moved, self._seen = {}, -1
 
     def read(self, log: int, partition: Partition, offset: int, records_max: int) -> list[Record]:
-        """Read the next records from `offset` on, up to the first one that cannot be read.
+        """Return the next records from `offset` on, up to the first one that cannot be read.
 
-        Raises `Undecodable` if the first record cannot be read.
+        Raises `Undecodable` if the first record cannot be read, and `Damage` if records are missing.
         """
         topic, number = partition
         rows = self._select(log, offset, records_max)
@@ -270,7 +272,8 @@ class RecordLog:
         (self.id, _) = found
 
     def read_time_note(self) -> TimeNote | None:
-        """Return the time that the last process believed; `None` in a new file, or if the note is damaged."""
+        """Return the time that the last process has stored in the file; `None` in a new file, or if the note is
+        damaged."""
         execute = self._connection().execute
         execute(_TIME)
         found = execute("SELECT CAST(note AS BLOB), sum FROM time_note").fetchone()
@@ -327,8 +330,9 @@ class RecordLog:
         """Remove records that are older than their topic's retention and that all groups have committed. Each call
         removes a bounded number per partition. Return whether there may be more to remove.
 
-        Timer topics have no retention. Their records are removed when their service has committed them and a day has
-        passed. `lost`: groups without members for too long, whose positions are ignored.
+        Timer topics have no retention. Their records are removed a day after they were appended, if their service has
+        committed them. `lost`: groups that have been without members for too long. Their positions are ignored, except
+        in timer topics.
         """
         more = False
         execute = self._connection().execute
@@ -405,7 +409,7 @@ def load_topics(connection: sqlite3.Connection) -> dict[str, TopicExtent]:
 def find_missing_write(connection: sqlite3.Connection, mark: bytes) -> str | None:
     """Describe the acknowledged write that is missing from the file; return `None` if none is missing. Raises `Damage`.
 
-    `mark`: the log of the last acknowledged write, and the end of the log after it.
+    `mark`: the log of the last acknowledged write, and the end of the log after that write.
     """
     log, end = (int(part) for part in mark.split())
     found = connection.execute("SELECT next, next_sum FROM logs WHERE id = ?", (log,)).fetchone()
@@ -582,14 +586,15 @@ def row_checksum(*fields: str | int | None) -> int:
 def verify_topics(
     rows: Iterable[tuple[str, int, int, int | None, int]],
 ) -> Iterator[tuple[str, int, int, int | None]]:
-    """Yield the rows of `TOPICS`, each compared with its checksum. Raises `Damage`."""
+    """Yield the rows of the query `TOPICS`, each after comparing it with its checksum. Raises `Damage`."""
     for name, first_log, partitions, retention_ms, sum_ in rows:
         _compare(f"topic {name!r}", sum_, name, first_log, partitions, retention_ms)
         yield name, first_log, partitions, retention_ms
 
 
 def verify_logs(rows: Iterable[tuple[int, int, int, int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Yield the rows of `LOGS` as id, oldest offset and end, compared with their checksums. Raises `Damage`."""
+    """Yield the rows of the query `LOGS` as id, oldest offset and end, after comparing them with their checksums.
+    Raises `Damage`."""
     for log, oldest, oldest_sum, end, end_sum in rows:
         _compare(f"the beginning of log {log}", oldest_sum, log, oldest)
         check_end(log, end, end_sum)
@@ -608,15 +613,16 @@ def check_identity(id_: str, sum_: int) -> None:
 
 
 def verify_positions(rows: Iterable[tuple[str, int, int, int]]) -> Iterator[tuple[str, int, int]]:
-    """Yield the rows of `POSITIONS` as group, log and offset, compared with their checksums. Raises `Damage`."""
+    """Yield the rows of the query `POSITIONS` as group, log and offset, after comparing them with their checksums.
+    Raises `Damage`."""
     for group, log, offset, sum_ in rows:
         _compare(f"the position of group {group!r} in log {log}", sum_, group, log, offset)
         yield group, log, offset
 
 
 def verify_absences(rows: Iterable[tuple[str, int, int, int]]) -> Iterator[tuple[str, int, int]]:
-    """Yield the rows of `ABSENCES` as group, duration and time of the last check, compared with their checksums. Raises
-    `Damage`."""
+    """Yield the rows of the query `ABSENCES` as group, duration and time of the last check, after comparing them with
+    their checksums. Raises `Damage`."""
     for group, away_ms, looked_ms, sum_ in rows:
         _compare(f"the absence of group {group!r}", sum_, group, away_ms, looked_ms)
         yield group, away_ms, looked_ms

@@ -1,4 +1,4 @@
-"""Member of a group on the embedded broker: the partitions that it owns and reads, and how it notices changes by other
+"""A member of a group on the embedded broker: which partitions it owns and reads, and how it notices changes by other
 members."""
 
 import asyncio
@@ -30,8 +30,8 @@ class Timing:
     silence_s: float = 10
     """Time without heartbeats after which a member counts as a zombie and loses its partitions, in seconds."""
     drain_s: float = 5
-    """Longest time that `Listener.on_revoked` may take in the member that loses a partition, in seconds. Then the next
-    owner takes the partition anyway."""
+    """Longest time that `Listener.on_revoked` of a member may take when it loses a partition, in seconds. After that
+    the next owner takes the partition anyway."""
     watch_s: float = 0.1
     """Pause between checks whether other members are alive, in seconds."""
     away_s_max: float = 30 * 86_400.0
@@ -83,13 +83,14 @@ class EmbeddedMember:
         self._id = 0
         self._owned: dict[Partition, EmbeddedPartition] = {}
         self._revoked: dict[Partition, EmbeddedPartition] = {}
-        """Partitions that the listener has given up, but that the file still grants to this member. They are lost once
+        """Partitions that the listener has given up, but that the file still assigns to this member. They are lost when
         they are released, unless this member takes them back."""
         self._by_log: dict[int, Partition] = {}
-        """Partitions that may be read, by log. A partition that is being revoked is still owned, but not contained
-        here."""
+        """Partitions that may be read, by log. A partition that is being revoked is missing here, although this member
+        still owns it."""
         self._behind: dict[Partition, EmbeddedPartition] = {}
-        """Partitions with records to read, in the order of reading: the one read least recently comes first."""
+        """Partitions that have records to read, in the order of reading: the one that was read least recently comes
+        first."""
         self._standstills: dict[Partition, tuple[float, StalledPartition]] = {}
         """Stalled partitions, each with the time of the last attempt to read it."""
         self._news = asyncio.Event()
@@ -98,7 +99,7 @@ class EmbeddedMember:
         self._woken = False
         self._strangers: tuple[str, ...] = ()
         self._placed = False
-        """True once this member has taken all logs that it can take at first. There may be none."""
+        """True once this member has taken all logs that it can take after joining. There may be none."""
         self._obstacle: BrokerUnavailable | None = None
         """Error of the last attempt to take or release partitions; `None` if it succeeded."""
 
@@ -315,7 +316,8 @@ class EmbeddedMember:
             self.fail(why)
 
     def _wait_after(self, why: BrokerUnavailable) -> float:
-        """Let `poll` report why partitions cannot be taken or released. Return the seconds until the next attempt."""
+        """Let `poll` raise the reason why partitions cannot be taken or released. Return the seconds until the next
+        attempt."""
         self._obstacle = why
         self._news.set()
         return AGAIN_S
@@ -355,7 +357,7 @@ class EmbeddedMember:
         await self._revoke(list(self._owned))
 
     async def leave(self) -> None:
-        """Leave the group. If this cannot be written to the file, others notice that the lock is released."""
+        """Leave the group. If the file cannot be written, other members notice that the lock is released."""
         groups, log, member = self._shared.groups, self._shared.log, self._id
         self._lose(list(self._owned))
         try:

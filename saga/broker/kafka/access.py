@@ -1,4 +1,4 @@
-"""Access to Kafka: the current credentials of a client, and the reasons why servers refused connections."""
+"""Access to Kafka: a client's current credentials, and the reasons why servers refused its connections."""
 
 import asyncio
 import socket
@@ -17,7 +17,7 @@ from saga.support.settings import load_certificate, read_secret
 
 
 class ClientId(str):
-    """Client id that refers to its `KafkaAccess`. aiokafka passes it on to each connection."""
+    """Client id with a reference to its `KafkaAccess`. aiokafka passes the client id on to each connection."""
 
     access: "KafkaAccess"
 
@@ -60,14 +60,14 @@ class KafkaAccess(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
         return None if self.settings.password is None else self._get_secret("password", self.settings.password)
 
     def record_refusal(self, server: str, reason: str) -> None:
-        """Record the reason why the last connection to a server failed; empty if it succeeded."""
+        """Record why the last connection to a server failed. An empty `reason` means that it succeeded."""
         self._refusals.pop(server, None)
         if reason:
             self._refusals[server] = reason
 
     def explain(self, trouble: BrokerError) -> BrokerError:
-        """Add the reasons why the last connections failed to the text of an outage, because aiokafka only reports that
-        there is no connection.
+        """Return the error of an outage with the reasons why the last connections failed, because aiokafka only reports
+        that there is no connection.
 
         A known reason replaces advice that was only a guess.
         """
@@ -80,7 +80,7 @@ class KafkaAccess(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Add the reasons for failed connections to an outage that the block raises."""
+        """Add the reasons for failed connections to an outage that is raised inside the block."""
         try:
             yield
         except BrokerUnavailable as why:
@@ -98,10 +98,10 @@ class KafkaAccess(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
         return self.settings.extensions
 
     def _get_secret(self, what: str, secret: Callable[[], str]) -> str:
-        """Call the function that returns a secret.
+        """Return the result of the function that returns a secret.
 
         Any exception of the function is converted to an outage of the broker, after which aiokafka connects again.
-        Another exception would end aiokafka's background tasks for good.
+        Any other exception would end aiokafka's background tasks for good.
         """
         try:
             value = read_secret(secret)
@@ -112,7 +112,7 @@ class KafkaAccess(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
         return value
 
     def renew(self) -> None:
-        """Read certificates again if their files have changed. New connections use them."""
+        """Read certificates again if their files have changed. New connections use the new certificates."""
         settings = self.settings
         if self._context is None:
             return

@@ -31,7 +31,7 @@ PORT = 9092
 EXTENSION = re.compile(r"[A-Za-z]+")
 """Valid name of a token extension."""
 INSTANCE = re.compile(r"[A-Za-z0-9._-]{1,200}")
-"""Valid id of a process. Kafka accepts longer ids; the rest is room for the suffix that the toolkit appends."""
+"""Valid id of a process. Kafka accepts longer ids, but the toolkit appends a suffix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +139,8 @@ class KafkaSettings:
 
     replication_factor: int = 3
     min_insync_replicas: int = 2
-    """Number of replicas, and smallest number of in-sync replicas, of topics that `ensure_topics` creates. A single
-    broker supports only 1 and 1, which must be set explicitly."""
+    """Number of replicas, and smallest number of in-sync replicas, of topics that `ensure_topics` creates. With a
+    single broker both must be set to 1."""
 
     session_s: float = 10
     """Time without a heartbeat after which a member counts as dead, in seconds."""
@@ -161,7 +161,7 @@ class KafkaSettings:
     batch anyway."""
     compression: Compression | None = None
     metadata_s: float = 10
-    """Longest time until a client fetches the metadata of topics and partitions again, in seconds."""
+    """Age at which a client fetches the metadata of topics and partitions again, in seconds."""
     record_bytes_max: int = RECORD_BYTES_MAX
     """Largest size of a record, in bytes: see `Broker.record_bytes_max`. A topic may accept less: see its
     `max.message.bytes`."""
@@ -176,8 +176,8 @@ class KafkaSettings:
 
     @property
     def request_s(self) -> float:
-        """Return the longest time of one request, in seconds. A broker answers a request to join a group only when all
-        members have joined again."""
+        """Return the longest time of one request, in seconds. It is longer than a rebalance, because a broker answers a
+        request to join a group only when all members have joined again."""
         return self.rebalance_s + 5
 
 

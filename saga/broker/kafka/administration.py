@@ -1,7 +1,7 @@
 """Kafka for tools: topics with their settings and rights, groups, positions, and the few changes that operators make.
 
 Requests go directly to a broker, because aiokafka's admin client hides some refusals. For example, if the right to read
-a group is missing, it reports that the group has no positions.
+a group is missing, that client reports that the group has no positions.
 """
 
 import asyncio
@@ -81,8 +81,8 @@ ASK_S = 10.0
 BROKER = 4
 """Protocol code of the resource type broker; see `TOPIC`."""
 SEARCH_S = 180.0
-"""Longest search for the first readable record after an unreadable one, in seconds. Then the range ends where the
-search has got to."""
+"""Longest search for the first readable record after an unreadable one, in seconds. Then the range ends at the offset
+that the search has reached."""
 HIDDEN = frozenset({TopicAuthorizationFailedError.errno, ClusterAuthorizationFailedError.errno})
 """Error codes of brokers that do not let this user see settings."""
 NOT_THERE = UnknownTopicOrPartitionError.errno
@@ -185,7 +185,7 @@ class KafkaAdministration(KafkaBroker):
         return sorted(names)
 
     async def _describe_groups(self, names: Sequence[str]) -> Mapping[str, GroupDescription]:
-        """Describe groups, by name. Requests of one kind are sent at once.
+        """Describe groups, by name. All requests of one kind are sent concurrently.
 
         Each request is about one group, because aiokafka decodes only a single group of an answer correctly.
         """
@@ -240,8 +240,8 @@ class KafkaAdministration(KafkaBroker):
             return await Probe(consumer, TopicPartition(*partition), self._clock).find_unreadable(offset)
 
     async def move_positions(self, group: str, positions: Mapping[Partition, int]) -> None:
-        """Set positions as the port promises. Kafka itself accepts positions from a client outside the group only if
-        the group is empty."""
+        """Set positions as the port promises. Kafka accepts them from a client outside the group only while the group
+        has no members."""
         await self._retry(lambda: self._move(group, positions), f"group {group!r}: moving positions")
 
     async def _move(self, group: str, positions: Mapping[Partition, int]) -> None:
@@ -295,7 +295,7 @@ class KafkaAdministration(KafkaBroker):
         return None if controller is None else int(controller.nodeId)
 
     async def _retry(self, ask: Callable[[], Awaitable[T]], doing: str, *, again: bool = True) -> T:
-        """Repeat a request until there is an answer, unless `again` is false. A new cluster, for example, has no group
+        """Repeat a request until there is an answer, unless `again` is False. For example, a new cluster has no group
         coordinator yet."""
         deadline_s = self._clock.monotonic_s() + ASK_S
         while True:
@@ -363,10 +363,10 @@ def _describe_topic(
 
 
 def _describe_group(described: tuple[Any, ...], fetched: Any, ids: Mapping[str, str]) -> GroupDescription:
-    """Describe a group by the answers about its members and its positions.
+    """Describe a group, given the answers about its members and its positions.
 
     Args:
-        ids: Ids of the logs that the topics have now.
+        ids: Current log ids of the topics.
     """
     code, name, _, _, _, members, *_ = described
     codes = {code, fetched.error_code, *(each[3] for _, partitions in fetched.topics for each in partitions)}
@@ -384,7 +384,8 @@ def _describe_group(described: tuple[Any, ...], fetched: Any, ids: Mapping[str, 
 
 
 async def _gather(requests: Iterable[Awaitable[Any]]) -> Sequence[Any]:
-    """Send requests at once and return their answers. If some fail, raise the first failure when all have ended."""
+    """Send requests concurrently, and return their answers. If some fail, wait for all, then raise the first
+    failure."""
     found = await asyncio.gather(*requests, return_exceptions=True)
     if failures := [each for each in found if isinstance(each, BaseException)]:
         raise failures[0]
@@ -408,11 +409,11 @@ def _check(answers: Iterable[tuple[int, str | None]], doing: str) -> None:
 
 GET_MS = 100
 TRIAL_S = 8.0
-"""Longest attempt to read at one offset, in seconds. A fetch without records is repeated until then."""
+"""Longest attempt to read at one offset, in seconds. Until then a fetch that returns no records is repeated."""
 
 
 class Probe:
-    """Reader that tries to read a partition at different offsets, with a consumer without a group."""
+    """Reader for a search in one partition. It reads at any offset, with a consumer without a group."""
 
     def __init__(self, consumer: AIOKafkaConsumer, place: TopicPartition, clock: Clock) -> None:
         self._consumer, self._place, self._clock = consumer, place, clock
@@ -442,8 +443,8 @@ class Probe:
     async def find_unreadable(self, offset: int) -> UnreadableRange | None:
         """Return the unreadable range at this offset; `None` if there is no record at the offset, or it can be read.
 
-        Go from batch to batch, or from offset to offset where a batch's header is damaged, and stop at the first
-        readable record. Larger steps could pass over readable records between unreadable ones.
+        The search goes from batch to batch, or from offset to offset where a batch's header is damaged, and stops at
+        the first readable record. Larger steps could miss readable records between unreadable ones.
 
         Raises `BrokerUnavailable`.
         """
@@ -489,7 +490,7 @@ class KafkaReader:
         self._consumer, self._clock = consumer, clock
         self._begun = dict(positions)
         self._replaced: set[str] = set()
-        """Topics whose log was replaced, and which are not read from their beginning yet."""
+        """Topics whose log was replaced, and that have not been set back to their beginning yet."""
         self._fetching = isolate_partitions(consumer, clock, lambda: None)
         self._fetching.log_ids.update(log_ids)
         consumer.assign([TopicPartition(*partition) for partition in positions])
@@ -529,7 +530,7 @@ class KafkaReader:
         return self._fetching.stalled_partitions()
 
     async def _look_at_logs(self) -> None:
-        """Start again at the beginning of topics that were deleted and created again."""
+        """Set the reader back to the beginning of topics that were deleted and created again."""
         topics = {partition.topic for partition in self._begun}
         self._replaced.update(await self._fetching.log_ids.learn(topics, self._consumer._client))
         places = [TopicPartition(*partition) for partition in self._begun if partition.topic in self._replaced]
@@ -539,9 +540,9 @@ class KafkaReader:
         self._replaced.clear()
 
     async def _go_on(self) -> None:
-        """Continue with partitions whose log does not contain the offset to read, at their oldest record.
+        """Continue at the oldest record in partitions whose log does not contain the offset to read.
 
-        Either records expired before they were read, or the log lost records that were read.
+        Either records expired before they were read, or the log has lost records that had been read.
         """
         for place, offset in list(self._fetching.out_of_range.items()):
             begin, end = (await self._clock.within(BOUNDS_S, fetch_bounds(self._consumer, [place])))[place]

@@ -52,7 +52,7 @@ T = TypeVar("T")
 ASKED_S_MAX = 10.0
 """Longest wait for an answer about topics and rights, in seconds."""
 RENEW_S = 5.0
-"""Pause between checks for changed secrets and certificates, in seconds. Only new connections use changed ones."""
+"""Pause between checks for changed secrets and certificates, in seconds. Only new connections use the new ones."""
 
 
 class KafkaBroker:
@@ -107,7 +107,7 @@ class KafkaBroker:
     # ---------------------------------------------------------------- the port
 
     async def ensure_topics(self, topics: Sequence[Topic]) -> None:
-        """Create missing topics as the port promises. Existing topics do not change, nor does their retention."""
+        """Create missing topics as the port promises. Existing topics, and their retention, are not changed."""
         publisher, access = self._open
         with access.explaining():
             await ensure_topics(topics, publisher.producer.client, self._settings, access, self._clock)
@@ -131,15 +131,15 @@ class KafkaBroker:
             return await self._ask_about_topics(find_missing_rights(reads, writes, groups, publisher.producer.client))
 
     async def _ask_about_topics(self, answer: Coroutine[Any, Any, T]) -> T:
-        """Wait for an answer about topics. Raises `BrokerUnavailable` if there is none in time."""
+        """Return the answer to a request about topics. Raises `BrokerUnavailable` if there is none in time."""
         try:
             return await self._clock.within(ASKED_S_MAX, answer)
         except TimeoutError as why:
             raise to_broker_error(why, "asking Kafka for its topics") from why
 
     def publish(self, messages: Sequence[Outgoing]) -> Coroutine[Any, Any, None]:
-        """Publish as the port promises. Raises `BrokerError` for a record that is too large, or a topic that does not
-        exist."""
+        """Publish as the port promises. Raises `BrokerError` for a record that is too large, and for a topic that does
+        not exist."""
         return self._open[0].publish(messages)
 
     @asynccontextmanager
@@ -173,7 +173,7 @@ class KafkaBroker:
     async def _renew_regularly(self, publisher: Publisher, access: KafkaAccess) -> None:
         while True:
             await self._clock.sleep(RENEW_S)
-            with suppress(Exception):  # the file may just be being written; the current credentials stay in use
+            with suppress(Exception):  # a file may be incomplete at the moment; the current credentials stay in use
                 access.renew()
                 publisher.renew_password()
                 for member in self._members:
@@ -275,8 +275,8 @@ async def _wait_until_visible(topics: Sequence[Topic], client: AIOKafkaClient, c
 
 
 async def scan(topic: str, settings: KafkaSettings, access: KafkaAccess, clock: Clock) -> AsyncIterator[Record]:
-    """Read all existing records of a topic, partition by partition. Raises `BrokerError`, also for a record that cannot
-    be read."""
+    """Yield all existing records of a topic, partition by partition. Raises `BrokerError`, even for a single record
+    that cannot be read."""
     try:
         async with open_reading_consumer(settings, access, clock, settings.connect_s) as consumer:
             fetching = isolate_partitions(consumer, clock, lambda: None)
@@ -317,7 +317,7 @@ async def _read(
         elif fetching.out_of_range:
             fetching.resume_at(
                 place, at := (await fetch_bounds(consumer, [place]))[place][0]
-            )  # removed at this very moment
+            )  # the records were removed just now
         elif clock.monotonic_s() - moved_s > settings.connect_s:
             raise BrokerUnavailable(f"Kafka: nothing of {place.topic}/{place.partition} comes any more")
 
@@ -356,7 +356,8 @@ async def check_connection(settings: KafkaSettings, access: KafkaAccess, clock: 
 async def _greet(server: str, options: ClientOptions, seconds: float, clock: Clock) -> None:
     """Wait until the server accepts a connection and knows a running broker.
 
-    After the only broker was frozen for longer than its session, the server knows none for about 30 ms.
+    If the only broker of a cluster was frozen for longer than its session, the cluster knows no broker for about 30 ms
+    afterwards.
     """
     end_s = clock.monotonic_s() + seconds - GREET_AGAIN_S
     host, _, port = server.rpartition(":")

@@ -1,8 +1,8 @@
-"""Private parts of aiokafka that the toolkit uses, and requests that aiokafka lacks. A test fails if a new version
-changes these parts.
+"""Private parts of aiokafka that the toolkit uses, and requests that aiokafka lacks. A test fails if a new version of
+aiokafka changes these parts.
 
 aiokafka's background tasks can die or hang unnoticed, and its `stop` can wait for a broker that never answers. So this
-module checks these tasks and cancels those that do not end.
+module checks these tasks, and cancels those that do not end.
 """
 
 import asyncio
@@ -60,7 +60,8 @@ SESSION_PART = 0.85
 ANSWERED_LOOK_S = 0.1
 """Pause between checks whether all requests on an expiring connection are answered, in seconds."""
 FAILED = (KafkaError, OSError, TimeoutError, AssertionError, AttributeError)
-"""Errors that aiokafka raises. It raises the last two if something is used after it was closed."""
+"""Errors that aiokafka raises. `AssertionError` and `AttributeError` come from objects that are used after they were
+closed."""
 
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # everything that matters is raised as an exception, once
 
@@ -69,7 +70,7 @@ logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # everything that matt
 
 
 def is_stray_cancellation(why: BaseException) -> bool:
-    """Return whether a cancellation was not requested for the current task.
+    """Return whether an exception is a cancellation that nobody requested for the current task.
 
     Such a cancellation comes from inside aiokafka. If it propagated, it would end the task silently, as if the task
     itself had been cancelled.
@@ -85,12 +86,11 @@ def reraise_cancellation(why: BaseException) -> None:
 
 
 async def count_partitions(client: AIOKafkaClient, topic: str, clock: Clock) -> int:
-    """Count a topic's partitions and add the topic to the client. Raises `BrokerError` if there is no such topic.
+    """Return a topic's number of partitions, and add the topic to the client. Raises `BrokerError` if there is no such
+    topic.
 
-    This requests the metadata of all topics. A request for a missing topic would create the topic, unless the brokers
-    forbid that.
-
-    The topic is added because a client that has explicit topics drops the metadata of all others.
+    This requests the metadata of all topics, because a request for one missing topic would create the topic, unless the
+    brokers forbid that. The topic is added because a client with a list of topics drops the metadata of all others.
     """
     for look in range(LOOKS):
         if look:
@@ -122,10 +122,10 @@ def renew_password(client: AIOKafkaClient, password: str | None) -> None:
 
 
 class _SessionConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
-    """A connection that knows its session lifetime, and closes itself once the peer has hung up.
+    """A connection that knows how long its SASL session lasts, and closes itself once the broker has hung up.
 
-    Brokers may limit the session of a client that authenticated by SASL. A client that finds out, by `connected`, that
-    the peer has hung up forgets the connection and leaves it open.
+    Brokers may limit the session of a client that has authenticated by SASL. When aiokafka's own client finds, by
+    `connected`, that the broker has hung up, it forgets the connection without closing it.
     """
 
     session_s = 0.0
@@ -170,7 +170,7 @@ aiokafka.client.create_conn = _connect
 
 
 class _Connections(dict[Any, _SessionConnection]):
-    """Connections of a client whose sessions end.
+    """The connections of a client, when their sessions may end.
 
     When the session of a connection is about to end, new requests use another connection. Otherwise the broker would
     close the connection during a request, which looks like an outage.
@@ -199,7 +199,7 @@ class _Connections(dict[Any, _SessionConnection]):
 
 @contextmanager
 def closing_on_failure(of: AIOKafkaClient) -> Iterator[None]:
-    """Close the connections that a client opened inside the block if its start fails or is cancelled.
+    """Close the connections that a client opens inside the block, if its start fails or is cancelled.
 
     If aiokafka's `bootstrap` is cancelled while it requests the cluster's metadata, it leaks that connection; only the
     frame in the traceback still refers to it.
@@ -249,10 +249,11 @@ def enqueue_record(
     value: bytes | None,
     headers: list[tuple[str, bytes | None]],
 ) -> asyncio.Future[RecordMetadata] | None:
-    """Enqueue a record of a known topic without waiting; return `None` if a full batch has to be sent first.
+    """Enqueue a record of a known topic without waiting. Return the future of its acknowledgement; `None`, with nothing
+    enqueued, if a full batch has to be sent first.
 
-    aiokafka's `send` looks up the topic and its partitions each time, which takes longer than everything else that it
-    does.
+    aiokafka's own `send` looks up the topic and its partitions each time, which takes longer than everything else that
+    it does.
     """
     adding = producer._message_accumulator.add_message(place, key, value, 0.0, headers=headers)
     try:
@@ -291,10 +292,10 @@ async def end_producer(producer: AIOKafkaProducer, clock: Clock, seconds: float)
 
 
 class _Batches(set[object]):
-    """Set of batches whose `remove` accepts missing ones.
+    """Set of batches that may be asked to remove a batch that it does not contain.
 
-    aiokafka removes each batch that fails in a callback, even one that waits for a retry and so is not in the set.
-    asyncio would log that error.
+    In a callback, aiokafka removes each batch that fails, even one that waits for a retry and so is not in the set.
+    asyncio would log the error.
     """
 
     def remove(self, batch: object) -> None:
@@ -302,7 +303,8 @@ class _Batches(set[object]):
 
 
 def _cancel_batch(batch: object) -> Never:
-    """Cancel the task that would send a batch again. This replaces `reenqueue` of a producer that is being stopped."""
+    """Cancel the task that would send a batch again. This function replaces `reenqueue` in a producer that is being
+    stopped."""
     raise asyncio.CancelledError
 
 
@@ -342,9 +344,10 @@ def is_unknown_to_group(consumer: AIOKafkaConsumer) -> bool:
 
 
 def find_invisible_topics(consumer: AIOKafkaConsumer, topics: Iterable[str]) -> list[str]:
-    """Return the topics that are missing or hidden from this user, and refresh the metadata if there are any.
+    """Return the topics that are missing, or hidden from this user. If there are any, request the metadata again.
 
-    aiokafka itself would wait for minutes, during which the member silently has none of their partitions.
+    Without this, aiokafka would wait for minutes, and meanwhile the member would silently have none of their
+    partitions.
     """
     found = [topic for topic in topics if not consumer._client.cluster.partitions_for_topic(topic)]
     if found:
@@ -359,7 +362,7 @@ def count_cached_partitions(client: AIOKafkaClient, topics: Iterable[str]) -> Ma
 
 
 def report_invisible_topics(topics: Iterable[str]) -> list[StalledPartition]:
-    """Return the topics that `find_invisible_topics` found, as stalled partitions."""
+    """Return a stalled partition for each topic that `find_invisible_topics` has found."""
     reason = "is missing or hidden: check that it exists, and that the user is allowed to Read it"
     return [StalledPartition(topic, None, None, f"topic {topic} {reason}") for topic in topics]
 
@@ -436,10 +439,11 @@ async def ask_for_each(
     clock: Clock,
     limit_s: float,
 ) -> Mapping[TopicPartition, int | BaseException]:
-    """Request an offset of each partition. Return the offset, or the error if it is unknown at present.
+    """Request an offset of each partition. Return the offset for each partition, or an error if it is unknown at
+    present.
 
-    All offsets are requested together. If that fails, each is requested alone, because one partition without a leader
-    delays the answers for all others. Each of these two requests may take `limit_s`.
+    All offsets are requested together. If that fails, each one is requested separately, because a single partition
+    without a leader delays the answers for all others. The joint request and the separate ones may each take `limit_s`.
     """
     try:
         return await clock.within(limit_s, ask(places)) if places else {}
@@ -465,8 +469,8 @@ async def fetch_committed(
 async def fetch_starts(
     consumer: AIOKafkaConsumer, places: Sequence[TopicPartition], times: Mapping[TopicPartition, int]
 ) -> Mapping[TopicPartition, int]:
-    """Fetch the offset at which a group without a position begins: the first one at or after the time that `times`
-    gives, or the oldest one. Retries until the brokers answer."""
+    """Return the offset at which a group without a position begins in each partition: the first one at or after the
+    time in `times`, or the oldest one for a partition without a time. Retries until the brokers answer."""
     begins = await consumer.beginning_offsets(places)
     at_times = await fetch_offsets_at(consumer, {place: times[place] for place in places if place in times})
     return {**begins, **at_times}
@@ -483,7 +487,8 @@ def has_leader(consumer: AIOKafkaConsumer, place: TopicPartition) -> bool:
 async def fetch_offsets_at(
     consumer: AIOKafkaConsumer, times: Mapping[TopicPartition, int]
 ) -> Mapping[TopicPartition, int]:
-    """Find each partition's first offset at or after a time, in milliseconds since 1970; its end if there is none."""
+    """Return each partition's first offset at or after a time, in milliseconds since 1970, or its end if there is
+    none."""
     if not times:
         return {}
     ends = await consumer.end_offsets(list(times))  # first: records that arrive in between are later than the time
@@ -492,7 +497,8 @@ async def fetch_offsets_at(
 
 
 async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float) -> None:
-    """Leave the group, unless the member is static, and disconnect. After `seconds` everything is cancelled.
+    """Leave the group, unless the member is static, and disconnect. Everything that has not ended after `seconds` is
+    cancelled.
 
     If the caller is cancelled, everything is cancelled at once: otherwise the consumer would keep sending heartbeats,
     and the group would keep waiting for it.
@@ -579,7 +585,8 @@ TAKES: tuple[tuple[Callable[..., object], tuple[str, ...]], ...] = (
     (TopicPartitionState.pause, ("self",)),
     (TopicPartitionState.resume, ("self",)),
 )
-"""Private functions that this module overrides or calls, each with the names of its parameters."""
+"""Private functions that this module overrides or calls, each with the names of its parameters, for the check against
+the installed version of aiokafka."""
 
 
 def check_producer(producer: AIOKafkaProducer) -> None:

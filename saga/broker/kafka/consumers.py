@@ -43,9 +43,10 @@ group has a single one."""
 
 
 class IdentityAssignor(RangePartitionAssignor):  # type: ignore[misc]  # aiokafka has no types
-    """Assign partitions as aiokafka's range assignor does, and send each member the identities of all members.
+    """Assignor that assigns partitions as aiokafka's range assignor does, and sends each member the identities of all
+    members.
 
-    Kafka shows the subscriptions of all members to the group's leader only. So the leader adds the identities in these
+    Kafka shows the subscriptions of all members only to the group's leader. So the leader adds the identities in these
     subscriptions to the assignment of each member.
 
     aiokafka expects a class here, but an object works as well. Each consumer has its own object, because several
@@ -179,9 +180,10 @@ UNKNOWN_THERE = (NotImplementedError, IncompatibleBrokerVersion)
 
 
 async def ask_any_broker(request: Request, client: AIOKafkaClient) -> Any:
-    """Send a request to one broker after the other until one answers, because some may be down.
+    """Send a request to the known brokers in turn until one answers, because some may be down. Return the answer.
 
-    Raises one of `FAILED` or of `UNKNOWN_THERE`.
+    Raises one of `UNKNOWN_THERE` at once if a broker does not support the request, and one of `FAILED` if no broker
+    answers.
     """
     trouble: Exception = NoBrokersAvailable()
     for broker in client.cluster.brokers():
@@ -253,10 +255,10 @@ class OwnedPartition:
     over: asyncio.Future[None]
     """Future that is done when the assignment has ended."""
     was_in_progress: bool = False
-    """True if the previous owner did not release the partition cleanly, so it may have been processing messages of
-    it."""
+    """True if the previous owner did not release the partition cleanly, so it may have been processing messages of the
+    partition."""
     note: str = ""
-    """Note of the last commit. Later commits repeat it."""
+    """Note that was committed last with the position. Later commits repeat it."""
     log_id: str = ""
     """Id of the log to which the position belongs. It is committed together with the position."""
 
@@ -287,7 +289,8 @@ def from_metadata(metadata: str) -> tuple[str, str]:
 
 
 def is_of_another_log(metadata: str | None, log_id: str | None) -> bool:
-    """Return whether a position belongs to another log than the log with this id; false if either id is unknown.
+    """Return whether a position was committed for another log than the one with this id. Return False if either id is
+    unknown.
 
     >>> is_of_another_log("clean@old", "new"), is_of_another_log("clean@new", "new"), is_of_another_log("", "new")
     (True, False, False)
@@ -301,8 +304,8 @@ async def commit(
 ) -> None:
     """Commit these offsets, which all belong to one assignment, and record them in the owned partitions.
 
-    A topic without permission does not prevent the commit of other topics. Raises `Fenced` if the assignment has ended,
-    and `BrokerError` if no offset was committed.
+    If this user may not commit in one topic, the commits in other topics still succeed. Raises `Fenced` if the
+    assignment has ended, and `BrokerError` if no offset was committed.
     """
     over = next(iter(moved.values()))[0].over
     refused: frozenset[str] = frozenset()

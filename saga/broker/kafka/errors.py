@@ -53,8 +53,8 @@ AGAIN: frozenset[type[Exception]] = frozenset(
         kafka.UnknownProducerId,
     }
 )
-"""Errors that pass by themselves or after a person has acted, so retry. The interrupted request may have taken
-effect."""
+"""Errors that call for a retry, because they pass by themselves, or after a person has acted. The interrupted request
+may have taken effect."""
 
 FENCED: frozenset[type[Exception]] = frozenset(
     {
@@ -148,8 +148,8 @@ RIGHTS: frozenset[type[Exception]] = frozenset(
         kafka.TopicAuthorizationFailedError,
     }
 )
-"""Errors in `PERSON` that mean a missing permission. A running process waits for it, because a permission that was
-withdrawn can be granted again."""
+"""Errors in `PERSON` that mean a missing permission. A running process waits until the permission is granted, because a
+permission that was withdrawn can be granted again."""
 
 
 def translate_error(

@@ -1,7 +1,7 @@
 """Fetch records so that a failure of one partition delays no other partition and loses nothing.
 
 aiokafka's own fetcher drops records of healthy partitions when another one raises, skips a truncated batch, dies from a
-malformed response, and swallows most errors that brokers report. The end of this module parses batches.
+malformed response, and swallows most errors that brokers report. The end of this module parses batches of records.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class FetchFailure:
 
 
 class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
-    """Fetcher that replaces the consumer's own fetcher while the consumer runs."""
+    """Fetcher that isolates failing partitions. It replaces the consumer's own fetcher."""
 
     def __init__(self, consumer: AIOKafkaConsumer, clock: Clock, on_change: Callable[[], None]) -> None:
         """Begin without partitions. `on_change`: function that is called when `stalled_partitions` may have changed."""
@@ -81,7 +81,7 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         """Partitions whose log does not contain the offset to read. They are not fetched until `resume_at` is
         called."""
         self.log_ids = LogIds(clock)
-        """Ids of the logs that are read."""
+        """Ids of the logs that the fetcher reads."""
         self._clock, self._on_change = clock, on_change
         self._standstills: dict[TopicPartition, FetchFailure] = {}
         self._timers: dict[TopicPartition, asyncio.TimerHandle] = {}
@@ -95,7 +95,7 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         self._report_changes()  # otherwise a partition that stalls again would count as reported already
 
     def stalled_partitions(self) -> list[StalledPartition]:
-        """Return the stalled partitions to report, with one entry for a failure of a whole topic."""
+        """Return the stalled partitions to report. A failure of a whole topic is one entry."""
         now_s = self._clock.monotonic_s()
         found: dict[tuple[str, int | None], StalledPartition] = {}
         for (topic, number), each in self._standstills.items():
@@ -248,7 +248,7 @@ def describe_unreadable(place: TopicPartition, offset: int, why: Exception) -> s
 
 
 GET_MS = 100
-"""Longest wait of one `getmany`, in milliseconds. Another one for other partitions can run at the same time."""
+"""Longest wait of one `getmany`, in milliseconds. Meanwhile another `getmany` may run for other partitions."""
 REST_S = 1.0
 """Pause before reading a partition again after an unexpected exception of aiokafka, in seconds."""
 
@@ -474,8 +474,8 @@ class RecordBatches:
             on_end: Called once, when no more records can be read.
         """
         self.next_fetch_offset = offset
-        """Offset below which all records have been read. Offsets below it without a record are ends of transactions, or
-        were removed by compaction."""
+        """Offset below which all records have been read. Offsets below it that returned no record belong to transaction
+        markers, or to records that compaction has removed."""
         self.log_id = ""
         """Id of the log that contains the records."""
         self._place, self._data, self._end, self._on_end = place, data, end, on_end
@@ -536,7 +536,8 @@ class RecordBatches:
         self._on_end(self.next_fetch_offset, None)
 
     def _begin_aborted(self, offset: int) -> None:
-        """Record which producers' records belong to aborted transactions from this offset on."""
+        """Record which producers have an aborted transaction that begins at or before this offset. Their records are
+        left out."""
         while self._aborted and self._aborted[-1][1] <= offset:
             self._aborting.add(self._aborted.pop()[0])
 
@@ -573,7 +574,7 @@ def iterate_batches(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 class BatchFrame(NamedTuple):
-    """Offsets and size of a batch, as its header states them."""
+    """Offsets and size of a batch, according to its header."""
 
     begin: int
     end: int
@@ -582,11 +583,11 @@ class BatchFrame(NamedTuple):
 
 
 def find_frame(data: bytes, offset: int) -> BatchFrame | None:
-    """Return the frame of the batch at the beginning of `data`, which the broker sent for `offset`; `None` if it is
-    damaged.
+    """Return the frame of the batch at the beginning of `data`, which the broker returned for `offset`; `None` if the
+    frame is damaged.
 
-    No checksum shows which of its fields are damaged. So the end is the nearest one that its header and the next batch
-    state: one damaged field never includes a record of the next batch.
+    No checksum shows which of its fields are damaged. So of all ends that the header and the next batch suggest, the
+    nearest one is taken: then a single damaged field never makes the frame include a record of the next batch.
     """
     frames = [frame for frame in islice(iterate_batches(data), 2) if frame[2] >= HEADER.size]
     if not frames or frames[0][0] != 0:

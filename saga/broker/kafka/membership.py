@@ -49,14 +49,14 @@ BOUNDS_S = 1.0
 
 
 class Positions(NamedTuple):
-    """Positions of a group, as far as they are known at present."""
+    """Positions of a group in some partitions, as far as they are known at present."""
 
     owned: dict[Partition, OwnedPartition]
     replaced: dict[Partition, int]
-    """Invalid positions, which were committed for a log that has been replaced. `owned` has the beginning of the new
-    log."""
+    """Positions that are invalid because they were committed for a log that has been replaced. `owned` contains these
+    partitions with the beginning of the new log."""
     unknown: dict[Partition, BaseException]
-    """Partitions without a valid position for which no broker says where they begin, each with the error."""
+    """Partitions without a valid position whose beginning no broker reports, each with the error."""
 
 
 class KafkaMember:
@@ -79,12 +79,12 @@ class KafkaMember:
         self._consumer: AIOKafkaConsumer | None = None
         self._owned: dict[Partition, OwnedPartition] = {}
         self._let_go: set[Partition] = set()
-        """Cleanly revoked partitions. The next assignment shows whether this member gets them again."""
+        """Partitions that were revoked cleanly. The next assignment shows whether this member gets them again."""
         self._open: set[Partition] = set()
         """Partitions that may be read, because the listener knows them and they are not being revoked."""
         self._unopened: dict[Partition, BaseException] = {}
-        """Partitions that are assigned and not owned yet, because it is unknown where to read. They often have no
-        leader."""
+        """Partitions that are assigned to this member but not yet owned, because the offset to read is unknown. Often
+        they have no leader."""
         self._unopened_stalls: list[StalledPartition] = []
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Future that is done when the current assignment has ended."""
@@ -270,8 +270,8 @@ class KafkaMember:
                 fetching.resume_at(place, goes_on)
 
     async def _restart_partition(self, partition: Partition, begin: int, fetching: IsolatingFetcher) -> None:
-        """Read a partition from the beginning, because its log was replaced and old positions are not valid in the new
-        log.
+        """Set a partition back to its beginning, because its log was replaced and old positions are not valid in the
+        new log.
 
         The lock must be held.
         """
@@ -290,8 +290,8 @@ class KafkaMember:
         fetching.resume_at(TopicPartition(*partition), begin)
 
     async def _check_log_ids(self, consumer: AIOKafkaConsumer, fetching: IsolatingFetcher) -> None:
-        """Restart topics that were deleted and created again. Only their log ids show this, because fetches and commits
-        use names."""
+        """Set topics that were deleted and created again back to their beginning. Only their log ids reveal this,
+        because fetches and commits refer to topics by name."""
         ids, before = fetching.log_ids, {partition: owned.log_id for partition, owned in self._owned.items()}
         with suppress(*FAILED):  # tried again soon
             await self._clock.within(BOUNDS_S, ids.learn(self._topics, consumer._client))
@@ -324,7 +324,7 @@ class KafkaMember:
                     self._listener.on_partitions_added(topic, before, now)
 
     async def _commit_ends(self) -> None:
-        """Commit positions that moved without a record, because only ends of transactions followed."""
+        """Commit positions that have moved without a record, because only transaction markers followed."""
         moved = {
             partition: (owned, read_to)
             for partition, owned in self._owned.items()
@@ -346,7 +346,7 @@ class KafkaMember:
                 await self._give_up(with_warning=not is_out)
 
     async def assign(self, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]) -> None:
-        """Start to read the assigned partitions. The member sends no heartbeats meanwhile, so this has to be quick."""
+        """Begin to read the assigned partitions. The member sends no heartbeats meanwhile, so this has to be quick."""
         async with self._changing:
             if consumer is not self._consumer or self._leaving.is_set():
                 return
@@ -377,8 +377,8 @@ class KafkaMember:
     async def _fetch_positions(
         self, consumer: AIOKafkaConsumer, places: Sequence[TopicPartition], limit_s: float
     ) -> Positions:
-        """Fetch the group's positions. A partition without a valid one begins at the time that the subscription gives
-        for its topic, or at its oldest record; `limit_s` limits each request for that."""
+        """Return the group's positions. A partition without a valid position begins at the time that the subscription
+        has for its topic, or else at its oldest record. `limit_s` limits each request for such a beginning."""
         ids = LogIds(self._clock) if self._fetching is None else self._fetching.log_ids
         # Ids come first: if a topic is created again in between, its position is found to be invalid later.
         await ids.learn({place.topic for place in places}, consumer._client)
@@ -412,7 +412,7 @@ class KafkaMember:
     async def _open_partitions(
         self, found: Positions, fetching: IsolatingFetcher, gone: Collection[Partition] = ()
     ) -> None:
-        """Read these partitions from their positions on, and discard aiokafka's own state for them.
+        """Begin to read these partitions at their positions, and discard what aiokafka has already done for them.
 
         aiokafka may have started to fetch as soon as it had the assignment, and may have found no log at the committed
         offset, or a broker without the topic. The lock must be held.
@@ -434,8 +434,8 @@ class KafkaMember:
         self._open |= offsets.keys()
 
     async def _open_later(self, consumer: AIOKafkaConsumer, fetching: IsolatingFetcher) -> None:
-        """Open partitions whose position was unknown when they were assigned, and report those that are still not
-        open."""
+        """Open partitions whose positions were unknown when they were assigned. Report those that still cannot be
+        opened."""
         over, limit_s = self._over, self._settings.session_s / 4
         places = [place for p in self._unopened if client.has_leader(consumer, place := TopicPartition(*p))]
         if places:
@@ -541,8 +541,7 @@ class KafkaMember:
         consumer.subscribe(topics=self._topics, listener=Rebalances(consumer, self.revoke, self.assign))
 
     async def _refuse_disagreeing(self, consumer: AIOKafkaConsumer) -> None:
-        """Compare this member's identity with those of the group's members. Raises `ConfigurationError` if one of them
-        disagrees.
+        """Raise `ConfigurationError` if the identity of a member of the group disagrees with this member's identity.
 
         This happens before joining, because joining causes a rebalance.
         """
@@ -634,16 +633,16 @@ class KafkaMember:
 
 
 OFTEN = 3
-"""Number of removals of a member within one session that proves another process with the same id. Missing heartbeats
-remove a member at most once in a session."""
+"""Number of removals of a member within one session timeout that proves that another process has the same id. Missing
+heartbeats remove a member at most once in this time."""
 log = logging.getLogger("saga.broker.kafka")
 
 
 class DuplicateInstance:
-    """Detector of another process with the same `group.instance.id`. It logs this once.
+    """Detector of another process with the same `group.instance.id`. It logs its finding once.
 
     A broker gives the place of a static member to any process that joins with its id. The previous process learns at
-    its next heartbeat that it was removed, and joins again, so the two replace each other for ever. No broker reports
+    its next heartbeat that it was removed, and joins again. So the two replace each other for ever. No broker reports
     this, so it is inferred from how often the group removes this member.
     """
 

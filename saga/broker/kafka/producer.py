@@ -1,7 +1,7 @@
 """Publish with one idempotent producer for the whole process, and replace the producer when it has failed.
 
 A producer numbers its records in each partition. If a batch fails for good, its numbers are missing, and brokers refuse
-all later records. So after any failure a new producer is started, and callers publish again.
+all later records of that producer. So after such a failure a new producer is started, and callers publish again.
 """
 
 import asyncio
@@ -59,7 +59,8 @@ class Publisher:
         self._asking: set[asyncio.Task[int]] = set()
         """All running lookups, including those for earlier producers, whose results are no longer awaited."""
         self._seen: set[str] = set()
-        """Topics that existed at some time. If one of them is missing or hidden later, calls wait for it."""
+        """Topics that existed when they were looked up. If one of them is missing or hidden later, callers get
+        `BrokerUnavailable`, and try again."""
         self._refused: dict[str, tuple[float, BrokerUnavailable]] = {}
         """Topics without write permission, each with the time of the next attempt and the error. The pause is needed
         because each failed attempt makes a producer unusable."""
@@ -179,7 +180,7 @@ class Publisher:
         await _wait_for_all(sending.acknowledged)
 
     async def _watch_deadlines(self) -> None:
-        """Fail calls that have timed out, and start to use partitions that have been added to topics."""
+        """Make calls fail that have timed out, and start to use partitions that have been added to topics."""
         while True:
             await self._clock.sleep(LOOK_S)
             if self._producer is not None:
@@ -193,7 +194,7 @@ class Publisher:
                         future.set_exception(TimeoutError())
 
     async def _count_partitions(self, producer: AIOKafkaProducer, topic: str) -> int:
-        """Count a topic's partitions, with a single lookup for all concurrent callers."""
+        """Return a topic's number of partitions, with a single lookup for all concurrent callers."""
         lookup = self._lookups.get(topic)
         if lookup is None:
             lookups = self._lookups

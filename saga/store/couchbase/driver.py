@@ -36,8 +36,8 @@ from saga.support.settings import UNCLOSED
 
 __all__ = ["FAILURES", "CouchbaseCluster", "CouchbaseCollection"]
 BOOTSTRAP_S = 6.0
-"""Longest time for connecting, and also for opening the bucket, in seconds. It applies if the time for opening a store
-has its default, which has room for both. If that time is longer, this one grows in proportion."""
+"""Longest time for connecting, and again for opening the bucket, in seconds, if `open_s` has its default. With a longer
+`open_s`, this time is longer in proportion."""
 BUCKET_S = 2.0
 """Longest wait for the bucket's settings, in seconds. Some networks block this request."""
 EXPTIME = "$document.exptime"
@@ -62,10 +62,11 @@ The SDK defines this limit."""
 AT_S_MAX = 2**32 - 1
 """Last point in time that can be sent, in seconds since 1970: 2106-02-07."""
 MARGIN_S = 86_400
-"""Seconds by which the server's clock may be ahead of ours before the longest expiry becomes too long."""
+"""Margin in the longest expiry, in seconds, because the server's clock may be ahead of this machine's clock by up to
+this time."""
 SANE_S = range(1_420_070_400, AT_S_MAX)
-"""Times that a version may contain, in seconds since 1970: from 2015 on. Other versions contain no time. Not every
-server with Couchbase's protocol derives versions from a clock: CouchbaseMock counts them."""
+"""Plausible times in a version, in seconds since 1970: from 2015 on. A version outside of this range contains no time,
+because not every server with Couchbase's protocol takes versions from a clock: CouchbaseMock counts them."""
 CAS_PER_S = 1_000_000_000
 """Number by which versions grow per second. A version is the node's clock in nanoseconds, and never decreases."""
 
@@ -76,8 +77,8 @@ def expiry_s_max(clock: Clock) -> float:
 
 
 class ServerTime:
-    """Estimate of the server's time: the time in the latest version that the server created, plus the time since
-    then."""
+    """Estimate of the server's time: the time in the latest version that the server has created, plus the time that has
+    passed since then."""
 
     def __init__(self) -> None:
         self._clock: Clock = SystemClock()  # the SDK uses the machine's time, not the toolkit's `Clock`
@@ -110,7 +111,7 @@ class ServerTime:
 
 @dataclass(eq=False, slots=True)
 class SharedCluster:
-    """Connection to a cluster, with the number of its users."""
+    """Connection to a cluster that several stores of this process share, with the number of its users."""
 
     key: Hashable
     cluster: Any
@@ -118,12 +119,13 @@ class SharedCluster:
     password: str
     users: int = 0
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Lock that is held while a store is opened on this connection, because a request that the server does not know may
-    break the connection for all other stores."""
+    """Lock that is held while a store is opened on this connection. Opening may send a request that the server does not
+    know, which may break the connection for all other stores."""
     keeps_expiry: dict[str, bool] = field(default_factory=dict)
-    """Whether each bucket can keep an expiry, by bucket. A bucket is missing until this is known."""
+    """For each bucket, whether the server can replace a document and keep its expiry. A bucket is missing until this is
+    known."""
     evicts: "dict[str, asyncio.Task[bool | None]]" = field(default_factory=dict)
-    """Task that asks whether a bucket evicts documents, by bucket. Each task is started once."""
+    """For each bucket, the task that finds out whether the bucket evicts documents. Each task is started once."""
 
 
 _open: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, SharedCluster]]" = WeakKeyDictionary()
@@ -212,10 +214,8 @@ class CouchbaseCollection:
         return int(result.cas)
 
     async def expires_at_s(self, key: str) -> int | None:
-        """Return the expiry of a document in seconds since 1970; 0 for never or if the server does not report it.
-
-        `None` if the document does not exist.
-        """
+        """Return the expiry of a document in seconds since 1970; 0 if it never expires or the server does not report
+        it; `None` if the document does not exist."""
         try:
             result = await self._collection.lookup_in(key, [subdocument.get(EXPTIME, xattr=True)])
             return int(result.content_as[int](0))
@@ -236,9 +236,9 @@ class CouchbaseCollection:
         return cas
 
     async def keys(self, prefix: str) -> AsyncIterator[str]:
-        """Yield the keys that begin with `prefix`, in no order.
+        """Yield the keys that begin with `prefix`, in no particular order.
 
-        It may block the process: see `saga.store.couchbase.listing`.
+        The SDK may block the whole process meanwhile: see `saga.store.couchbase.listing`.
         """
         which = PrefixScan(prefix) if prefix else RangeScan()
         async for found in self._collection.scan(which, ids_only=True, timeout=timedelta(seconds=SCAN_S)):
@@ -302,9 +302,9 @@ class CouchbaseCluster:
         )
 
     def evicts_as(self, ask: Callable[[], Coroutine[Any, Any, bool | None]]) -> asyncio.Task[bool | None]:
-        """Return the task that finds out whether the bucket evicts documents.
+        """Return the task that finds out whether the bucket evicts documents, with the function `ask`.
 
-        `ask` is called only for the first store of this process, because it starts another process.
+        Only the first store of this process calls `ask`, because it starts another process.
         """
         asked, bucket = self._shared.evicts, self._settings.bucket
         if bucket not in asked:
@@ -366,7 +366,7 @@ def _options(settings: CouchbaseSettings, password: str) -> Any:
 #
 # The SDK passes each answer from its own thread to the event loop that it was given. This is an `AnswerLoop` instead of
 # the real loop. It processes answers that arrive close together at once, and each answer directly resumes the call that
-# waits for it. So several answers take one turn of the real loop, instead of three turns for each.
+# waits for it. So several answers take one iteration of the real loop, instead of three iterations for each.
 
 
 T = TypeVar("T")
@@ -408,8 +408,8 @@ def drop_frames(why: BaseException) -> None:
 
 
 class AnswerLoop:
-    """The event loop that is passed to the SDK. It processes answers that arrive close together in one turn of the real
-    loop."""
+    """The event loop that is passed to the SDK. It collects answers that arrive close together, so that the real event
+    loop processes them in one iteration."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -421,8 +421,8 @@ class AnswerLoop:
         return SdkFuture(loop=self._loop)
 
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: object) -> None:
-        """Queue a callback with an answer of the SDK, which calls this from its own thread. The real loop runs all
-        queued callbacks in one turn."""
+        """Queue a callback with an answer of the SDK, which calls this from its own thread. The real event loop runs
+        all queued callbacks in one iteration."""
         self._arrived.append((callback, args))
         if not self._called:
             self._called = True

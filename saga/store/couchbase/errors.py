@@ -1,9 +1,9 @@
 """Meaning of the SDK's errors: one table by error code, because the error classes hide what happened.
 
 The SDK chooses the class of an error by the reason for which it repeated the request, not by the way in which the
-request ended. For example, a write times out with an unknown result, after the document was locked or the server busy
-for some time. The SDK raises this as `DocumentLockedException` or `TemporaryFailException`, although its code 13 means
-an unknown result. So the code decides, and the class is used only if there is no code.
+request ended. For example, a write may time out with an unknown result after the document was locked, or the server was
+busy, for some time. The SDK raises this as `DocumentLockedException` or `TemporaryFailException`, although its code 13
+means an unknown result. So the code decides, and the class is used only if there is no code.
 
 Before you add a line, answer one question: can the write have happened, or happen later? If you do not know, the answer
 is yes.
@@ -181,7 +181,7 @@ def collection_of(why: Exception) -> str:
 
 
 def shorten_message(why: Exception) -> str:
-    """Return the text of an error in one line, because the SDK's own text is a page long."""
+    """Return the text of an error on one line, because the SDK's own text is a page long."""
     code = code_of(why)
     reasons = sorted(_reasons(why))
     return " ".join(

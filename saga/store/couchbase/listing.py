@@ -43,8 +43,8 @@ class ListedKeys(msgspec.Struct, frozen=True, array_like=True):
 
 
 async def list_keys(settings: CouchbaseSettings, name: str, prefix: str, clock: Clock) -> AsyncIterator[str]:
-    """Yield the keys of a Couchbase collection that begin with `prefix`, in no order. Raises `StoreUnavailable` and
-    `NoListing`."""
+    """Yield the keys of a Couchbase collection that begin with `prefix`, in no particular order. Raises
+    `StoreUnavailable` and `NoListing`."""
     async with _start_process(settings, name, prefix, stderr=None) as process:
         while (line := await _read_line(process, settings, clock)).what != "end":
             if line.what == "failed":

@@ -49,7 +49,8 @@ async def open_cluster(
 
 
 async def _let_go(calls: Calls, clock: Clock) -> None:
-    """Wait until the SDK has closed, because its threads must not run while the process ends."""
+    """Wait until the SDK has closed its connections, but not longer than `CLOSE_S_MAX`: its threads must not run while
+    the process ends."""
     with suppress(TimeoutError):
         await clock.within(CLOSE_S_MAX, calls.wait_until_ended())
 
@@ -94,7 +95,7 @@ async def _check_readable(
 
 
 def missing_collection_advice(settings: CouchbaseSettings, name: str) -> str:
-    """Return the advice about a missing collection."""
+    """Return the advice about what to do if a collection is missing."""
     scope = settings.scope or "_default"
     return (
         f"there is no collection {name!r} in the scope {scope!r} of bucket {settings.bucket!r}: "
@@ -127,9 +128,10 @@ async def _write_and_remove(collection: CouchbaseCollection, key: str, calls: Ca
 
 
 async def _keeps_expiry(collection: CouchbaseCollection, key: str, calls: Calls) -> bool:
-    """Return whether the server can keep an expiry.
+    """Return whether the server can replace a document and keep its expiry.
 
-    It cannot if it closes the connection at each request that keeps an expiry, but not at a plain write in between.
+    A server that cannot closes the connection at such a request. To be sure that the request is the cause, it is sent
+    twice, with a plain write in between, which must succeed.
     """
     cas = await calls.begin(collection.insert(key, b"{}", PROBE_EXPIRY_S))
     keeps = False

@@ -54,7 +54,7 @@ from saga.support.clock import Clock
 ALWAYS_THERE = (PROGRESS, ARCHIVES)
 """Collections that every service has. Other collections are checked when they are first used."""
 PAGE_KEYS = 64
-"""Number of documents that a scan reads in one go."""
+"""Number of documents that a scan reads at a time."""
 RENEW_EVERY_S = 1.0
 """Shortest time between two reads of the password while operations fail."""
 CAS_MAX = 2**64 - 1
@@ -255,7 +255,7 @@ class CouchbaseStore:
         now_s = self._clock.monotonic_s()
         if self._cluster is not None and now_s >= self._renew_at_s:
             self._renew_at_s = now_s + RENEW_EVERY_S
-            with suppress(SagaError, *FAILURES):  # its file may be being replaced: the next failure reads it again
+            with suppress(SagaError, *FAILURES):  # the file may be incomplete now: the next failure reads it again
                 self._cluster.renew_password()
 
 
@@ -414,8 +414,8 @@ async def _check_collection(
 async def _find_problems(
     collection: CouchbaseCollection, where: str, key: str, expiry_s: float, calls: Calls, clock: Clock
 ) -> list[str]:
-    """Write a document without an expiry, replace it by one with `expiry_s`, and return the problems of the expiries
-    that the server gave it. Remove the document again."""
+    """Write a document without an expiry, replace it with one that expires in `expiry_s`, and return the problems of
+    the expiries that the server gave them. Remove the document again."""
     problems: list[str] = []
     cas = await calls.begin(collection.insert(key, b"{}", None))
     collection.time.learn(cas)

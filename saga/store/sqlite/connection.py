@@ -25,18 +25,19 @@ BUSY_S = 0.02
 """Longest time for which SQLite itself may block the event loop, in seconds. Only recovery after a crash, and other
 programs, hold SQLite's locks without holding the toolkit's lock."""
 READ_BUSY_S = 1.0
-"""The same for a connection of a tool, which only reads: a service that recovers its file, or that was the last to use
-it and shrinks its log, holds SQLite's locks for as long as a slow disk takes."""
+"""Longest time for which SQLite may block a tool that only reads, in seconds. It is longer than `BUSY_S`, because a
+service may hold SQLite's locks for as long as a slow disk takes: while it recovers the file, or while the last user of
+the file removes the write-ahead log."""
 
 
 def open_to_write(
     path: Path, purpose: StateFileSpec, factory: type[sqlite3.Connection], bytes_max: int | None
 ) -> sqlite3.Connection:
-    """Open a connection and verify that the file can be written. The file must exist, possibly empty, and its lock must
+    """Open a connection, and verify that the file can be written. The file must exist, but may be empty. Its lock must
     be held.
 
-    Raises the owner's errors for a file of another program, of another format or in an unsuitable place; `OSError`; and
-    `sqlite3.Error` for any other failure.
+    Raises the owner's error if the file belongs to another program, has another format or is in an unsuitable place.
+    Raises `OSError`, and `sqlite3.Error` for any other failure.
     """
     with _refuse_other_files(path, purpose):
         connection = connect(path, purpose, factory, bytes_max)
@@ -60,8 +61,8 @@ def open_to_write(
 def open_to_read(path: Path, purpose: StateFileSpec, factory: type[sqlite3.Connection]) -> sqlite3.Connection:
     """Open a connection that cannot write.
 
-    Raises the owner's errors for a file that is missing, of another program or of another format, and `sqlite3.Error`,
-    `SQLITE_BUSY` among them while a service makes or recovers the file.
+    Raises the owner's error if the file is missing, belongs to another program or has another format. Raises
+    `sqlite3.Error` for any other failure. While a service creates or recovers the file, this is `SQLITE_BUSY`.
     """
     if not path.is_file():
         raise purpose.errors.closed_to_us(
@@ -107,7 +108,7 @@ def check_integrity(connection: sqlite3.Connection, purpose: StateFileSpec) -> N
 
 
 def _is_ours(connection: sqlite3.Connection, path: Path, purpose: StateFileSpec) -> bool:
-    """Return true for a file of this purpose and format, and false for an empty file. Raises the owner's error for any
+    """Return True for a file of this purpose and format, and False for an empty file. Raises the owner's error for any
     other file."""
     application, version = (
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
@@ -154,8 +155,8 @@ def _close_on_error(connection: sqlite3.Connection) -> Iterator[None]:
 
 FORMAT_BITS = 8
 GENERATION_MAX = (1 << 31 - FORMAT_BITS) - 1
-"""Highest generation; the number does not grow beyond it. A generation has four megabytes of log, so this one is
-reached after writing thirty terabytes."""
+"""Highest generation; the number does not grow beyond it. A generation lasts for about four megabytes of log, so the
+highest one is reached after thirty terabytes of writes."""
 
 
 def format_of(user_version: int) -> int:
@@ -191,7 +192,7 @@ def make_folder(folder: Path) -> None:
 def make_file(path: Path) -> None:
     """Create an empty file for this user alone, unless it exists. Raises `OSError`.
 
-    SQLite creates the files beside it with the same permissions.
+    SQLite creates its additional files next to it, with the same permissions.
     """
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -210,8 +211,8 @@ PAGES_MAX = 64
 
 
 def shrink(connection: sqlite3.Connection) -> bool:
-    """Free some unused pages, inside a transaction, if too large a part of the file is unused. Return whether there may
-    be more to free."""
+    """Free unused pages if too large a part of the file is unused. Must be called inside a transaction. Return whether
+    there may be more pages to free."""
     free = _free(connection)
     if free <= max(FREE_PAGES_MIN, connection.execute("PRAGMA page_count").fetchone()[0] // FREE_SHARE):
         return False

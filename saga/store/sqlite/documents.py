@@ -159,8 +159,8 @@ EXISTING = (
 
 
 def watch(connection: sqlite3.Connection, service: str, collections: Collection[str], from_beginning: bool) -> None:
-    """Start to record changes of these collections for a service, inside a transaction. Collections that are already
-    watched stay watched."""
+    """Start to record changes of these collections for a service. Must be called inside a transaction. Collections that
+    are already watched stay watched."""
     for collection in sorted(set(collections) - read_watched(connection, service)):
         connection.execute(WATCH, (service, collection))
         if from_beginning:
@@ -168,8 +168,8 @@ def watch(connection: sqlite3.Connection, service: str, collections: Collection[
 
 
 def unwatch(connection: sqlite3.Connection, service: str, collections: Collection[str]) -> None:
-    """Stop recording changes of these collections for a service, and remove the recorded changes, inside a
-    transaction."""
+    """Stop recording changes of these collections for a service, and remove the recorded changes. Must be called inside
+    a transaction."""
     for collection in collections:
         for statement in NO_LONGER:
             connection.execute(statement, (service, collection))
@@ -181,12 +181,12 @@ def read_watched(connection: sqlite3.Connection, service: str) -> set[str]:
 
 
 def forget(connection: sqlite3.Connection, service: str, number: int) -> None:
-    """Remove the recorded changes for a service up to this number, inside a transaction."""
+    """Remove the recorded changes for a service up to and including `number`. Must be called inside a transaction."""
     connection.execute(FORGET, (service, number))
 
 
 def read_changes(connection: sqlite3.Connection, service: str, count_max: int) -> list[RecordedChange]:
-    """Read the oldest recorded changes for a service."""
+    """Return the oldest `count_max` recorded changes for a service."""
     return [_to_change(row) for row in connection.execute(NOTED, (service, count_max))]
 
 
@@ -259,7 +259,7 @@ def read_cas_removed(connection: sqlite3.Connection) -> int:
 
 
 def read_time_note(connection: sqlite3.Connection) -> TimeNote | None:
-    """Return the time that the last process believed; `None` in a new file."""
+    """Return the time that the last process has stored in the file; `None` in a new file."""
     found = connection.execute(READ_TIME, TIME_AT).fetchone()
     return None if found is None else decode_note(found[0])
 
@@ -277,9 +277,9 @@ def remove_rows(connection: sqlite3.Connection, rows: Iterable[tuple[int, int]])
 
 
 EXPIRY_S_MAX = 1000 * 365 * 86_400.0
-"""Longest expiry, 1000 years."""
+"""Longest expiry, in seconds: 1000 years."""
 PURGE_EVERY_MS = 60_000
-"""Pause after a search of a transaction for expired documents that left none, in milliseconds."""
+"""Pause between searches for expired documents once a search has found no more of them, in milliseconds."""
 INSERT = (
     "INSERT INTO documents (collection, key, cas, expires_at_ms, expiry_hour, sum, content)"
     " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (collection, key) DO NOTHING"
@@ -295,8 +295,8 @@ EXPIRED = "SELECT id, cas FROM documents WHERE expiry_hour < ? LIMIT ?"
 EXPIRED_HERE = "SELECT id, cas FROM documents WHERE collection = ? AND key = ? AND expires_at_ms <= ?"
 CAS = "SELECT cas FROM documents WHERE collection = ? AND key = ?"
 TIME_AT = "", "time"
-"""Collection and key of the row with the time that the last process believed. No document has an empty collection, and
-files of earlier releases need no further table."""
+"""Collection and key of the row that stores the last process's `TimeNote`. No document has an empty collection, so the
+row needs no table of its own, which files of earlier releases would lack."""
 READ_TIME = "SELECT CAST(content AS BLOB) FROM documents WHERE collection = ? AND key = ?"
 WRITE_TIME = (
     "INSERT INTO documents (collection, key, cas, sum, content) VALUES (?, ?, 1, ?, ?)"
@@ -338,9 +338,9 @@ class DocumentWriter:
         """Collection and key of the last write, the version that it wrote or removed, and whether it was a removal."""
 
     def finish(self, changes: int) -> None:
-        """Remove some expired documents, at most twice as many as there were writes.
+        """Remove some expired documents: at most twice as many as there were writes in this transaction.
 
-        So expired documents neither accumulate nor cost much. When none are left, the file is shrunk.
+        So expired documents do not accumulate, and removing them costs little. When none are left, the file is shrunk.
         """
         if changes and (note := self._time.make_note()) is not None:
             self._execute(WRITE_TIME, (*TIME_AT, checksum(*TIME_AT, note), as_blob(note)))
@@ -411,7 +411,7 @@ class DocumentWriter:
         raise self._conflict("removed", collection, key, cas)
 
     def _purge(self, count_max: int) -> bool:
-        """Remove some expired documents. Return whether no more are left."""
+        """Remove at most `count_max` expired documents. Return whether none are left."""
         hour = self._moment.earliest_ms // HOUR_MS
         expired = self._execute(EXPIRED, (hour, count_max)).fetchall()
         if expired:
@@ -445,7 +445,7 @@ def find_missing_write(connection: sqlite3.Connection, mark: bytes) -> str | Non
 
 
 def checksum(collection: str, key: str, content: bytes) -> int:
-    """Return the checksum of a document with its key, because SQLite has no checksums."""
+    """Return the checksum of a document's key and content."""
     return zlib.crc32(f"{collection}\0{key}".encode() + content)
 
 

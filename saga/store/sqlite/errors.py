@@ -23,7 +23,8 @@ from saga.errors import Broken, SagaError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerErrors:
-    """Error classes of a file's owner, one for each way in which callers must react. Each is created from its text."""
+    """Functions with which the owner of a file creates its errors, each from a text. There is one for each way in which
+    callers must react."""
 
     broken: type[Broken]
     """Error for a file that waiting does not repair, so the service ends."""

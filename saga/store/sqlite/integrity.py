@@ -22,8 +22,8 @@ UNFINISHED = ".unfinished"
 
 
 def save_rescue_copy(path: Path, execute: Callable[[str, tuple[str]], object]) -> str:
-    """Save the content that an open connection still sees of a file that was removed or replaced, in a file beside its
-    path. Return a sentence about the copy.
+    """Save a copy of a file that was removed or replaced, with the content that an open connection still sees. The copy
+    is next to the original path. Return a sentence about it.
 
     `execute`: method of the connection. No other process sees this content, and it is lost when this process ends.
     """
@@ -111,7 +111,7 @@ class FileGuard:
     def __init__(
         self, path: Path, purpose: StateFileSpec, lock: int, connection: sqlite3.Connection, clock: Clock, lacks: Lacks
     ) -> None:
-        """Check the file as it was found when it was opened. The lock must be held.
+        """Check a file that has just been opened. Its lock must be held.
 
         Raises the owner's error for a broken file, `sqlite3.Error`, `OSError`.
         """
@@ -134,8 +134,8 @@ class FileGuard:
             )
 
     def on_disconnect(self) -> None:
-        """Handle the end of the connection. If it was the last one, SQLite has removed the write-ahead log and its
-        index, and will create new ones."""
+        """React to the loss of the connection. If it was the last one to the file, SQLite has removed the write-ahead
+        log and its index, and will create new ones."""
         self._is_new, self._seen, self._check_at_s = True, -1, 0.0
 
     def on_reconnect(self, connection: sqlite3.Connection) -> None:
@@ -145,8 +145,8 @@ class FileGuard:
     def check_names(self) -> None:
         """Check that the path still leads to the open file, and that no other process has found the file broken.
 
-        This is cheap and needs no lock, so a process that writes nothing finds out, too. Raises the owner's error for a
-        broken file, `OSError`.
+        The check is cheap and needs no lock, so it also protects a process that writes nothing. Raises the owner's
+        error for a broken file, and `OSError`.
         """
         self.raise_if_broken()
         if self._is_new:
@@ -237,8 +237,8 @@ class FileGuard:
 # to its users. Its lowest byte is the format of the toolkit, the rest is a generation. The first transaction after each
 # restart of the write-ahead log raises the generation (`has_new_log`, `next_generation`), so it grows with each
 # checkpoint. A lower generation means that another file was copied over this one. So does a higher count of table
-# changes, because SQLite adds one to this count in a copy made by `VACUUM INTO`. The index beside the log shows how
-# the log ends.
+# changes, because SQLite adds one to this count in a copy made by `VACUUM INTO`. The index next to the log shows
+# how the log ends.
 #
 # Everything is read through SQLite's own descriptors, because closing another descriptor of the file in this process
 # would drop SQLite's locks. If SQLite's descriptors cannot be found, only names are compared.
@@ -256,8 +256,8 @@ INDEX = struct.Struct("=16xI4xII8s8x")
 """Head of the log's index: the number of the last frame, its checksums, and the log's salts."""
 LOG_HEAD_BYTES, FRAME_HEAD_BYTES = 32, 24
 MARK = struct.Struct(">8sQQII")
-"""Head of a note in the lock file: a magic number, the device and inode of the file to which the note belongs, the
-length of the note, and its checksum."""
+"""Head of a note in the lock file: the kind of the note, the device and inode of the file to which the note belongs,
+the length of the note, and its checksum."""
 ACKNOWLEDGED, CONDEMNED = b"SAGA ack", b"SAGA bad"
 MARK_BYTES_MAX = 4096
 
@@ -272,18 +272,18 @@ class FileHeader(NamedTuple):
 
 
 class TamperDetector:
-    """Detector of unexpected changes of one file, its write-ahead log, the log's index and the lock file by other
-    programs. It compares them with what this process knows."""
+    """Detector of changes that other programs made to a file, its write-ahead log, the log's index or the lock file. It
+    compares them with what this process knows about them."""
 
     def __init__(self, path: Path, lock: int, *, tables_max: int | None = None) -> None:
         """Record the identity of the files. The file must be open, its lock must be held, and its log must have been
         read.
 
-        `lock`: the descriptor of `<path>.lock`. `tables_max`: how often its tables were created or changed (`PRAGMA
-        schema_version`), if that is final.
+        `lock`: the descriptor of `<path>.lock`. `tables_max`: the file's `PRAGMA schema_version`, if no table may be
+        created or changed any more; otherwise `None`.
         """
         self._path, self._lock, self._tables_max = path, lock, tables_max
-        name, real = os.path.abspath(path), os.path.realpath(path)  # SQLite puts its files beside the target of a link
+        name, real = os.path.abspath(path), os.path.realpath(path)  # SQLite puts its files next to the target of a link
         self._names = (name, f"{real}-wal", f"{real}-shm", f"{name}.lock")
         self._known = tuple(file_identity(os.stat(name)) for name in self._names)
         self._file = self._log = self._index = -1
@@ -295,8 +295,8 @@ class TamperDetector:
         self._header = self._read_header() if self._file >= 0 else None
 
     def on_reopen(self) -> None:
-        """Handle a new connection, which must have read from the file. If the old connection was the last one, log and
-        index are new files."""
+        """Record the files of a new connection, which must already have read from the file. If the old connection was
+        the last one, the log and its index are new files."""
         file, _, _, lock = self._known
         log, index = (file_identity(os.stat(name)) for name in self._names[1:3])
         self._known = (file, log, index, lock)
@@ -316,7 +316,7 @@ class TamperDetector:
         return None
 
     def find_problem(self) -> str | None:
-        """Return what is wrong with the file; `None` if nothing is. Raises `OSError`.
+        """Return what is wrong with the files; `None` if nothing is. Raises `OSError`.
 
         Must be called inside a transaction, before anything is written.
         """
@@ -396,7 +396,8 @@ class TamperDetector:
             os.ftruncate(self._lock, 0)
 
     def find_condemned(self) -> str | None:
-        """Return the reason why a process has found this file broken; `None` if none has. Raises `OSError`."""
+        """Return the reason that a process has noted because it found this file broken; `None` if there is none. Raises
+        `OSError`."""
         note = self._read_note(CONDEMNED)
         return None if note is None else note.decode(errors="replace")
 
@@ -412,7 +413,8 @@ class TamperDetector:
 
 
 def read_note(lock: int, kind: bytes, known: tuple[int, int]) -> bytes | None:
-    """Read the note of this kind in a lock file, if it belongs to this file. Raises `OSError`."""
+    """Return the note of this kind in a lock file. Return `None` if there is none, if it belongs to another file than
+    the one with the identity `known`, or if it is damaged. Raises `OSError`."""
     content = os.pread(lock, MARK.size + MARK_BYTES_MAX, 0)
     if len(content) < MARK.size:
         return None

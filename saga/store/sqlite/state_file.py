@@ -18,7 +18,7 @@ from saga.store.sqlite.integrity import FileGuard, Lacks, find_unresolved_troubl
 from saga.support.clock import Clock
 
 LOOK_EVERY_S = 0.002
-"""Pause between attempts to open a file that another process has locked."""
+"""Pause between attempts to open a file that another process has locked, in seconds."""
 
 
 # ---------------------------------------------------------------- locks
@@ -77,10 +77,10 @@ class WriteLock:
         return self._waiting
 
     def release(self) -> None:
-        """Release the lock; never raises, because the caller has just written and must return success.
+        """Release the lock. Never raises, because the caller has just written and must return success.
 
-        If the system refuses to release it, the descriptor is replaced by a new one, and closing the old one releases
-        the lock.
+        If the system refuses to release it, the descriptor is replaced with a new one. Closing the old one releases the
+        lock.
         """
         try:
             fcntl.flock(self._file, fcntl.LOCK_UN)
@@ -114,8 +114,8 @@ class WriteLock:
 
 
 def try_lock(file: int, kind: int = fcntl.LOCK_EX) -> bool:
-    """Take a lock without waiting. Return false if another process has the lock. Raises `OSError` if locking itself
-    fails."""
+    """Take a lock without waiting. Return False if another process has the lock. Raises `OSError` if the lock cannot be
+    taken for another reason."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -291,7 +291,7 @@ class StateFile:
         )
 
     def _try_open(self, lacks: Lacks) -> bool:
-        """Try once to open the file, with the lock held. Return false if another process or program uses the file."""
+        """Try once to open the file, with the lock held. Return False if another process or program uses the file."""
         path, purpose, lock = self.path, self.purpose, self.lock
         try:
             if not lock.try_acquire():

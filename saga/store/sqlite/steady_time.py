@@ -1,4 +1,5 @@
-"""Time by which SQLite files decide what has expired. One wrong reading of the clock must remove nothing."""
+"""The time by which SQLite files decide what has expired. A single wrong reading of the clock must not remove
+anything."""
 
 from typing import NamedTuple
 
@@ -8,31 +9,31 @@ from msgspec import Struct
 from saga.support.clock import Clock
 
 JUMP_MS = 60_000
-"""Largest difference, in milliseconds, between the times that passed according to the time of day and to the monotonic
-clock. A larger difference counts as a jump of the time of day."""
+"""Largest difference, in milliseconds, between the time that has passed by the time of day and by the monotonic clock.
+A larger difference counts as a jump of the time of day."""
 BELIEVED_AFTER_S = 3600.0
-"""Time for which a changed time of day must stay consistent until it is accepted, in seconds."""
+"""Time after which a jump of the time of day is accepted, in seconds, if the clock has run steadily since the jump."""
 NOTE_EVERY_S = 60.0
 """Pause between two notes of the time in the file, in seconds."""
 
 
 class TimeBounds(NamedTuple):
-    """Earliest and latest possible current time."""
+    """The earliest and the latest time that it may be now, in milliseconds since 1970."""
 
     earliest_ms: int
     latest_ms: int
 
 
 class TimeNote(Struct, frozen=True, kw_only=True):
-    """Time that a process believed, as it is stored in a file for the next one that opens it."""
+    """Time that a process trusted, stored in the file for the next process that opens it."""
 
     believed_ms: int
     doubted_ms: int = 0
-    """Time to which the clock has jumped, if that is not believed yet; otherwise 0."""
+    """Time to which the clock has jumped, while the jump is not accepted yet; otherwise 0."""
 
 
 def decode_note(content: bytes) -> TimeNote | None:
-    """Decode a note; `None` if it is damaged. Then the clock is believed, as in a new file."""
+    """Decode a note; return `None` if it is damaged. Then the clock is trusted, as for a new file."""
     try:
         return msgspec.json.decode(content, type=TimeNote)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -40,22 +41,25 @@ def decode_note(content: bytes) -> TimeNote | None:
 
 
 class SteadyTime:
-    """Time by a clock that people may set. After a jump of the clock, the old and the new time both count as possible
-    for a while. The time at which this is created is believed, unless `resume` gives the time of an earlier process."""
+    """Time of day that tolerates a wrong clock. After a jump of the clock, both the old and the new time count as
+    possible until the jump is accepted.
+
+    The time of day at creation is trusted, unless `resume` passes the time that an earlier process has noted.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._at_ms, self._at_s = clock.now_ms(), clock.monotonic_s()
         self._new_ms, self._new_s = 0, 0.0
-        """Time to which the clock jumped, and when it did; 0 if it did not jump."""
+        """Time to which the clock jumped, and the monotonic time of the jump. The first is 0 if there was no jump."""
         self._note_s = 0.0
 
     def resume(self, note: TimeNote | None) -> None:
-        """Continue from the time that a file has from an earlier process.
+        """Continue from the time that an earlier process has noted in the file.
 
-        It is unknown how long the file was closed. So a difference from the noted time counts as a jump of the clock,
-        whether the pause was long or the clock is wrong. A jump that the earlier process had seen is believed an hour
-        after it was first seen.
+        Nothing shows how long the file was closed. So a difference from the noted time counts as a jump of the clock,
+        whether it comes from a long pause or from a wrong clock. A jump that the earlier process had already noticed is
+        accepted an hour after that process noticed it.
         """
         if note is None:
             return

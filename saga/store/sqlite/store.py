@@ -34,9 +34,10 @@ from saga.support.clock import Clock
 WRITES_MAX = 256
 """Largest number of writes in one transaction. More would block the event loop for longer than about 5 ms."""
 LOOK_EVERY_S = 1.0
-"""Shortest time between two checks by reads that the path still leads to the open file; a write always checks."""
+"""Shortest time between two checks, before reads, that the path still leads to the open file, in seconds. Every
+transaction that writes checks it anyway."""
 LOCK_WAIT_S = 10.0
-"""Longest time for which a write waits for other processes before it is refused, in seconds."""
+"""Longest time for which a write waits for other processes, in seconds. Then it raises `StoreUnavailable`."""
 DOCUMENT_BYTES_MAX = 1_000_000_000 - 65_536
 """Largest size of a document, in bytes. SQLite's default limit of a row is 1,000,000,000 bytes; the difference is room
 for key and collection."""
@@ -74,8 +75,8 @@ KEPT = (
 )
 FEW = "SELECT id FROM documents WHERE collection = ? AND key >= ? AND key < ? LIMIT ?"
 FEW_MAX = 1000
-"""Number of documents with the prefix below which `scan_newest` looks up each of them. If there are more, it reads all
-rows in order."""
+"""If fewer documents than this have the prefix, `scan_newest` reads them one by one, newest first. Otherwise it walks
+through all rows of the table, newest first."""
 ONE = f"SELECT {WHATEVER_IT_IS} FROM documents WHERE id = ?"
 
 
@@ -137,8 +138,8 @@ class SqliteStore:
     async def _open_to_read(self) -> sqlite3.Connection:
         """Open a connection that cannot write.
 
-        A service that starts holds SQLite's lock for a moment, so a busy file is tried again for as long as a writer
-        waits for its lock.
+        A service that starts holds SQLite's lock for a moment. So while the file is busy, this tries again, for as long
+        as a write would wait for its lock.
         """
         deadline_s = self._clock.monotonic_s() + LOCK_WAIT_S
         while True:
@@ -151,7 +152,7 @@ class SqliteStore:
 
     async def __aexit__(self, *exc: object) -> None:
         """Close the store. Raises `StoreBroken` if the file was removed or replaced since the last write, unless a
-        caller has received that error already."""
+        caller has already received that error."""
         for lock in self._leading.values():
             lock.release()
             lock.close()
@@ -207,8 +208,8 @@ class SqliteStore:
         )
 
     def _is_past(self, at_ms: int) -> bool:
-        """Return whether an expiry has passed. The cheaper comparison comes first, because most documents have not
-        expired."""
+        """Return whether an expiry time has certainly passed. The cheaper comparison comes first, because most
+        documents have not expired."""
         return at_ms <= self._clock.now_ms() and at_ms <= self._time.look().earliest_ms
 
     async def scan(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, Document]]:

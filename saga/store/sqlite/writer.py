@@ -20,21 +20,21 @@ from saga.store.sqlite.state_file import StateFile
 T = TypeVar("T")
 
 BUSY_S = 0.00025
-"""Shortest turn of the event loop, in seconds, that counts as busy. During a busy turn more changes may be added, and a
-commit takes as long as a dozen changes. A turn of an idle loop takes a tenth of this time; then the transaction is
-written at once."""
+"""Shortest iteration of the event loop, in seconds, that counts as busy. During a busy iteration more changes may be
+queued, and a commit takes as long as a dozen changes. An iteration of an idle loop takes a tenth of this time; then the
+transaction is written at once."""
 WAIT_S_MAX = 0.04
 """Longest time for which a transaction waits while the event loop is busy, in seconds. It is only a fraction of the
 delay that the busy loop causes anyway."""
 PAUSE_S = 0.02
-"""Pause between two attempts while another program, for example a shell, is inside a transaction."""
+"""Pause between two attempts while another program, for example a SQLite shell, is inside a transaction, in seconds."""
 LOOK_EVERY_S = 0.05
 """Pause between checks of the deadline while waiting for the lock, in seconds. It is measured by the event loop's
 timer, not by the toolkit's `Clock`, because other processes run in real time."""
 
 Change: TypeAlias = tuple[Callable[[], Any], asyncio.Future[Any], int]
-"""A queued change: function to run inside the transaction, future of its result, and share of the transaction's `room`
-that it takes."""
+"""A queued change: the function to run inside the transaction, the future of its result, and how much of the
+transaction's `room` it takes."""
 _takes = itemgetter(2)
 
 
@@ -126,7 +126,7 @@ class GroupCommitter:
             self._file.guard.raise_if_broken()
 
     def _schedule(self) -> None:
-        """Write when the event loop has nothing else to do, so that as many changes as possible share the
+        """Write as soon as the event loop has nothing else to do, so that as many changes as possible share one
         transaction."""
         if self._scheduled:  # a second turn would wait for the lock, too, and then write without it
             return
@@ -135,10 +135,10 @@ class GroupCommitter:
         self._loop.call_soon(self._gather, now_s, now_s, len(self._queue))
 
     def _gather(self, since_s: float, turn_s: float, had: int) -> None:
-        """Write now, or wait for the next turn of the event loop if this turn was busy or added changes.
+        """Write now, or wait for the next iteration of the event loop if this one was busy or has added changes.
 
-        `since_s`, `turn_s`: times of the event loop at which the first change was queued, and at which the turn began.
-        `had`: number of changes that were queued when the turn began.
+        `since_s`, `turn_s`: times of the event loop at which the first change was queued, and at which this iteration
+        began. `had`: number of changes that were queued when this iteration began.
         """
         now_s, queued = self._loop.time(), len(self._queue)
         is_over = now_s - turn_s <= BUSY_S and queued <= had
@@ -159,7 +159,7 @@ class GroupCommitter:
     # ---------------------------------------------------------------- another process writes
 
     async def _wait(self) -> None:
-        """Wait until the other process has finished its transaction, then write. If that takes too long, the queued
+        """Wait until the other process has finished its transaction, then write. After `lock_s` seconds the queued
         changes fail."""
         deadline_s = self._clock.monotonic_s() + self._file.lock_s
         try:
