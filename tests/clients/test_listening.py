@@ -154,7 +154,8 @@ async def test_a_group_continues_where_it_was_and_repeats_what_was_given_last(sh
     async with Client() as client, client.listen(shop.sent, shop.lost, group="mailer") as events:
         assert await heard(events, 1) == Counter([shop.lost(order_id="o-1")]), "it was not acknowledged"
         await shop.publish(shop.sent(order_id="o-2"))
-        assert await heard(events, 1) == Counter([shop.sent(order_id="o-2")])
+        # Nor is it until the next one is requested, so a rebalance in between may give it once more.
+        assert set(await heard_until(events, shop.sent(order_id="o-2"))) <= {sent[-1], shop.sent(order_id="o-2")}
     async with Client() as client, client.listen(shop.sent, group="another") as events:
         assert (await heard(events, 4)).total() == 4
 

@@ -17,9 +17,9 @@ def draw_bars(slices: Sequence[MinuteRate] | Sequence[MinuteActivity], newest_ms
     failures.
 
     >>> plot = draw_bars([MinuteRate(minute_ms=60_000, transitions=4, failures=1)], 60_001, 2)
-    >>> print(str(plot).replace("><", ">\n<"))
-    <svg class="plot" viewBox="0 0 120 24" preserveAspectRatio="none" role="img" aria-label="transitions a minute, the
-    last 2 minutes: at most 4, now 4, failures 1">
+    >>> print(str(plot).replace("><", ">\\n<"))
+    <svg class="plot" viewBox="0 0 120 24" preserveAspectRatio="none" role="img" \
+aria-label="transitions a minute, the last 2 minutes: at most 4, now 4, failures 1">
     <rect class="bar" x="60.0" y="0.0" width="59.0" height="24.0"/>
     <rect class="bar bad" x="60.0" y="18.0" width="59.0" height="6.0"/>
     </svg>
