@@ -63,10 +63,16 @@ async def served(settings: Settings, views: Views) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-def script(shop: Path) -> str:
-    """Script of axe-core; its tests are skipped where there is none, or no Chromium."""
+def browser(shop: Path) -> None:
+    """A Chromium, and a user who can sign in; its tests are skipped where there is no Chromium."""
     or_left_out(program)
     (shop / "users").write_text(format_user_line("ada", "correct horse"))
+
+
+@pytest.fixture
+def script(browser: None) -> str:
+    """Script of axe-core; its tests are skipped where there is none. To fetch it may take minutes, so only tests that
+    use it take it."""
     return or_left_out(axe).read_text("utf-8")
 
 
@@ -110,8 +116,8 @@ async def test_every_page_is_accessible_and_loads_nothing_from_other_hosts(shop:
         assert only == [], "nothing fails, and the policy forbids nothing that the pages want"
 
 
-@pytest.mark.timeout(FETCH_S + 120)  # the first one fetches axe-core
-async def test_the_keyboard_reaches_the_search_and_the_content(shop: Path, script: str) -> None:
+@pytest.mark.timeout(120)
+async def test_the_keyboard_reaches_the_search_and_the_content(shop: Path, browser: None) -> None:
     async with served(Settings(), FixedViews("order-", count=3)) as url, a_tab(shop) as tab:
         await shown(tab, url, "/sagas")
         await tab.press("Tab")
@@ -126,8 +132,8 @@ async def test_the_keyboard_reaches_the_search_and_the_content(shop: Path, scrip
         assert "order-1" in await tab.value("document.querySelector('h1').textContent")
 
 
-@pytest.mark.timeout(FETCH_S + 120)  # the first one fetches axe-core
-async def test_hostile_texts_run_nothing_and_hide_nothing(shop: Path, script: str) -> None:
+@pytest.mark.timeout(120)
+async def test_hostile_texts_run_nothing_and_hide_nothing(shop: Path, browser: None) -> None:
     views = FixedViews("")
     async with served(Settings(), views) as url, a_tab(shop) as tab:
         await tab.call("Page.addScriptToEvaluateOnNewDocument", source="window.alert = () => { window.hit = true; };")
@@ -144,8 +150,8 @@ async def test_hostile_texts_run_nothing_and_hide_nothing(shop: Path, script: st
         assert tab.complaints == []
 
 
-@pytest.mark.timeout(FETCH_S + 120)  # the first one fetches axe-core
-async def test_what_is_live_is_renewed_unless_a_person_is_using_it(shop: Path, script: str) -> None:
+@pytest.mark.timeout(120)
+async def test_what_is_live_is_renewed_unless_a_person_is_using_it(shop: Path, browser: None) -> None:
     views = FixedViews("before-", count=3)
     async with served(Settings(), views) as url, a_tab(shop) as tab:
         await tab.call(
@@ -186,8 +192,8 @@ CUT_WORDS = """[...document.querySelectorAll('td')].filter(cell => {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(FETCH_S + 120)  # the first one fetches axe-core
-async def test_no_word_is_cut_and_no_page_is_wider_than_the_screen(shop: Path, script: str) -> None:
+@pytest.mark.timeout(120)
+async def test_no_word_is_cut_and_no_page_is_wider_than_the_screen(shop: Path, browser: None) -> None:
     views = FixedViews("")
     async with served(Settings(), views) as url, a_tab(shop) as tab:
         for text in LONG:
@@ -200,8 +206,8 @@ async def test_no_word_is_cut_and_no_page_is_wider_than_the_screen(shop: Path, s
                     assert await tab.value(CUT_WORDS) == [], (path, width)
 
 
-@pytest.mark.timeout(FETCH_S + 120)  # the first one fetches axe-core
-async def test_times_are_in_the_zone_of_the_reader_and_in_utc_without_a_script(shop: Path, script: str) -> None:
+@pytest.mark.timeout(120)
+async def test_times_are_in_the_zone_of_the_reader_and_in_utc_without_a_script(shop: Path, browser: None) -> None:
     async with served(Settings(), FixedViews("order-", began_ms=1_795_270_000_123)) as url, a_tab(shop) as tab:
         await tab.call("Emulation.setTimezoneOverride", timezoneId="Asia/Tokyo")
         await shown(tab, url, "/sagas")
@@ -214,8 +220,8 @@ async def test_times_are_in_the_zone_of_the_reader_and_in_utc_without_a_script(s
         assert await tab.value("document.getElementById('zone').textContent") == "Times are UTC."
 
 
-@pytest.mark.timeout(FETCH_S + 120)  # the first one fetches axe-core
-async def test_on_a_narrow_screen_each_row_is_a_card_with_labels(shop: Path, script: str) -> None:
+@pytest.mark.timeout(120)
+async def test_on_a_narrow_screen_each_row_is_a_card_with_labels(shop: Path, browser: None) -> None:
     async with served(Settings(), FixedViews("order-", count=3, services=2)) as url, a_tab(shop) as tab:
         await tab.look(width=390)
         for path in ("/overview", "/sagas", "/stuck", "/rates"):
@@ -225,8 +231,8 @@ async def test_on_a_narrow_screen_each_row_is_a_card_with_labels(shop: Path, scr
             assert await tab.value(label) not in ("none", '""'), path
 
 
-@pytest.mark.timeout(FETCH_S + 120)  # the first one fetches axe-core
-async def test_names_of_lanes_stay_in_sight_while_the_picture_of_a_saga_is_scrolled(shop: Path, script: str) -> None:
+@pytest.mark.timeout(120)
+async def test_names_of_lanes_stay_in_sight_while_the_picture_of_a_saga_is_scrolled(shop: Path, browser: None) -> None:
     async with served(Settings(), FixedViews("order-")) as url, a_tab(shop) as tab:
         await tab.look(width=390)
         await shown(tab, url, "/saga?id=order-1")
