@@ -194,7 +194,7 @@ def example() -> list[Figure]:
 
 
 def whole_example() -> list[Figure]:
-    """(i) Measure the example as it is: each order has a deadline of 15 minutes, and ends before"""
+    """(i) Measure the example unchanged: each order has a deadline of 15 minutes, and ends before it is due"""
     return asyncio.run(example_run("i", example_order))
 
 

@@ -22,7 +22,7 @@ class Run(NamedTuple):
 
 
 def transitions() -> list[Figure]:
-    """(n) Measure what publishing transitions costs: one answer to each message, and the example as in (c)"""
+    """(n) Measure the cost of publishing transition events: for one answer per message, and the example as in (c)"""
     return [*_compare("messages", _messages), *_compare("sagas of the example", _sagas)]
 
 

@@ -131,7 +131,8 @@ Classes = Mapping[str, type[ExploredEvent]]
 
 
 def handler_of(h: Reacts, classes: Classes, retry: Retry, version: int = 1) -> Reaction:
-    """Make the handler in a version. Version 1 leaves out acts with the condition `new`."""
+    """Build the given version of the handler that `h` describes. A run makes the acts and emits the events with the
+    condition `new` only if it began under version 2; so version 1 leaves them out."""
 
     async def function(saga: Saga[Any], **events: ExploredEvent) -> tuple[Event | Later[Event | None], ...]:
         parts = [events[f"p{i}"] for i in range(len(h.to))]

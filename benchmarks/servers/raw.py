@@ -43,8 +43,8 @@ HEADER = MARKER + binding_of(Ponged).version.fingerprint
 
 
 async def loop(asked: Work, ground: Ground, *, as_it_comes: bool = False) -> None:
-    """Answer messages until stopped. `as_it_comes`: true to use the SDK's default settings and one batch at a time, as
-    the SDK's manual shows."""
+    """Answer messages until stopped. `as_it_comes`: true to leave tracing and metrics of the Couchbase SDK at their
+    defaults, and to handle one batch of aiokafka at a time."""
     name, batches = ("usual", 1) if as_it_comes else ("raw", BATCHES)
     tuned = {} if as_it_comes else {"enable_tracing": False, "enable_metrics": False}
     cluster = AsyncCluster(

@@ -50,7 +50,8 @@ class LiveNumbers:
 
 @dataclass(frozen=True, slots=True)
 class GraphLinks:
-    """Functions that return the address to which a name in the picture links. An empty address makes no link."""
+    """Link targets in the picture: functions that return the address for a name, and the address for all failures. If
+    an address is empty, no link is drawn."""
 
     service: Callable[[str], str] = lambda _: ""
     event: Callable[[GraphEvent], str] = lambda _: ""

@@ -457,7 +457,8 @@ class OutcomeReader(Generic[E]):
 
     async def _sample(self, bounds: Mapping[Partition, OffsetBounds]) -> None:
         """Read the oldest records of partition 0 of each topic that this reader did not know before. A key in the wrong
-        partition shows that the number of partitions was raised."""
+        partition shows that the sender uses another partitioner, or that the number of partitions was raised; then all
+        partitions of the topic are searched."""
         for topic in {partition.topic for partition in bounds} - self._sampled - self._scattered:
             oldest = Partition(topic, 0)
             if bounds[oldest].begin == bounds[oldest].end:

@@ -190,7 +190,11 @@ def _signature(
 
 
 def _check_event(hints: Mapping[str, object], name: str, does: str, problems: list[str]) -> type[Event] | None:
-    """Return the annotated class of an event. If the annotation is not such a class, add the problem to `problems`."""
+    """Return the event class with which a parameter, or the return value, is annotated. If there is no annotation,
+    or it is not an event class, add the problem to `problems` and return `None`.
+
+    `name`: name of the parameter, or `return`. `does`: verb for the text of the problem, `takes` or `returns`.
+    """
     if name not in hints:
         problems.append(f"what it {does} is not annotated: write the class of the event")
         return None

@@ -155,7 +155,8 @@ def is_flag(call: StepRecord) -> bool:
 
 
 def skip_flags(calls: Sequence[StepRecord], place: int, asked: StepRecord | None) -> int:
-    """Return the index of the next call, from `place` on, that is not a flag, or is the flag that the run asks for."""
+    """Return the index of the first call, at `place` or after it, that does not read a flag, or reads the flag that the
+    run asks for. Return `len(calls)` if there is none. `asked`: call that the run asks for; `None` if there is none."""
     wanted = None if asked is None else identify_call(asked)
     while place < len(calls) and is_flag(calls[place]) and identify_call(calls[place]) != wanted:
         place += 1
@@ -291,7 +292,8 @@ def _show(value: object, type_: object) -> str:
 
 
 def _to_plain(value: object) -> object:
-    """Return a value in which each object is replaced with the name of its class.
+    """Return a value in which everything but scalars, lists, tuples, sets and dictionaries is replaced with the name of
+    its class.
 
     An instance of a subclass of list counts as an object, because it may have fields.
     """

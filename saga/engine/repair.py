@@ -291,8 +291,13 @@ class _Rebuilding:
     async def _try_run(
         self, state: ProcessingState, request: RunRequest
     ) -> tuple[list[EncodedEvent], dict[str, Any]] | None:
-        """Run the handler here. Return the events that it emits and the fields of the state that it changes; `None` if
-        it makes a call. Raises `Unknowable` if the handler fails or may wait."""
+        """Run the handler in isolation, on the progress that is being rebuilt. Return the events that it emits and the
+        fields of the state that it changes.
+
+        Return `None` if the run needs anything outside of itself, such as a step, a business document or a pause, or if
+        the handler takes a resource; such a handler is not run at all. Raises `Unknowable` if the handler fails, or may
+        return `Later`.
+        """
         if request.handler.may_wait:
             raise Unknowable(f"{request.handler.name} may wait, and the log does not show when it continued")
         if any(parameter.role == "resource" for parameter in request.handler.parameters):

@@ -149,7 +149,7 @@ class RecentCounts:
 
     def get_minute(self, service: str, handler: str, time_ms: int) -> MinuteCounts | None:
         """Return the counts of a handler in the minute to which a time belongs; `None` if that minute is no longer
-        counted."""
+        counted. Counts that do not exist yet are created; beyond `KEYS_MAX` handlers all further ones share theirs."""
         minute = self._advance_to(time_ms)
         if minute < self._oldest:
             return None

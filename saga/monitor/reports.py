@@ -6,7 +6,8 @@ from saga.support.clock import LATEST_MS, iso
 
 
 def list_reports(timeline: Timeline | None) -> SagaReports:
-    """Return the transitions and waits of a saga; none if the monitor does not know the saga (`None`)."""
+    """Return the transitions and waits in a saga's timeline. If `timeline` is `None`, the monitor does not know the
+    saga, and there are none."""
     if timeline is None:
         return NO_REPORTS
     return SagaReports(

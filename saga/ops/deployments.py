@@ -84,7 +84,7 @@ async def check_release(services: Sequence[Declared], deployment: Deployment) ->
 
 
 def find_reasons(p: SagaProgress, service: PreparedService) -> Iterator[str]:
-    """Yield the reasons why a release could not continue a saga, as texts for people. Pure."""
+    """Yield the reasons why a release could not continue a saga, as human-readable sentences. Pure function."""
     if p.version > service.version:
         yield f"its state has version {p.version}, which a newer release wrote; this one knows up to {service.version}"
     for missing in find_undeclared(p, service.roles):
@@ -148,7 +148,7 @@ async def _find_abandoned_topics(
 def find_abandoned_topics(
     service: PreparedService, offsets: ServiceOffsets, released: Manifest | None
 ) -> Iterator[AbandonedTopic]:
-    """Yield the topics with unhandled records that the release would not handle. Pure.
+    """Yield the topics with unhandled records that the release would not handle. Pure function.
 
     Either the release does not read the topic at all, or it no longer consumes all event types that the `released`
     manifest consumes from the topic.

@@ -1,5 +1,5 @@
 """Explain in three sentences why a saga is not finished: what it waits for, which service holds it up, and what would
-end the wait. Pure.
+end the wait. Pure functions.
 
 `saga.ops.saga_facts` reads the facts, `saga.ops.obstacles` finds what holds the saga up, and `saga.ops.saga_path` draws
 its events. `explain` combines them.

@@ -1,5 +1,5 @@
 """Groups of dead letters with the same cause. They can be grouped by reason, by exception, by handler or by event.
-Pure."""
+Pure functions."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Find what keeps a saga from finishing. Pure.
+"""Find what keeps a saga from finishing. Pure functions.
 
 Everything that may hold up a saga is an `Obstacle`. One obstacle can explain others: if a service is down, a handler
 that waits for one of its events needs no explanation of its own. So the obstacles are sorted, and those that explain

@@ -1,4 +1,5 @@
-"""The path of a saga: the events that have happened, and those that are still to come, in causal order. Pure."""
+"""The path of a saga: the events that have happened, and those that are still to come, in causal order.
+Pure functions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,5 +1,5 @@
 """Answers to questions about the events, runs and services of one saga, computed from everything that is known about
-it. Pure."""
+it. Pure functions."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

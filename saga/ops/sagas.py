@@ -143,8 +143,11 @@ class ListedSaga:
         return sum(s.left + s.waiting for s in self.statuses) - self.open.get("waiting", 0)
 
     def _left_over(self, others: bool) -> int:
-        """Count the pending fan-in messages that are left over because the saga has ended. `others`: True if anything
-        else is open."""
+        """Return the number of pending fan-in messages that count as left over: all of them if the saga has ended, has
+        not changed for `QUIET_MS`, and has nothing else open, otherwise 0.
+
+        `others`: True if anything but pending fan-in messages is open.
+        """
         if not self.is_over or others or self.changed > iso(self.now_ms - QUIET_MS):
             return 0
         return sum(s.waiting for s in self.statuses)

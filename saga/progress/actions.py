@@ -1,4 +1,4 @@
-"""Actions: everything that can happen next for a message and its saga, as frozen values. Pure.
+"""Actions: everything that can happen next for a message and its saga, as frozen values. Pure functions.
 
 `saga.progress.next_action.choose_next_action` chooses one, the engine carries it out, and `saga.progress.journal`
 records it.

@@ -1,4 +1,4 @@
-"""Decide whether a run may begin, or whether an operator's control postpones or diverts it. Pure."""
+"""Decide whether a run may begin, or whether an operator's control postpones or diverts it. Pure functions."""
 
 from typing import NamedTuple
 

@@ -1,5 +1,5 @@
 """Record how a compensation waits, undoes results and closes its handler, in whatever order the messages arrive.
-Pure."""
+Pure functions."""
 
 from collections.abc import Sequence
 

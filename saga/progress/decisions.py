@@ -1,6 +1,6 @@
 """Decide what happens to a message, and what is ready next: the decision table of the protocol, line by line.
 
-The table is in docs/concepts/protocol.md. Pure.
+The table is in docs/concepts/protocol.md. Pure functions.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

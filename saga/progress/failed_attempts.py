@@ -1,6 +1,6 @@
 """Decide what follows from a failed attempt, and record it: the run is parked until its next attempt, or given up.
 
-Pure.
+Pure functions.
 """
 
 from collections.abc import Iterator, Mapping

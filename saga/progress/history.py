@@ -1,4 +1,4 @@
-"""Read the transitions: to publish unpublished events, and for audits, replays and archives. Pure."""
+"""Read the transitions: to publish unpublished events, and for audits, replays and archives. Pure functions."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
 """Digests that bind a progress to its saga and its snapshot to its transitions, so that a change by hand is found.
-Pure.
+Pure functions.
 
 The chain of hashes begins with service and saga, so a history cannot be copied to another saga or service.
 

@@ -1,4 +1,4 @@
-"""Record what was decided and done: each function returns the progress with one more transition. Pure."""
+"""Record what was decided and done: each function returns the progress with one more transition. Pure functions."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256

@@ -1,4 +1,4 @@
-"""Choose the next action of a saga, and record decisions that need no handler. Pure.
+"""Choose the next action of a saga, and record decisions that need no handler. Pure functions.
 
 Work that the message itself does not trigger (an operator's command, a due time, a complete fan-in) is found here, too.
 """

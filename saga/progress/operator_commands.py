@@ -1,4 +1,4 @@
-"""Decide and record operator commands about dead letters, escalations and parked runs. Pure.
+"""Decide and record operator commands about dead letters, escalations and parked runs. Pure functions.
 
 A command is applied even if the saga is quarantined or has queued messages. It names a dead letter, whose id depends on
 the number of replays, or one particular wait of a parked run. So a command that arrives twice, or late, has no effect.

@@ -1,4 +1,4 @@
-"""Move what does not fit in a progress to overflow segments, and read it back. Pure.
+"""Move what does not fit in a progress to overflow segments, and read it back. Pure functions.
 
 A segment is an immutable document of its own. Its name consists of the number of the transition whose write first lists
 the segment, and the digest of its content. So two workers that move the same items write the same segment. If a worker

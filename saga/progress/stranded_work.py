@@ -1,4 +1,5 @@
-"""Find work of a saga that no message will trigger, or whose timer may be missing, from its progress alone. Pure."""
+"""Find work of a saga that no message will trigger, or whose timer may be missing, from its progress alone.
+Pure functions."""
 
 from msgspec import Struct
 

@@ -1,4 +1,4 @@
-"""Suspended runs: handlers that returned `Later` and continue at a time, or when an event arrives. Pure.
+"""Suspended runs: handlers that returned `Later` and continue at a time, or when an event arrives. Pure functions.
 
 A suspended run keeps the event that started it, and does not block the saga. Each turn is a run with its own cause, so
 the ids of its steps and events differ from those of other turns. An optional event is given to one turn only.

@@ -1,4 +1,4 @@
-"""Timers: when work of a saga is due, and the one current timer that is published for it. Pure.
+"""Timers: when work of a saga is due, and the one current timer that is published for it. Pure functions.
 
 Timers are hints. The progress names the current timer, and all others are ignored. A worker that reads the progress
 publishes the current timer again, unless that timer is the one being processed. So a timer that fires does not cause

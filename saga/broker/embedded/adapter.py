@@ -1,4 +1,4 @@
-"""Description of the embedded broker: its address is a file. Loads no driver."""
+"""Adapter of the embedded broker: its address is a file. Importing this module loads no driver."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

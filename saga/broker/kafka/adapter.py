@@ -1,4 +1,4 @@
-"""Kafka adapter: addresses, options and settings, and creation of the broker. Loads no driver."""
+"""Kafka adapter: addresses, options and settings, and creation of the broker. Importing this module loads no driver."""
 
 import re
 import zlib

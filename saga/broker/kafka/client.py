@@ -641,7 +641,7 @@ NO_ID = bytes(16)
 
 
 class ChangedResponse(Response):  # type: ignore[misc]  # aiokafka has no types
-    """Response of IncrementalAlterConfigs: an error code for each topic."""
+    """IncrementalAlterConfigs response: an error code for each topic."""
 
     API_KEY = 44
     API_VERSION = 0
@@ -686,7 +686,7 @@ class ChangeConfigs(Request[ChangeStruct]):  # type: ignore[misc]  # aiokafka ha
 
 
 class TopicsResponse(Response):  # type: ignore[misc]  # aiokafka has no types
-    """Response of Metadata with all topics and the permissions of this user on each."""
+    """Metadata response with all topics and the permissions of this user on each."""
 
     API_KEY = 3
     API_VERSION = 8
@@ -761,7 +761,7 @@ class Uuid(AbstractType[str]):  # type: ignore[misc]  # aiokafka has no types
 
 
 class IdsResponse(Response):  # type: ignore[misc]  # aiokafka has no types
-    """Response of Metadata with topic ids."""
+    """Metadata response that contains topic ids (version 10)."""
 
     API_KEY = 3
     API_VERSION = 10

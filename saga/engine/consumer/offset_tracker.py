@@ -1,4 +1,4 @@
-"""Track which offset of a partition may be committed: that of its first unfinished message. Pure.
+"""Track which offset of a partition may be committed: that of its first unfinished message. Pure functions.
 
 >>> tracker = OffsetTracker(5)
 >>> for offset in (5, 6, 9):

@@ -1,4 +1,4 @@
-"""Route records: each is skipped, becomes a dead letter, or becomes a message for its saga. Pure.
+"""Route records: each is skipped, becomes a dead letter, or becomes a message for its saga. Pure functions.
 
 The contract of a record is recognized from its type header, and from the schema that its bytes or a schema registry
 name. A type that is spelled differently (quotes around it, a version behind it, lower case, dots in a word) is accepted

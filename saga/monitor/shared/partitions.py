@@ -220,9 +220,9 @@ def _take_first(names: tuple[str, ...]) -> FirstNames:
 
 
 def _expand(names: FirstNames) -> tuple[str, ...]:
-    """Return a list with as many names as there were before it was shortened.
+    """Restore the length of a shortened list of names, up to `1 << 20` names that were left out.
 
-    Placeholders stand for the names that were left out, because the read model uses only their number.
+    Empty strings stand for these names, because the read model uses only their number.
     """
     return names.first + ("",) * min(names.more, 1 << 20)
 

@@ -1,4 +1,4 @@
-"""Filters of dead letters. They are parsed from page addresses and forms, and applied to lists. Pure."""
+"""Filters of dead letters. They are parsed from page addresses and forms, and applied to lists. Pure functions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,4 +1,5 @@
-"""The graph of a choreography with numbers from the monitor next to the arrows: rates, errors and stuck sagas. Pure."""
+"""The graph of a choreography with numbers from the monitor next to the arrows: rates, errors and stuck sagas.
+Pure functions."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,5 @@
-"""Decide whether everything is all right: the state of each service, what needs attention, and one verdict. Pure.
+"""Decide whether everything is all right: the state of each service, what needs attention, and one verdict.
+Pure functions.
 
 A **problem** is something that does not end by itself and delays sagas; `bad` ones need a person. Problems are found
 from transition events, from the consumer groups on the broker, from open escalations, and from active controls.
@@ -74,7 +75,7 @@ class ServiceProblem:
 
 
 class ProblemGroup(NamedTuple):
-    """Problems of one kind. Those that affect most come first."""
+    """Problems of one kind. Those that affect the most sagas or messages come first."""
 
     kind: ProblemKind
     problems: Sequence[ServiceProblem]

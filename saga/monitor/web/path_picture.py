@@ -1,4 +1,4 @@
-"""The picture of a saga's path: one row per event, in causal order, with a line from each cause. Pure."""
+"""The picture of a saga's path: one row per event, in causal order, with a line from each cause. Pure functions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
-"""Small plots of values per minute. Pure. They contain only numbers and texts of our own, so nothing needs to be
-escaped."""
+"""Small plots of values per minute, drawn by pure functions. The plots contain only numbers and text that is part of
+this program, so nothing needs to be escaped."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,5 @@
-"""The picture of a saga: services are lanes, time runs to the right, runs are bars and messages are arrows. Pure.
+"""The picture of a saga: services are lanes, time runs to the right, runs are bars and messages are arrows.
+Pure functions.
 
 The time scale is linear, but long times in which nothing happens are cut out, and their length is shown at the cut.
 Labels that would overlap are placed in separate rows. Everything that differs in colour also differs in form, dash or a

@@ -1,4 +1,4 @@
-"""Couchbase adapter: addresses, settings and creation of the store. Loads no driver."""
+"""Couchbase adapter: addresses, settings and creation of the store. Importing this module loads no driver."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -1,5 +1,5 @@
-"""Description of SQLite as a store: an address refers to a file for each service, or to one file for all. Loads no
-driver."""
+"""SQLite adapter: an address names one file for each service, or one file for all services. Importing this module loads
+no driver."""
 
 import re
 import string

@@ -85,16 +85,16 @@ class ProcessWorld(World):
 
     Args:
         seed: selects the faults.
-        faults: rate of each kind of fault, as in the simulation. Each time the test has published something,
-            `round(rate * 100)` faults of each kind happen, and at least one, until 20 have happened in all. `left_out`
-            lists the kinds that do not exist in this world, with reasons.
+        faults: rate of each kind of fault, as in the simulation. Each time the test has published something, each kind
+            with a rate above 0 happens `round(rate * 100)` times, but at least once. At most 20 faults happen in all.
+            The method `left_out` tells which kinds do not exist in this world, and why.
         servers: function that provides servers, see `saga.testing.processes.servers`.
 
     Guarantees:
     - The services are really killed with `kill -9`.
     - Leaving the `with` block ends all processes and removes all files.
-    - Fakes of `use` remain objects of the test. Services call their async methods from other processes, one call after
-      another.
+    - The fakes that `start` gets as `use` stay in the test's process. Services call their async methods from other
+      processes, one call at a time.
 
     The same seed does not always hit the same operations.
     """

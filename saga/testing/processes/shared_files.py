@@ -123,9 +123,8 @@ class SharedFiles:
         return self._folder / f"{service}.db"
 
     def wait(self, seconds: float) -> None:
-        """Let real time pass, during which publishing continues. Raise an error of publishing that occurred
-        meanwhile.
-        """
+        """Sleep in real time, while publishing continues in the background. If publishing has failed, raise its first
+        error."""
         self._runner.run(self._clock.sleep(seconds))
         for done in [task for task in self._publishing if task.done()]:
             self._publishing.remove(done)

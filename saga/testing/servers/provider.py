@@ -1,4 +1,5 @@
-"""The provider of servers that the plugin uses: at given addresses, in containers, or as processes from jars."""
+"""Provide the servers that the pytest plugin uses: servers at given addresses, in containers, or as processes from
+jars."""
 
 import os
 from contextlib import AbstractContextManager
