@@ -39,7 +39,8 @@ def record_action(
     crash."""
     name = _name(service, call)
     return_type_of(call)  # its result has to be recorded, like that of a step
-    if not iscoroutinefunction(unwrap(call)):  # an abort is retried without limit, and would repeat its effect
+    # A decorated one may be async inside or outside. The abort would be retried without limit, and repeat its effect.
+    if not (iscoroutinefunction(call) or iscoroutinefunction(unwrap(call))):
         raise Permanent(f"{name} is no `async def`: make it one, or wrap it in one")
     places = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
     mine = tuple(place for place, value in places.items() if value is saga)
