@@ -121,6 +121,18 @@ async def test_the_only_exception_in_a_group_counts_as_raised_by_the_handler(tmp
         assert ("dead_stack", b"from KeyError: 'card'") in record.headers
 
 
+async def test_a_group_of_a_class_of_its_own_stays_that_class(tmp_path: Path) -> None:
+    class Refusals(ExceptionGroup[Exception]):
+        """All that a handler found wrong."""
+
+    payment, attempts = failing(lambda n: Refusals("refused", [KeyError("card")]), Retry(never=(Refusals,)))
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        ((_, headers),) = await place.dead(payment)
+        assert (headers["dead_reason"], len(attempts)) == ("Refusals: refused (1 sub-exception)", 1)
+
+
 async def test_several_exceptions_in_a_group_stay_a_group(tmp_path: Path) -> None:
     payment, _ = failing(lambda n: ExceptionGroup("both", [OSError(), KeyError()]), Retry(attempts_max=2))
     async with workplace(tmp_path) as place, at_work(place, payment):
