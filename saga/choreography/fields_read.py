@@ -7,7 +7,6 @@ of the same module are followed. `find_calls` finds steps, updates and idempoten
 
 import ast
 import builtins
-import inspect
 import linecache
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from types import CodeType, FunctionType, NoneType
 
 from saga.contracts.library import binding_of
 from saga.contracts.schema import OptionalType, RecordType, Type
+from saga.declarations.annotations import is_async
 from saga.messages import Event
 
 _VARIABLES = ("locals", "eval", "exec", "vars")
@@ -202,8 +202,7 @@ def _root(node: ast.expr) -> str:
 
 def is_async_method(type_: type, name: str) -> bool:
     """Return whether a class has an async method of this name."""
-    method = getattr(type_, name, None)
-    return callable(method) and inspect.iscoroutinefunction(inspect.unwrap(method))
+    return is_async(getattr(type_, name, None))
 
 
 def _pair_arguments(node: ast.Call, helper: "FunctionSource") -> list[tuple[str | None, ast.expr]] | None:

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from inspect import Parameter, signature
+from inspect import Parameter, iscoroutinefunction, signature, unwrap
 from types import NoneType, UnionType
 from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
@@ -82,6 +82,22 @@ def spell(annotation: object) -> str:
     if origin is not None:
         return f"{getattr(origin, '__name__', origin)}[{', '.join(map(spell, args))}]"
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+def is_async(call: object) -> bool:
+    """Return whether a function or method is async, even if decorators that set `__wrapped__` are around it, or make an
+    async function of one that is not.
+
+    >>> from functools import wraps
+    >>> async def ask() -> int: ...
+    >>> @wraps(ask)
+    ... def measure() -> object: ...
+    >>> @wraps(sum)
+    ... async def sum_in_thread() -> object: ...
+    >>> [is_async(call) for call in (ask, measure, sum_in_thread, sum)]
+    [True, True, True, False]
+    """
+    return callable(call) and (iscoroutinefunction(call) or iscoroutinefunction(unwrap(call)))
 
 
 def return_type_of(call: Callable[..., object]) -> Any:

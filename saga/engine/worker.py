@@ -55,7 +55,7 @@ class Worker:
             self.service, self.limits.cache_max, lambda item, awaits: self.timers.keep_until_handled(item, awaits)
         )
         guard = PoisonGuard(self.service, self.limits.deaths_max, delivery.deliver)
-        self.executor = KeyedExecutor(self.tasks, delivery.deliver, guard.deliver_guarded)
+        self.executor = KeyedExecutor(self.tasks, delivery.deliver, guard.deliver_guarded, self.assignment.stop)
         fence = DeadlineFence(
             clock, self.service.event_topics, self.sources, self.assignment, self.executor, self.service.wakes
         )

@@ -55,13 +55,13 @@ class SystemClock:
         if type(what) is asyncio.Future:
             return await _done_within(seconds, what)
         if not isinstance(what, CoroutineType):
-            return await _ended_within(seconds, what)
+            return await ended_within(seconds, what)
         try:
             waits_for = what.send(None)
         except StopIteration as ended:  # most handlers never wait, so a timer is created only when one does
             value: T = ended.value
             return value
-        return await _ended_within(seconds, _going_on(what, waits_for))
+        return await ended_within(seconds, _going_on(what, waits_for))
 
 
 async def patiently(seconds: float, what: Coroutine[Any, Any, T]) -> T:
@@ -115,14 +115,15 @@ async def _done_within(seconds: float, future: "asyncio.Future[T]") -> T:
         timer.cancel()
 
 
-async def _ended_within(seconds: float, what: Awaitable[T]) -> T:
+async def ended_within(seconds: float, what: Awaitable[T]) -> T:
     """Wait for an awaitable as with `asyncio.timeout`.
 
     Unlike it, this also works if `what` survives a cancellation before its time is over. Before Python 3.13, a task
-    group whose task fails leaves one behind.
+    group whose task fails leaves one behind. A cancellation that `what` still cleans up after is none of these.
     """
     task, survived = asyncio.current_task(), -1
     assert task is not None, "only a task can be cancelled"
+    cancelled_before = task.cancelling()
 
     def end() -> None:
         nonlocal survived
@@ -133,9 +134,12 @@ async def _ended_within(seconds: float, what: Awaitable[T]) -> T:
     try:
         return await what
     except asyncio.CancelledError as why:
-        if survived >= 0 and task.cancelling() <= survived + 1:
-            raise TimeoutError from why
-        raise
+        others = task.cancelling() - 1
+        if survived < 0 or others > survived:
+            raise
+        if others > cancelled_before and isinstance(why.__context__, asyncio.CancelledError):
+            raise  # the end of the time has interrupted the cleanup
+        raise TimeoutError from why
     finally:
         timer.cancel()
         if survived >= 0:

@@ -1,6 +1,5 @@
 """Test one service on its real runtime, in memory and in milliseconds: `trial`."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -52,7 +51,7 @@ from saga.progress.timers import find_timed_work
 from saga.service import Service
 from saga.store.port import Store
 from saga.store.sqlite.store import SqliteStore
-from saga.support.clock import iso
+from saga.support.clock import ended_within, iso
 from saga.support.settings import OPEN_S_MAX
 from saga.telemetry.events import TelemetryEvent, Unavailable
 from saga.testing.world import check_fakes, check_time, is_call_of
@@ -115,8 +114,7 @@ class TrialClock:
         self._now_ms = max(self._now_ms, ms)
 
     async def within(self, seconds: float, what: Awaitable[T]) -> T:
-        async with asyncio.timeout(seconds):
-            return await what
+        return await ended_within(seconds, what)
 
 
 @dataclass

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from saga import Retry, Saga, Service
+from saga.engine.consumer.delivery import MessageDelivery
+from saga.engine.consumer.keyed_executor import WorkItem
 from saga.errors import Permanent, StoreUnavailable
 from saga.support.clock import SystemClock
 from saga.telemetry.events import DeadLettered, Escalated, Failed, Handled, Retrying, Stuck
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentDeclined, PaymentReserved
-from tests.engine.real_worker import SAGA, an_order, at_work, workplace
+from tests.engine.real_worker import SAGA, Workplace, an_order, at_work, workplace
 
 REPLAY = "fix the cause, then retry it: saga dead replay"
 
@@ -119,6 +121,18 @@ async def test_the_only_exception_in_a_group_counts_as_raised_by_the_handler(tmp
         ((record, headers),) = await place.dead(payment)
         assert (headers["dead_reason"], len(attempts)) == ("LookupError: nobody", 1)
         assert ("dead_stack", b"from KeyError: 'card'") in record.headers
+
+
+async def test_a_group_of_a_class_of_its_own_stays_that_class(tmp_path: Path) -> None:
+    class Refusals(ExceptionGroup[Exception]):
+        """All that a handler found wrong."""
+
+    payment, attempts = failing(lambda n: Refusals("refused", [KeyError("card")]), Retry(never=(Refusals,)))
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        ((_, headers),) = await place.dead(payment)
+        assert (headers["dead_reason"], len(attempts)) == ("Refusals: refused (1 sub-exception)", 1)
 
 
 async def test_several_exceptions_in_a_group_stay_a_group(tmp_path: Path) -> None:
@@ -236,6 +250,43 @@ async def test_a_handler_that_survived_a_cancellation_times_out_as_any_other(tmp
             "TimeoutError: reserve took longer than its timeout_s=0.05, or: "
         ]
         assert [entry.outcome for entry in await place.history(payment)] == ["handled"]
+
+
+async def test_a_handler_that_survives_the_end_of_its_service_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payment, attempts, begun = Service("payment"), list[str](), asyncio.Event()
+    deliver = MessageDelivery.deliver
+
+    async def deliver_or_fail(self: MessageDelivery, item: WorkItem) -> bool:
+        if item.message.saga == SAGA:
+            return await deliver(self, item)
+        await begun.wait()
+        raise ZeroDivisionError("a defect, which ends the service")
+
+    monkeypatch.setattr(MessageDelivery, "deliver", deliver_or_fail)
+
+    @payment.handler
+    async def reserve(order: OrderPlaced) -> PaymentDeclined:
+        attempts.append(order.order_id)
+        if len(attempts) < 2:
+            begun.set()
+            try:
+                await asyncio.sleep(60)  # noqa: TID251 - it is cancelled before
+            except asyncio.CancelledError:  # as some drivers do
+                raise OSError("connection closed") from None
+        return PaymentDeclined(order_id=order.order_id, reason="-")
+
+    async def serve(place: Workplace) -> None:
+        async with at_work(place, payment):
+            await place.publish(an_order(), an_order("order-2"))
+            await asyncio.get_running_loop().create_future()
+
+    async with workplace(tmp_path) as place:
+        with pytest.raises(ExceptionGroup) as raised:
+            await serve(place)
+        assert raised.group_contains(ZeroDivisionError)
+        assert attempts == [SAGA]
 
 
 async def test_an_endless_reason_is_cut(tmp_path: Path) -> None:

@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
 import pytest
 from msgspec.structs import replace as with_
 from typing_extensions import TypeAliasType
 
-from saga import Retry, Saga, Service
+from saga import Retry, Saga, Service, sensitive
 from saga.declarations.values import Declared
 from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.errors import Superseded
@@ -520,6 +520,30 @@ async def test_a_document_that_could_not_be_read_again_is_not_written_and_concer
         assert all(headers["dead_reason"].startswith(begins) for headers in dead)
         assert sorted(runs) == sorted(f"order-{n}" for n in range(20)), "each runs once"
         assert (await stored(place, "first", "shelves"))["items"] == 16
+
+
+@dataclass(frozen=True)
+class Wallet:
+    card: Annotated[Literal["none", "visa"], sensitive] = "none"
+
+
+def keep_card(wallet: Wallet | None) -> Wallet:
+    return Wallet(card="visa-4711")  # type: ignore[arg-type] # no checker has seen it
+
+
+async def test_the_reason_why_a_document_could_not_be_read_again_shows_nothing_sensitive(tmp_path: Path) -> None:
+    wallets = Service("inventory")
+    wallets.document(Wallet, "wallets")
+
+    @wallets.handler
+    async def fill(order: OrderPlaced, saga: Saga) -> None:
+        await saga.update(Wallet, "first", keep_card)
+
+    async with workplace(tmp_path) as place, at_work(place, wallets):
+        await place.publish(an_order())
+        await place.at_rest(wallets)
+        ((_, headers),) = await place.dead(wallets)
+        assert "Invalid enum value '***'" in headers["dead_reason"]
 
 
 MaybeShelf = TypeAliasType("MaybeShelf", Shelf | None)

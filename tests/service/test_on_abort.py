@@ -1,11 +1,13 @@
 """Abort actions: how a handler registers the undoing of its steps, should it never finish."""
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
+from functools import wraps
 from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 import pytest
 from msgspec.structs import replace
@@ -14,6 +16,9 @@ from saga import Later, Retry, Saga, Service, limited, sensitive
 from saga.engine.execution import abort_actions
 from saga.testing import Trial, a_saga, trial
 from services.payment.events import OrderCancelled, OrderPlaced, PaymentReleased, PaymentReserved
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 PLACED = OrderPlaced(
     order_id="o-1", customer_id="c", sku="tea", quantity=3, total=Decimal(9), card="4242", address="here"
@@ -28,6 +33,16 @@ class Blocked(Exception):
 
 class Refused(Exception):
     """The hotel says no."""
+
+
+def in_thread(blocks: Callable[P, T]) -> Callable[P, Awaitable[T]]:
+    """Make an `async def` of a function of a driver that blocks."""
+
+    @wraps(blocks)
+    async def inner(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.to_thread(blocks, *args, **kwargs)
+
+    return inner
 
 
 @dataclass
@@ -60,6 +75,10 @@ class Hotel:
     def ring(self, room: str) -> str:
         self.calls.append("ring")
         return room
+
+    @in_thread
+    def clean(self, room: str) -> None:
+        self.calls.append(f"clean {room}")
 
     async def unannotated(self, room: str):  # type: ignore[no-untyped-def]
         """Has no return annotation."""
@@ -141,6 +160,17 @@ async def test_an_abort_action_is_retried_until_it_succeeds() -> None:
     there = Hotel(fails=5)
     await trial(service_of(reserve), PLACED, CANCELLED, use=[there])
     assert there.calls[-1].startswith("free 12 for 3")
+
+
+async def test_a_function_that_blocks_may_be_wrapped_in_an_async_def() -> None:
+    async def book(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
+        saga.on_abort(hotel.clean, "12")
+        await saga.step(hotel.deposit, saga.idempotency_key("deposit"), order.total)
+        return RESERVED
+
+    there = Hotel()
+    await trial(service_of(book), PLACED, CANCELLED, use=[there])
+    assert there.calls == ["deposit 9.00", "clean 12"]
 
 
 async def test_a_refusal_is_shown_to_a_person() -> None:

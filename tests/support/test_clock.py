@@ -133,3 +133,34 @@ async def test_two_times_that_end_together_are_over_for_the_outer_one() -> None:
     with pytest.raises(TimeoutError):
         await CLOCK.within(0.001, inner())
     assert task.uncancel() == 0, "only the one that it survived was left"
+
+
+@pytest.mark.parametrize("cleaned_s", [0.001, 60])
+async def test_a_task_that_cleans_up_after_a_cancellation_when_its_time_is_over_stays_cancelled(
+    cleaned_s: float,
+) -> None:
+    async def work() -> None:
+        try:
+            await made()
+        finally:
+            await CLOCK.sleep(cleaned_s)
+
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(CLOCK.within(0.05, work()))
+        await CLOCK.sleep(0)
+        task.cancel()
+    assert task.cancelled()
+
+
+async def test_two_times_are_over_though_the_cleanup_of_the_inner_one_reaches_the_outer_one() -> None:
+    async def work() -> None:
+        try:
+            await made()
+        finally:
+            await made()
+
+    with pytest.raises(TimeoutError):
+        await CLOCK.within(0.02, CLOCK.within(0.001, work()))
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0

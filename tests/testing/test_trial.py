@@ -1,7 +1,9 @@
 """`trial`: what the author of a service learns about a run, and what is refused."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -15,8 +17,9 @@ from saga.testing.trials import trial
 from services.inventory.events import InventoryReserved
 from services.inventory.stock import OutOfStock, Stock
 from services.order.events import OrderCancelled, OrderConfirmed
-from services.payment.events import OrderPlaced, PaymentReserved
+from services.payment.events import OrderPlaced, PaymentDeclined, PaymentReserved
 from tests.engine.real_worker import SAGA, an_order
+from tests.engine.test_attempts import cancelled_for_a_moment
 from tests.service.events import TripBooked
 
 
@@ -321,3 +324,19 @@ async def test_limits_hold_back_nothing_and_a_fake_may_say_that_a_breaker_is_ope
 async def test_a_service_without_a_handler_is_refused_by_name() -> None:
     with pytest.raises(DeclarationError, match="'lonely' has no handler"):
         await trial(Service("lonely"), an_order())
+
+
+async def test_a_handler_that_survived_a_cancellation_times_out_in_a_trial() -> None:
+    payment, attempts = Service("payment"), list[int]()
+
+    @payment.handler(timeout_s=0.05)
+    async def reserve(order: OrderPlaced) -> PaymentDeclined:
+        attempts.append(1)
+        if len(attempts) < 2:
+            with suppress(OSError):
+                await cancelled_for_a_moment()
+            await asyncio.sleep(60)  # noqa: TID251 - its time is over before
+        return PaymentDeclined(order_id=order.order_id, reason="-")
+
+    done = await trial(payment, an_order())
+    assert (len(attempts), len(done.emitted)) == (2, 1)

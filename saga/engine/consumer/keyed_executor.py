@@ -59,6 +59,8 @@ class KeyedExecutor:
     """Handles one message; False if the message is left to the next owner of the partition."""
     handle_guarded: Callable[[WorkItem], Awaitable[bool]]
     """Like `handle`, for a message that may crash the process."""
+    stop: Callable[[], None] = lambda: None
+    """Called before all tasks are cancelled: a handler may survive that, and must not be tried again."""
     inflight: int = 0
     """Number of messages received and neither finished nor abandoned."""
     inflight_bytes: int = 0
@@ -108,6 +110,7 @@ class KeyedExecutor:
 
     async def _cancel_all(self) -> None:
         """Cancel all tasks and wait until none is left, including those that start meanwhile."""
+        self.stop()
         while running := self._running_tasks():
             for task in running:
                 if task not in self._cancelled:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from saga.declarations.annotations import parameter_type_at, return_type_of
+from saga.declarations.annotations import is_async, parameter_type_at, return_type_of
 from saga.declarations.resources import limits_of
 from saga.encryption import sensitive_fields
 from saga.encryption.sensitive_fields import find_marks, unwrap_marked
@@ -39,7 +39,7 @@ def record_action(
     crash."""
     name = _name(service, call)
     return_type_of(call)  # its result has to be recorded, like that of a step
-    if not iscoroutinefunction(unwrap(call)):  # an abort is retried without limit, and would repeat its effect
+    if not is_async(call):  # an abort is retried without limit, and would repeat its effect
         raise Permanent(f"{name} is no `async def`: make it one, or wrap it in one")
     places = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
     mine = tuple(place for place, value in places.items() if value is saga)

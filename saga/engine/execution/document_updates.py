@@ -323,6 +323,7 @@ def _encode_body(update: DocumentUpdate, after: Any) -> tuple[bytes, Any]:
         written = msgspec.json.encode(after)
         return written, msgspec.json.decode(written, type=kind)
     except UNENCODABLE as why:
+        update.seen.append((kind, after))  # the error may quote one of its values
         name = getattr(update.change, "__name__", "the function")
         raise Permanent(
             f"the {kind.__name__} that {name} returned cannot be written and read again: {why}; give plain values of "

@@ -227,9 +227,10 @@ class HandlerRunner:
 
 
 def _find_single(why: ExceptionGroup[Exception]) -> Exception:
-    """Return the exception in a group that has only one; otherwise the group."""
+    """Return the exception in a group that has only one; otherwise the group. A group of a class of its own stays,
+    because a retry rule may name that class."""
     inner, *others = why.exceptions
-    if others:
+    if others or type(why) is not ExceptionGroup:
         return why
     return _find_single(inner) if isinstance(inner, ExceptionGroup) else inner
 

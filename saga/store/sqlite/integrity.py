@@ -19,6 +19,8 @@ from saga.support.clock import Clock
 
 UNFINISHED = ".unfinished"
 """End of the name of a rescue copy that is not complete."""
+PARTS = UNFINISHED, f"{UNFINISHED}-journal"
+"""Ends of the names of what is left of it if the process dies while it writes the copy."""
 
 
 def save_rescue_copy(path: Path, execute: Callable[[str, tuple[str]], object]) -> str:
@@ -62,7 +64,7 @@ def find_unresolved_trouble(path: Path, lock: int) -> str | None:
     `lock`: the descriptor of `<path>.lock`. Raises `OSError`.
     """
     copies = sorted(path.parent.glob(f"{path.name}.rescued-*"))
-    if whole := [str(copy) for copy in copies if not copy.name.endswith(UNFINISHED)]:
+    if whole := [str(copy) for copy in copies if not copy.name.endswith(PARTS)]:
         return (
             f"{', '.join(whole)} holds what was acknowledged when {path} was removed or "
             f"replaced under a running service: put it in the place of {path}, with no {path.name}-wal and -shm beside "

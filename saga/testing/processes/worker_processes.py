@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 from msgspec import Struct
 
+from saga.declarations.annotations import is_async
 from saga.declarations.resources import Limits, limits_of
 from saga.declarations.values import Declared
 from saga.errors import SagaError
@@ -162,7 +163,7 @@ def remote_fakes_of(declared: Declared, use: Sequence[object]) -> tuple[RemoteFa
 
 def _calls_of(fake: object) -> dict[str, CallLimits | None]:
     public = {name: inspect.getattr_static(fake, name, None) for name in dir(fake) if not name.startswith("_")}
-    return {name: _as_json(limits_of(method)) for name, method in public.items() if _is_async(method)}
+    return {name: _as_json(limits_of(method)) for name, method in public.items() if is_async(method)}
 
 
 def _as_json(limits: Limits | None) -> CallLimits | None:
@@ -177,11 +178,6 @@ def _as_json(limits: Limits | None) -> CallLimits | None:
         remembered=other if isinstance(other, LastGood) else None,
         instead=None if other is None or isinstance(other, LastGood) else other.__name__,
     )
-
-
-def _is_async(method: object) -> bool:
-    """Return True for an async function, even if it is wrapped by decorators that set `__wrapped__`."""
-    return callable(method) and inspect.iscoroutinefunction(inspect.unwrap(method))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -4,11 +4,13 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 
 import pytest
 
 from saga.errors import SagaError
-from saga.testing.simulation.loop import SimulatedLoop
+from saga.testing.fault_plans import Chance
+from saga.testing.simulation.loop import Process, SimulatedClock, SimulatedLoop
 from tests.testing.simulation.planted_faults import begin, passes, ticks
 
 DAY_S = 86_400.0
@@ -164,6 +166,22 @@ async def taking_turns() -> None:
 
 def test_a_loop_does_what_asyncio_needs(loop: SimulatedLoop) -> None:
     loop.run_until_complete(primitives())
+
+
+def test_a_coroutine_that_survived_a_cancellation_is_late_as_any_other(loop: SimulatedLoop) -> None:
+    clock = SimulatedClock(Process("payment-1", "payment"), Chance(1))
+
+    async def survive_and_wait() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await passes(1)
+        await passes(60)
+
+    with pytest.raises(TimeoutError):
+        loop.run_until_complete(clock.within(5, survive_and_wait()))
+    assert loop.time() == 5
 
 
 async def primitives() -> None:
