@@ -56,7 +56,7 @@ async def open_stores(
             not known to a store, to the broker or by a manifest.
     """
     async with AsyncExitStack() as stack:
-        places = dict[str, str]()
+        places, read = dict[str, StoreAddress](), set[tuple[str, str]]()
         sources, found, known = list[ServiceStore](), set[str](), _KnownServices(services, clock, settings)
         for address in [a for a in addresses if a.strip()] or [Settings.from_environment().store]:
             for each in await _list_stores(address, known):
@@ -71,29 +71,32 @@ async def open_stores(
                         raise
                     continue  # another file beside the stores, such as that of an embedded broker
                 names = [each.service] if each.service else await _list_services(store, known)
-                if each.service is not None or isinstance(store, KeysInOrder):
+                is_listed = each.service is not None or isinstance(store, KeysInOrder)
+                if is_listed:
                     found |= {*names}
-                    names = [name for name in names if not services or name in services]
-                    names = [name for name in names if _is_first(name, each.address, places)]
-                sources += [ServiceStore(name, store, clock) for name in names]
+                for name in names:
+                    if services and name not in services:
+                        continue
+                    if is_listed:
+                        _check_only_store(name, each, places)
+                    if (name, each.place) not in read:  # otherwise the same store was named twice
+                        sources.append(ServiceStore(name, store, clock))
+                    read.add((name, each.place))
         await known.check(found)
-        yield sorted((each for each in sources if not services or each.service in services), key=lambda s: s.service)
+        yield sorted(sources, key=lambda s: s.service)
 
 
-def _is_first(service: str, address: str, places: dict[str, str]) -> bool:
-    """Return whether a service is in no store that was opened before. Raises `ConfigurationError` if it is in another
-    store: each saga would be counted twice, and each command sent twice.
+def _check_only_store(service: str, store: StoreAddress, places: dict[str, StoreAddress]) -> None:
+    """Raise `ConfigurationError` if a service is in another store, too: each saga would be counted twice, and each
+    command sent twice.
 
-    `places`: address of the store of each service so far; the new one is added.
+    `places`: the store of each service so far; the new one is added.
     """
-    if (other := places.get(service)) is None:
-        places[service] = address
-        return True
-    if other != address:
-        both = " and ".join(filter(is_plain, (other, address))) or "two of the given stores"
+    other = places.setdefault(service, store)
+    if other.place != store.place:
+        both = " and ".join(filter(is_plain, (other.address, store.address))) or "two of the given stores"
         problem = f"{both} have {service}: name only the one that it uses"
         raise ConfigurationError("The stores cannot be read together", [problem])
-    return False  # the same store was named twice
 
 
 class _KnownServices:

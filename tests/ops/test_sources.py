@@ -123,6 +123,29 @@ async def test_a_service_has_one_store_however_often_it_is_named(tmp_path: Path)
         assert [source.service for source in sources] == ["order"]
 
 
+async def test_one_file_has_two_spellings_and_is_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = await a_store(tmp_path, "payment")
+    (tmp_path / "linked").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for spelling in ("sqlite:///payment.db", "sqlite:///{service}.db", f"sqlite:///{tmp_path}/linked/payment.db"):
+        for addresses in ([one, spelling], [spelling, one]):
+            async with open_stores(addresses, CLOCK) as sources:
+                assert [source.service for source in sources] == ["payment"]
+
+
+async def test_a_store_that_cannot_list_its_services_is_read_once_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = await a_store(tmp_path, "payment"), await a_store(tmp_path, "order", "payment")
+    monkeypatch.setenv("SAGA_BROKER", f"embedded:///{tmp_path}/broker.db")
+    monkeypatch.setattr("saga.ops.sources.KeysInOrder", type("Nothing", (), {}))
+    for services in ((), ("payment",)):
+        async with open_stores([one, one], CLOCK, services) as sources:
+            assert [source.service for source in sources].count("payment") == 1
+    async with open_stores([one, other], CLOCK, ["payment"]) as sources:  # either may have its sagas
+        assert [source.service for source in sources] == ["payment"] * 2
+
+
 async def test_only_the_stores_of_services_that_are_named_are_opened(tmp_path: Path) -> None:
     for service in ("order", "payment"):
         await a_store(tmp_path, service)
