@@ -108,6 +108,23 @@ async def test_a_service_of_one_file_is_found_before_it_has_a_saga(tmp_path: Pat
             assert [source.service for source in sources] == ["order"]
 
 
+async def test_a_store_on_which_a_service_only_ran_does_not_hide_the_one_with_its_sagas(tmp_path: Path) -> None:
+    """It may have been started once with the address of the others."""
+    shared, own, empty = [
+        await a_store(tmp_path, *names) for names in (("order", "shipping"), ("payment",), ("tally",))
+    ]
+    for address in (shared, empty):
+        async with SqliteStore(Path(address.removeprefix("sqlite:///")), clock=CLOCK) as store:
+            await ensure_record(payment.declared, store, CLOCK, OutageWatch("payment", CLOCK, lambda _: None))
+    for addresses in ([shared, own, empty], [empty, own, shared]):
+        async with open_stores(addresses, CLOCK) as sources:
+            assert [source.service for source in sources] == ["order", "payment", "shipping", "tally"]
+            assert await sources[1].store.get(PROGRESS, progress_key("payment", "order-1")) is not None
+    with pytest.raises(ConfigurationError, match="have payment: name only the one that it uses"):
+        async with open_stores([shared, empty], CLOCK):
+            pass
+
+
 async def test_a_service_has_one_store_however_often_it_is_named(tmp_path: Path) -> None:
     one, pattern = await a_store(tmp_path, "payment"), f"sqlite:///{tmp_path}/{{service}}.db"
     await a_store(tmp_path, "order")
