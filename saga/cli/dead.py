@@ -39,7 +39,6 @@ from saga.messages import Message
 from saga.messaging.operator_commands import StepAnswer, Wanted
 from saga.ops.attention import (
     BlockingDeadLetter,
-    add_owners,
     find_attention,
     find_blocking,
     find_too_old,
@@ -264,9 +263,7 @@ async def _replay(
     code = _declared_in(options.modules, service) if options.modules else None
     late, is_cut = await find_too_old(selection, deployment) if options.older else ((), False)
     blocking = await select_blocking(selection, deployment)
-    with_owners = selection.owner is not None
-    found = await add_owners(blocking.items, service, deployment) if with_owners else blocking.items
-    found = [each for each in found if selection.matches(each.letter)]
+    found = blocking.items
     looping = [each for each in found if _loops(each, request, options)]
     letters = [each.letter for each in found if each not in looping]
     for letter, replays in looping:

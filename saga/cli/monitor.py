@@ -37,6 +37,7 @@ from saga.monitor.views import (
 )
 from saga.monitor.web.users import Role, format_user_line
 from saga.ops.offsets import ServiceOffsets, find_unattended
+from saga.progress.document import UNREADABLE
 from saga.support.clock import SystemClock, iso
 from saga.support.printable import count_noun, shorten
 
@@ -242,7 +243,7 @@ class MonitorClient:
             if response.status not in (200, 206):  # 206: the answer itself lists the missing parts
                 raise SagaError(f"the monitor at {self._address} answers {response.status} to {path}; see its log")
             return msgspec.json.decode(content, type=kind)
-        except (msgspec.DecodeError, HTTPException) as why:
+        except (*UNREADABLE, HTTPException) as why:
             raise SagaError(f"the server at {self._address} is no monitor: {why}; correct SAGA_MONITOR") from why
         finally:
             connection.close()
@@ -256,7 +257,7 @@ def _find_error(content: bytes) -> str:
     """Return the error message in a response, shortened."""
     try:
         return shorten(msgspec.json.decode(content, type=_ErrorAnswer).error, ERROR_TEXT_MAX)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return "it is not ready, or has too many to answer; ask again"
 
 

@@ -132,7 +132,7 @@ class KeyFolder:
             content = msgspec.json.decode(self._place(name).read_bytes())
         except FileNotFoundError:
             raise
-        except (OSError, msgspec.DecodeError) as why:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
             raise KeysUnavailable(f"{self._place(name)} cannot be read: {why}") from why
         if not isinstance(content, dict) or not content.keys() & {"erased", "wrapped"}:
             raise KeysUnavailable(f"{self._place(name)} is no key of a subject: restore it")
@@ -301,7 +301,7 @@ class KeyFolder:
             return [msgspec.json.decode(line) for line in (self.folder / "book.jsonl").read_bytes().splitlines()]
         except FileNotFoundError:
             return []
-        except (OSError, msgspec.DecodeError) as why:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
             raise KeysUnavailable(f"the audit log of {self.folder} cannot be read: {why}") from why
 
     def summarize(self) -> KeyState:

@@ -4,7 +4,7 @@ stores, and parked runs that wait for their next attempt."""
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from msgspec import Raw
 from msgspec.structs import asdict
@@ -122,9 +122,10 @@ async def _find_blocked(
             found.letters.clear()
     if not sources:
         return found
+    owners = await _read_owners(selection, [source.service for source in sources], deployment)
     async for each in _list_blocked(selection, deployment):
-        letters = await _blocking_in_saga(each, sources, deployment.warn)
-        if letters and not any(map(_without_owner(selection).matches, letters)):
+        letters = _add_owners(await _blocking_in_saga(each, sources, deployment.warn), owners)
+        if letters and not any(map(selection.matches, letters)):
             continue
         if len(found.sagas) == selection.limit:
             return found._replace(more=True)
@@ -133,9 +134,24 @@ async def _find_blocked(
     return found
 
 
-def _without_owner(selection: Selection) -> Selection:
-    """Return the selection without the owner of the contract, which is recorded on the topic but in no progress."""
-    return replace(selection, owner=None)
+Owners: TypeAlias = Mapping[str, str | None]
+
+
+async def _read_owners(selection: Selection, services: Sequence[str], deployment: Deployment) -> Owners:
+    """Return the owner of the contract of each dead letter, by its id; empty if the selection names no owner.
+
+    Owners are recorded on `<service>.dead`, but in no progress.
+    """
+    if selection.owner is None:
+        return {}
+    found = await read_dead_letters(services, deployment.broker_settings, deployment.clock)
+    if found.problem:
+        deployment.warn(f"some owners are not known, as records of <service>.dead cannot be read: {found.problem}")
+    return {letter.id: letter.owner for letter in found.letters}
+
+
+def _add_owners(letters: Sequence[DeadLetter], owners: Owners) -> list[DeadLetter]:
+    return [replace(each, owner=owners.get(each.id)) for each in letters]
 
 
 async def _scan_blocked(selection: Selection, sources: Sequence[ServiceStore], warn: Warn) -> _Blocked:
@@ -294,16 +310,16 @@ async def _list_blocking(selection: Selection, deployment: Deployment) -> AsyncI
     """Yield the same as `find_blocking`, and `None` after the last one if there are more sagas than the limit. Only
     sagas with such a dead letter count.
     """
-    count, selects = 0, _without_owner(selection).matches
+    count = 0
     async with deployment.open_stores(selection.services) as sources:
+        owners = await _read_owners(selection, [source.service for source in sources], deployment)
         async for each in _list_blocked(selection, deployment):
             found = list[BlockingDeadLetter]()
             for source in sources:
                 p = await _try_read_progress(each.saga, source, deployment.warn)
-                letters = [] if p is None else await _blocking_in_progress(source, p, deployment.warn)
-                found += [
-                    BlockingDeadLetter(letter, p.replays) for letter in letters if p is not None and selects(letter)
-                ]
+                if p is not None:
+                    letters = _add_owners(await _blocking_in_progress(source, p, deployment.warn), owners)
+                    found += [BlockingDeadLetter(each, p.replays) for each in filter(selection.matches, letters)]
             if found and count == selection.limit:
                 yield None
                 return
@@ -342,18 +358,6 @@ async def _try_read_progress(saga: str, source: ServiceStore, warn: Warn) -> Sag
     except UnreadableHistory as why:
         warn(why)
         return None
-
-
-async def add_owners(
-    found: Sequence[BlockingDeadLetter], service: str, deployment: Deployment
-) -> list[BlockingDeadLetter]:
-    """Add to each dead letter the owner of its contract. The owner is recorded on `<service>.dead` but not in the
-    progress."""
-    on_topic = await read_dead_letters([service], deployment.broker_settings, deployment.clock)
-    if on_topic.problem:
-        deployment.warn(f"some records of the topic {service}.dead cannot be read: {on_topic.problem}")
-    owners = {letter.id: letter.owner for letter in on_topic.letters}
-    return [each._replace(letter=replace(each.letter, owner=owners.get(each.letter.id))) for each in found]
 
 
 async def _blocking_in_progress(source: ServiceStore, p: SagaProgress, warn: Warn) -> list[DeadLetter]:

@@ -16,6 +16,7 @@ from saga.messaging.names import dead_letter_topic, is_timer_topic, service_of_c
 from saga.ops.selection import Operator
 from saga.ops.sources import missing_broker_file, open_administration
 from saga.progress import ids
+from saga.progress.document import UNREADABLE
 from saga.support.clock import Clock, from_iso, iso
 
 MOVED, STAYED = "position moved", "position not moved"
@@ -138,7 +139,7 @@ async def read_manual_moves(service: str, broker: Administration) -> Mapping[Par
     async for record in broker.scan(dead):
         if texts_of(record.headers).get("dead_what") != MOVED:
             continue
-        with suppress(msgspec.DecodeError):  # any client may write to the topic
+        with suppress(*UNREADABLE):  # any client may write to the topic
             for each in _move_decoder.decode(record.value or b"").moves:
                 partition = Partition(each.topic, each.partition)
                 furthest[partition] = max(each.to, furthest.get(partition, 0))

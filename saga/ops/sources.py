@@ -1,10 +1,10 @@
 """Access for operators' tools: open stores read-only, find the services in them, and open the broker."""
 
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from saga.broker.administration import Administration
 from saga.choreography.releases import manifest_folder, read_manifests
@@ -56,8 +56,7 @@ async def open_stores(
             not known to a store, to the broker or by a manifest.
     """
     async with AsyncExitStack() as stack:
-        places = dict[str, str]()
-        sources, found, known = list[ServiceStore](), set[str](), _KnownServices(services, clock, settings)
+        there, found, known = list[_ServiceThere](), set[str](), _KnownServices(services, clock, settings)
         for address in [a for a in addresses if a.strip()] or [Settings.from_environment().store]:
             for each in await _list_stores(address, known):
                 if each.service is not None and services and each.service not in services:
@@ -70,30 +69,50 @@ async def open_stores(
                     if each.service is None:
                         raise
                     continue  # another file beside the stores, such as that of an embedded broker
-                names = [each.service] if each.service else await _list_services(store, known)
-                if each.service is not None or isinstance(store, KeysInOrder):
+                names = {each.service: True} if each.service else await _list_services(store, known)
+                is_certain = each.service is not None or isinstance(store, KeysInOrder)
+                if is_certain:
                     found |= {*names}
-                    names = [name for name in names if not services or name in services]
-                    names = [name for name in names if _is_first(name, each.address, places)]
-                sources += [ServiceStore(name, store, clock) for name in names]
+                there += [
+                    _ServiceThere(name, each, store, has_sagas, is_certain)
+                    for name, has_sagas in names.items()
+                    if not services or name in services
+                ]
         await known.check(found)
-        yield sorted((each for each in sources if not services or each.service in services), key=lambda s: s.service)
+        yield [ServiceStore(each.service, each.store, clock) for each in _choose_stores(there)]
 
 
-def _is_first(service: str, address: str, places: dict[str, str]) -> bool:
-    """Return whether a service is in no store that was opened before. Raises `ConfigurationError` if it is in another
-    store: each saga would be counted twice, and each command sent twice.
+class _ServiceThere(NamedTuple):
+    """A service that is in a store."""
 
-    `places`: address of the store of each service so far; the new one is added.
+    service: str
+    address: StoreAddress
+    store: Store
+    has_sagas: bool
+    """False if the service has run on the store, and has no saga there."""
+    is_certain: bool
+    """False if the store cannot tell which services are in it."""
+
+
+def _choose_stores(there: Iterable[_ServiceThere]) -> Sequence[_ServiceThere]:
+    """Return the services, sorted, each with its store.
+
+    A store that was named twice is used once. If a service is in several stores, those with its sagas count.
+
+    Raises `ConfigurationError` if several remain: each saga would be counted twice, and each command sent twice.
     """
-    if (other := places.get(service)) is None:
-        places[service] = address
-        return True
-    if other != address:
-        both = " and ".join(filter(is_plain, (other, address))) or "two of the given stores"
-        problem = f"{both} have {service}: name only the one that it uses"
-        raise ConfigurationError("The stores cannot be read together", [problem])
-    return False  # the same store was named twice
+    chosen = dict[tuple[str, str], _ServiceThere]()
+    certain = dict[str, _ServiceThere]()
+    for each in sorted(there, key=lambda each: (each.service, not each.has_sagas)):
+        other = certain.setdefault(each.service, each) if each.is_certain else each
+        if other.address.place != each.address.place:
+            if not each.has_sagas and other.has_sagas:
+                continue
+            both = " and ".join(filter(is_plain, (other.address.address, each.address.address)))
+            problem = f"{both or 'two of the given stores'} have {each.service}: name only the one that it uses"
+            raise ConfigurationError("The stores cannot be read together", [problem])
+        chosen.setdefault((each.service, each.address.place), each)
+    return [*chosen.values()]
 
 
 class _KnownServices:
@@ -170,19 +189,19 @@ def _make_settings(address: str) -> Settings:
     return Settings.from_environment(store=address)
 
 
-async def _list_services(store: Store, known: _KnownServices) -> Collection[str]:
-    """List the services that have progresses in a store, or have run on it.
+async def _list_services(store: Store, known: _KnownServices) -> Mapping[str, bool]:
+    """List the services that have progresses in a store (true), or have only run on it (false).
 
     All keys are read only if the store cannot return keys in order, and if the services are not known otherwise.
     """
     if isinstance(store, KeysInOrder):
-        found = {name async for name in _list_services_in_order(store)}
+        found = {name: True async for name in _list_services_in_order(store)}
         with suppress(StoreError):  # a list that cannot be read names no service more
-            found |= {*await list_services(store)}
+            found = {**dict.fromkeys(await list_services(store), False), **found}
         return found
     if names := known.named or await known.names():
-        return names
-    return dict.fromkeys([key.partition("::")[0] async for key, _ in store.scan(PROGRESS)])
+        return dict.fromkeys(names, True)
+    return {key.partition("::")[0]: True async for key, _ in store.scan(PROGRESS)}
 
 
 async def _list_services_in_order(store: KeysInOrder) -> AsyncIterator[str]:

@@ -24,6 +24,13 @@ class StoreAddress(NamedTuple):
     address: str
     service: str | None
     """The only service in the store; `None` if only the content of the store shows which services are in it."""
+    file: Path | None = None
+    """File of the store; `None` if it is on a server."""
+
+    @property
+    def place(self) -> str:
+        """The same text for each spelling of the address of one file, such as a relative and an absolute one."""
+        return self.address if self.file is None else str(self.file.resolve())
 
 
 class StoreAdapter(Adapter, Protocol):

@@ -445,7 +445,10 @@ async def check_idempotent(
     async with AsyncExitStack() as stack:
         resources = await open_resources(declared, stack, clock, OPEN_S_MAX, use)
         for script in find_scripts(declared, given):
-            reason = await _check_script(_ScriptRuns(prepared, _copy_fakes(resources, use), documents), script)
+            if script.arrivals:
+                reason = await _check_script(_ScriptRuns(prepared, _copy_fakes(resources, use), documents), script)
+            else:
+                reason = _explain_no_arrivals(declared, given)
             if reason is None:
                 reached.add(script.handler.name)
             else:
@@ -464,8 +467,6 @@ async def _check_script(runs: "_ScriptRuns", script: Script) -> str | None:
     `AssertionError` if a rerun differs.
     """
     name = script.handler.name
-    if not script.arrivals:
-        return runs.explain_no_arrivals()
     await runs.run(script)
     if not any(e.handler == name and is_completed_run(e.outcome, e.reason) for e in runs.entries()):
         return "; ".join([*runs.mistakes, _explain_no_run(script, runs.entries())])
@@ -479,6 +480,16 @@ async def _check_script(runs: "_ScriptRuns", script: Script) -> str | None:
     when = f"when {last} came once more, to a worker with an old progress in its cache"
     await runs.rerun_on_old(script, len(runs.writes), 0, when)
     return None
+
+
+def _explain_no_arrivals(declared: Declared, given: Sequence[Event | Message]) -> str:
+    taken = {name_of(event) for each in declared.reactions for event in each.taken_events if is_change(event)}
+    if taken - set(map(_name_arrival, given)):
+        return (
+            "it waits for a change of a document, or for what a handler of one emits: give the change, "
+            "Insert(key=..., document=...)"
+        )
+    return "it waits for an event of this service that no other handler here emits"
 
 
 def _explain_no_run(script: Script, seen: Sequence[Transition]) -> str:
@@ -702,15 +713,6 @@ class _ScriptRuns:
         self._arrivals.append((message, position, self._clock.now_ms()))
         store.arrival = number
         await MessageProcessor(service).process(MessageProcessor(service).begin(message, position, None))
-
-    def explain_no_arrivals(self) -> str:
-        """Return the reason why a script is empty."""
-        if any(is_change(event) for each in self._declared.reactions for event in each.taken_events):
-            return (
-                "it waits for a change of a document, or for what a handler of one emits: give the change, "
-                "Insert(key=..., document=...)"
-            )
-        return "it waits for an event of this service that no other handler here emits"
 
     def entries(self) -> list[Transition]:
         """Return the transitions of the first run."""

@@ -374,7 +374,9 @@ def a_letter(number: int, what: str = "dead letter", id_: str = "", calls: tuple
 def publish_letters(folder: Path, *letters: Outgoing) -> None:
     async def publish() -> None:
         async with EmbeddedBroker(folder / ".saga" / "broker.db", clock=SystemClock()) as broker:
-            await broker.ensure_topics([Topic("payment.dead", 1, None)])
+            await broker.ensure_topics(
+                [Topic(topic, 1, None) for topic in {"payment.dead", *(each.topic for each in letters)}]
+            )
             await broker.publish(letters)
 
     asyncio.run(publish())
@@ -468,6 +470,28 @@ def test_only_sagas_with_what_is_selected_count_for_the_limit(file: Path, saga: 
         assert "there are more than 1 sagas: repeat the command for the rest" in cut.stderr
     listed = json.loads(saga("dead", "list", "--handler", "ship", "--limit", "2", "--json").stdout)
     assert ([each["saga"] for each in listed["sagas"]], listed["more"]) == (["s-00002", "s-00001"], False)
+
+
+def test_only_sagas_with_a_contract_of_the_selected_owner_count_for_the_limit(
+    file: Path, folder: Path, saga: Call
+) -> None:
+    """The owner is on the topic, and not in the progress."""
+    waits, contract = kept("reserve", a_message("A")), contract_of(OrderPlaced)
+    put(file, *(a_saga(n, queue=(replace(waits, dead=f"dead-{n}"),)) for n in (1, 2, 3)))
+    letters = [replace(a_letter(n), message=replace(a_message("A"), saga=f"s-{n:05}")) for n in (1, 2, 3)]
+    publish_letters(
+        folder,
+        *(dead_letters.to_outgoing("svc", each, iso(NOW_MS), "here", contract) for each in letters[:2]),
+        dead_letters.to_outgoing("svc", letters[2], iso(NOW_MS), "here", None),
+    )
+    selected = ("--owner", contract.owner, "--limit")
+    for limit, code in (("2", 0), ("1", 1)):
+        replayed = saga("dead", "replay", "svc", *selected, limit, "--who", "ada", "--why", "to see", "--dry-run")
+        assert (replayed.exit_code, len(replayed.stdout.splitlines())) == (code, int(limit)), replayed.output
+        listed = json.loads(saga("dead", "list", *selected, limit, "--json").stdout)
+        assert [each["saga"] for each in listed["sagas"]] == ["s-00002", "s-00001"][: int(limit)]
+        assert (len(listed["letters"]), listed["more"]) == (int(limit), bool(code))
+    assert saga("dead", "replay", "svc", "--owner", "nobody", *MEANT[3:]).exit_code == 1
 
 
 MEANT = ("dead", "replay", "payment", "--who", "ada", "--why", "to see", "--dry-run")

@@ -250,6 +250,8 @@ def test_without_a_monitor_the_topic_is_read_and_a_note_printed(saga: Call, hist
         ({}, 200, "is no monitor: it has no /api/stuck; correct SAGA_MONITOR"),
         ({"/api/stuck": b"<html>"}, 200, "is no monitor: JSON is malformed"),
         ({"/api/stuck": b"{}"}, 200, "is no monitor: Object missing required field"),
+        ({"/api/stuck": b'{"sagas":[{"saga":"\xff"}]}'}, 200, "is no monitor: "),
+        ({"/api/stuck": b'{"error":"\xff"}'}, 503, "cannot answer: it is not ready"),
         ({"/api/stuck": b"{}"}, 500, "answers 500 to /api/stuck; see its log"),
     ],
 )

@@ -24,6 +24,7 @@ from saga.ops.offsets import (
     is_backward,
     is_unread,
     plan_moves,
+    read_manual_moves,
     refuse_move,
 )
 from saga.ops.selection import Operator
@@ -343,6 +344,17 @@ def test_two_moves_have_different_ids() -> None:
         for now_ms in (1, 2)
     }
     assert len(ids) == 8
+
+
+@pytest.mark.parametrize("value", [b"", b'{"moves":[{"topic":"\xff","partition":0,"to":7}]}', b"[" * 100_000])
+async def test_a_record_of_a_move_that_is_none_is_passed_over(tmp_path: Path, value: bytes) -> None:
+    """Any client may write to the topic."""
+    going = [OffsetMove(Partition("cups", 0), 5, 4)]
+    moved = encode_moves(MOVED, "potter", going, Operator("ada", "why"), 1)
+    async with EmbeddedAdministration(tmp_path / "broker.db", clock=CLOCK) as broker:
+        await broker.ensure_topics([Topic(moved.topic, 1)])
+        await broker.publish([moved._replace(value=value), moved])
+        assert await read_manual_moves("potter", broker) == {Partition("cups", 0): 4}
 
 
 # -------------------------------------------------------------------- stepping over what cannot be read

@@ -166,6 +166,8 @@ async def test_a_missing_secret_does_not_count_as_erased(keys: KeyFolder, clock:
     ("content", "problem"),
     [
         (b"", "cannot be read"),
+        (b'{"by": "\xe1.key", "wrapped": "AAAA"}', "cannot be read"),
+        (b"[" * 100_000, "cannot be read"),
         (b"[]", "is no key of a subject"),
         (b'{"by": "x"}', "is no key of a subject"),
         (b'{"by": "x.key", "wrapped": "AAAA"}', "x.key cannot be read"),
@@ -416,9 +418,10 @@ async def test_the_audit_log_records_who_did_what_and_why(keys: KeyFolder, clock
         ("forget", subject_key_name("bob"), "eve", "asked for it"),
         ("reveal", "order-17", "eve", "the bank asks"),
     ]
-    (keys.folder / "book.jsonl").write_bytes(b"?\n")
-    with pytest.raises(KeysUnavailable, match=r"the audit log of .* cannot be read"):
-        keys.read_audit_log()
+    for damaged in (b"?\n", b'{"who":"\xe1da"}\n'):
+        (keys.folder / "book.jsonl").write_bytes(damaged)
+        with pytest.raises(KeysUnavailable, match=r"the audit log of .* cannot be read"):
+            keys.read_audit_log()
 
 
 async def test_the_cache_of_keys_is_bounded(keys: KeyFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,9 +242,11 @@ async def test_calls_follow_each_other_at_their_rate_and_who_would_come_too_late
     began_s = CLOCK.monotonic_s()
     for _ in range(3):
         gate.limiter.leave(await gate.enter(), failed=False)
+    free_s = (gate.limiter._own.free_s, gate.limiter._line.free_s)
     for _ in range(3):
         with pytest.raises(CallNotAdmitted):
             await gate.enter("late", CLOCK.monotonic_s())
+    assert (gate.limiter._own.free_s, gate.limiter._line.free_s) == free_s
     gate.limiter.leave(await gate.enter(), failed=False)
     assert CLOCK.monotonic_s() - began_s >= 1.49
     gate.check_empty()

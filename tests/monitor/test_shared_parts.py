@@ -247,6 +247,7 @@ def test_an_entry_that_is_none_is_passed_over_and_counted(key: bytes, value: byt
     [
         ('[0,"rate","order","reserve"]', b"\xc1"),
         ('[0,"failures","order","reserve","Late"]', b"\x01"),
+        ('[0,"failures","order","reserve","Late"]', b"\x93\x01\x02\xa1\xff"),
         ('[0,"messages","orders",3]', b"\xa1a"),
         ('[0,"other"]', b"\x01"),
         ("{", b"\x01"),

@@ -16,7 +16,7 @@ from saga.monitor.web.users import format_user_line
 from saga.support.clock import iso
 from tests.cli.conftest import ROOT
 from tests.cli.example_runs import an_order, open_shop
-from tests.cli.test_listing import NOW_MS, a_letter, publish_letters
+from tests.cli.test_listing import NOW_MS, a_letter, publish_letters, put
 from tests.cli.test_showing import edit, undoing
 from tests.monitor.asking import Browser, Seen, browsing
 from tests.monitor.fixed_views import FixedViews
@@ -425,3 +425,14 @@ async def test_the_page_of_a_saga_needs_no_contracts(shop: Path, monkeypatch: py
         assert "there is no folder contracts/" in seen.text
         assert "Saga order-3 waits for reserve in payment to handle OrderPlaced." in seen.text
         assert "Ended with OrderCancelled , failure" in (await browser.get("/saga?id=order-2")).text
+
+
+async def test_a_saga_whose_only_progress_cannot_be_read_is_not_unknown(shop: Path) -> None:
+    for name in ("order", "inventory", "shipping", "tally"):
+        (shop / ".saga" / f"{name}.db").unlink()
+    put(shop / ".saga" / "payment.db", ("payment::order-1", b"rubbish"))
+    async with browsing(Settings()) as browser:
+        seen = await browser.get("/saga?id=order-1")
+        assert "saga order-1 in payment: a progress document cannot be read" in seen.text
+        assert "Saga order-1 waits for a run in payment." in seen.text
+        assert "no service knows" not in seen.text

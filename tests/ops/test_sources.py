@@ -108,6 +108,23 @@ async def test_a_service_of_one_file_is_found_before_it_has_a_saga(tmp_path: Pat
             assert [source.service for source in sources] == ["order"]
 
 
+async def test_a_store_on_which_a_service_only_ran_does_not_hide_the_one_with_its_sagas(tmp_path: Path) -> None:
+    """It may have been started once with the address of the others."""
+    shared, own, empty = [
+        await a_store(tmp_path, *names) for names in (("order", "shipping"), ("payment",), ("tally",))
+    ]
+    for address in (shared, empty):
+        async with SqliteStore(Path(address.removeprefix("sqlite:///")), clock=CLOCK) as store:
+            await ensure_record(payment.declared, store, CLOCK, OutageWatch("payment", CLOCK, lambda _: None))
+    for addresses in ([shared, own, empty], [empty, own, shared]):
+        async with open_stores(addresses, CLOCK) as sources:
+            assert [source.service for source in sources] == ["order", "payment", "shipping", "tally"]
+            assert await sources[1].store.get(PROGRESS, progress_key("payment", "order-1")) is not None
+    with pytest.raises(ConfigurationError, match="have payment: name only the one that it uses"):
+        async with open_stores([shared, empty], CLOCK):
+            pass
+
+
 async def test_a_service_has_one_store_however_often_it_is_named(tmp_path: Path) -> None:
     one, pattern = await a_store(tmp_path, "payment"), f"sqlite:///{tmp_path}/{{service}}.db"
     await a_store(tmp_path, "order")
@@ -121,6 +138,29 @@ async def test_a_service_has_one_store_however_often_it_is_named(tmp_path: Path)
             pass
     async with open_stores([one, both], CLOCK, ["order"]) as sources:
         assert [source.service for source in sources] == ["order"]
+
+
+async def test_one_file_has_two_spellings_and_is_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = await a_store(tmp_path, "payment")
+    (tmp_path / "linked").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for spelling in ("sqlite:///payment.db", "sqlite:///{service}.db", f"sqlite:///{tmp_path}/linked/payment.db"):
+        for addresses in ([one, spelling], [spelling, one]):
+            async with open_stores(addresses, CLOCK) as sources:
+                assert [source.service for source in sources] == ["payment"]
+
+
+async def test_a_store_that_cannot_list_its_services_is_read_once_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = await a_store(tmp_path, "payment"), await a_store(tmp_path, "order", "payment")
+    monkeypatch.setenv("SAGA_BROKER", f"embedded:///{tmp_path}/broker.db")
+    monkeypatch.setattr("saga.ops.sources.KeysInOrder", type("Nothing", (), {}))
+    for services in ((), ("payment",)):
+        async with open_stores([one, one], CLOCK, services) as sources:
+            assert [source.service for source in sources].count("payment") == 1
+    async with open_stores([one, other], CLOCK, ["payment"]) as sources:  # either may have its sagas
+        assert [source.service for source in sources] == ["payment"] * 2
 
 
 async def test_only_the_stores_of_services_that_are_named_are_opened(tmp_path: Path) -> None:

@@ -517,6 +517,20 @@ async def test_a_handler_of_document_changes_runs_on_a_change_that_is_given() ->
         await check_idempotent(intake)
 
 
+async def test_a_change_that_is_given_is_not_asked_for() -> None:
+    mixed = Service("inventory")
+    mixed.document(OrderDocument, "orders")
+
+    @mixed.handler
+    async def wait(reserved: InventoryReserved, rejected: InventoryRejected) -> InventoryReserved | None: ...
+
+    @mixed.handler
+    async def note(change: Change[OrderDocument]) -> None: ...
+
+    with pytest.raises(Problems, match="wait: it waits for an event of this service that no other handler here emits"):
+        await check_idempotent(mixed, WRITTEN)
+
+
 async def test_a_handler_of_document_changes_that_does_something_else_the_second_time_is_found() -> None:
     numbers, forgetful = count(1), Service("intake")
     forgetful.document(OrderDocument, "orders")

@@ -24,6 +24,7 @@ from saga.messaging.transition_events import (
 from saga.monitor.counters import MINUTE_MS, OTHERS, MinuteCounts, RecentCounts
 from saga.monitor.read_model import TYPES_MAX, ReadModel, bound_time, to_service_state, truncate
 from saga.monitor.saga_index import UNSEEN_MS, NextRun, PackedTransition, ServiceState, TrackedSaga
+from saga.progress.document import UNREADABLE
 from saga.support.clock import LATEST_MS, iso
 
 
@@ -144,7 +145,7 @@ def decode_key(content: bytes) -> TransitionKey:
     """Decode a key. Raises `BadInput` if it is invalid, because any client may write to the changelog topic."""
     try:
         return _key_decoder.decode(content)
-    except (msgspec.DecodeError, UnicodeError) as why:
+    except UNREADABLE as why:
         raise BadInput(f"it is no key of a transition: {why}") from why
 
 
@@ -152,7 +153,7 @@ def decode_transition(content: bytes) -> StoredTransition:
     """Decode a transition. Raises `BadInput` if it is invalid."""
     try:
         return _decoder.decode(content)
-    except (msgspec.DecodeError, UnicodeError) as why:
+    except UNREADABLE as why:
         raise BadInput(f"it is no kept transition: {why}") from why
 
 
@@ -429,7 +430,7 @@ class PartitionModel:
                     counts.raise_messages_to((topic, partition), minute, msgspec.msgpack.decode(value, type=int))
                 case _:
                     self.refused += 1
-        except msgspec.DecodeError:
+        except UNREADABLE:
             self.refused += 1
 
 
@@ -437,6 +438,6 @@ def parse_partition(name: str) -> int | None:
     """Return the partition number in the name of an entry of the rate table; `None` if the name has another form."""
     try:
         partition = msgspec.json.decode(name)[0]
-    except (msgspec.DecodeError, LookupError, TypeError):
+    except (*UNREADABLE, LookupError, TypeError):
         return None
     return partition if isinstance(partition, int) else None

@@ -43,6 +43,7 @@ from saga.monitor.views import (
 )
 from saga.monitor.web.guards import GuardMiddleware
 from saga.ops.sources import open_administration
+from saga.progress.document import UNREADABLE
 from saga.support.clock import Clock
 from saga.support.printable import count_noun, shorten
 
@@ -368,7 +369,7 @@ def create_shared_app(answering: SharedQueries, settings: Settings) -> Starlette
                 return PlainTextResponse("the question is too large\n", 413)
         try:
             question = decode_question(body)
-        except msgspec.DecodeError as why:
+        except UNREADABLE as why:
             return PlainTextResponse(f"the question cannot be decoded: {why}\n", 400)
         return Response(msgspec.msgpack.encode(answering.reply(question)), media_type="application/msgpack")
 

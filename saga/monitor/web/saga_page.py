@@ -31,7 +31,7 @@ async def saga(request: Request) -> Response:
         raise PageNotFound("name a saga by its id")
     timeline = site.views.saga(id_, site.clock.now_ms()) if site.views is not None else None
     seen, trouble = await _load_saga(site, id_, timeline)
-    if timeline is None and (seen is None or not seen.shown.histories):
+    if timeline is None and (seen is None or not (seen.shown.histories or seen.shown.unreadable)):
         reasons = [f"no service knows saga {id_}", *([trouble] if trouble else []), *(seen.troubles if seen else ())]
         raise PageNotFound("\n".join(reasons), id_)
     found = await site.desk.letters()

@@ -38,7 +38,7 @@ class SqliteAdapter:
         return f"sqlite:///{sqlite_path(settings.store, service)}"
 
     def find_stores(self, address: str) -> Sequence[StoreAddress]:
-        return [StoreAddress(f"sqlite:///{file}", service) for file, service in files_of(address)]
+        return [StoreAddress(f"sqlite:///{file}", service, file) for file, service in files_of(address)]
 
     def missing_file(self, settings: ChosenSettings, service: str) -> Path | None:
         file = sqlite_path(settings.store, service)
