@@ -11,7 +11,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.protocol.admin import ApiVersionResponse_v0
 
-from saga.broker.kafka import client, producer
+from saga.broker.kafka import client, consumers, producer
 from saga.broker.kafka.access import KafkaAccess
 from saga.broker.kafka.adapter import KafkaSettings
 from saga.broker.kafka.producer import Publisher
@@ -99,6 +99,35 @@ async def test_a_producer_whose_end_is_cut_short_leaves_nothing_behind(kafka_add
     with pytest.raises(asyncio.CancelledError):
         await ending
     await until(lambda: asyncio.all_tasks() <= before)
+
+
+async def test_a_reader_that_is_cancelled_while_it_closes_has_closed_when_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closing, closed = asyncio.Event(), list[bool]()
+
+    async def slow(*_: object) -> None:
+        closing.set()
+        await CLOCK.sleep(0.05)
+        closed.append(True)
+
+    async def begun(*_: object) -> None: ...
+
+    monkeypatch.setattr(consumers, "end_consumer", slow)
+    never_there = SimpleNamespace(_client=SimpleNamespace(_conns={}), start=begun)
+    monkeypatch.setattr(consumers, "_create_consumer", lambda *_, **__: never_there)
+    settings = KafkaSettings(servers=("127.0.0.1:9",))
+
+    async def read() -> None:
+        async with consumers.open_reading_consumer(settings, KafkaAccess(settings), CLOCK, 1):
+            pass
+
+    reading = asyncio.get_running_loop().create_task(read())
+    await closing.wait()
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert closed == [True]
 
 
 def _client_of(started: object) -> AIOKafkaClient:

@@ -1,5 +1,9 @@
 """Plain clients of aiokafka, as tests use them beside ours."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.errors import TopicAlreadyExistsError
@@ -8,24 +12,45 @@ from saga.broker.kafka.client import closing_on_failure
 from saga.broker.kafka.consumers import fetch_log_ids
 from tests.broker.waiting import CLOCK
 
+PlainClient = TypeVar("PlainClient", AIOKafkaAdminClient, AIOKafkaConsumer, AIOKafkaProducer)
 
-async def start_client(client: AIOKafkaAdminClient | AIOKafkaProducer) -> None:
-    """Start a client that closes, as ours do, the connection of a start that fails: aiokafka's own stays open, until
-    the garbage collector reports it in another test."""
-    with closing_on_failure(client._client if isinstance(client, AIOKafkaAdminClient) else client.client):
-        await client.start()
+
+async def start_client(client: AIOKafkaAdminClient | AIOKafkaConsumer | AIOKafkaProducer) -> None:
+    """Start a client that closes, as ours do, its connections if the start fails: aiokafka's own stay open, until the
+    garbage collector reports them in another test."""
+    with closing_on_failure(client.client if isinstance(client, AIOKafkaProducer) else client._client):
+        try:
+            await client.start()
+        except BaseException:
+            await close_client(client)
+            raise
+
+
+async def close_client(client: AIOKafkaAdminClient | AIOKafkaConsumer | AIOKafkaProducer) -> None:
+    """Close a client, of whichever kind."""
+    await (client.close() if isinstance(client, AIOKafkaAdminClient) else client.stop())
+
+
+@asynccontextmanager
+async def started(client: PlainClient) -> AsyncIterator[PlainClient]:
+    """A client that is started, and closed at the end."""
+    await start_client(client)
+    try:
+        yield client
+    finally:
+        await close_client(client)
 
 
 async def recreate_topic(server: str, topic: str, partitions: int) -> None:
     """Delete a topic and create it again, empty. Return once the broker has heard of it: until then it takes records
     for the log that goes."""
-    admin, consumer = AIOKafkaAdminClient(bootstrap_servers=server), AIOKafkaConsumer(bootstrap_servers=server)
-    await start_client(admin)
-    await consumer.start()
-    try:
+    async with (
+        started(AIOKafkaAdminClient(bootstrap_servers=server)) as admin,
+        started(AIOKafkaConsumer(bootstrap_servers=server)) as consumer,
+    ):
         before = await fetch_log_ids([topic], admin._client)
         await admin.delete_topics([topic])
-        code = TopicAlreadyExistsError.errno
+        code, answer = TopicAlreadyExistsError.errno, None
         while code == TopicAlreadyExistsError.errno:  # it is deleted in the background
             await CLOCK.sleep(0.05)
             answer = await admin.create_topics([NewTopic(topic, partitions, 1)])
@@ -36,30 +61,20 @@ async def recreate_topic(server: str, topic: str, partitions: int) -> None:
         places = [TopicPartition(topic, number) for number in range(partitions)]
         while any((await consumer.end_offsets(places)).values()):
             await CLOCK.sleep(0.05)
-    finally:
-        await admin.close()
-        await consumer.stop()
 
 
 async def delete_topics(server: str) -> None:
     """Delete all topics, and with them the positions of all groups in them."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=server)
-    await start_client(admin)
-    try:
+    async with started(AIOKafkaAdminClient(bootstrap_servers=server)) as admin:
         await admin.delete_topics([topic for topic in await admin.list_topics() if not topic.startswith("__")])
-    finally:
-        await admin.close()
 
 
 async def delete_records(server: str, topic: str, partitions: int) -> None:
     """Remove all records of a topic, as retention does. Return once it is seen."""
-    consumer, admin = AIOKafkaConsumer(bootstrap_servers=server), AIOKafkaAdminClient(bootstrap_servers=server)
-    await consumer.start()
-    await start_client(admin)
-    try:
+    async with (
+        started(AIOKafkaConsumer(bootstrap_servers=server)) as consumer,
+        started(AIOKafkaAdminClient(bootstrap_servers=server)) as admin,
+    ):
         ends = await consumer.end_offsets([TopicPartition(topic, number) for number in range(partitions)])
         while await consumer.beginning_offsets(list(ends)) != ends:  # a broker may say no to one partition alone
             await admin.delete_records({place: RecordsToDelete(end) for place, end in ends.items() if end})
-    finally:
-        await admin.close()
-        await consumer.stop()

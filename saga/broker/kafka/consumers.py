@@ -137,7 +137,12 @@ async def open_reading_consumer(
             raise access.explain(to_broker_error(why, "connecting to Kafka, to read", "Read")) from why
         yield consumer
     finally:
-        await asyncio.shield(end_consumer(consumer, clock, END_S))
+        ending = asyncio.get_running_loop().create_task(end_consumer(consumer, clock, END_S), name="end a consumer")
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await asyncio.wait([ending])  # it takes seconds at most; who cancels may end the event loop next
+            raise
 
 
 def _create_consumer(access: KafkaAccess, **options: Any) -> AIOKafkaConsumer:
