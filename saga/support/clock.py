@@ -14,6 +14,8 @@ T = TypeVar("T")
 
 LOOK_S = 0.25
 """Pause between two checks of `patiently`, in seconds."""
+ON_ITS_WAY_S = 0.01
+"""Pause, in seconds, until a time that is over ends a wait whose task was cancelled just before."""
 LATEST_MS = 253_402_300_799_999
 """Latest time that can be represented: the end of the year 9999, in milliseconds since 1970."""
 
@@ -119,18 +121,23 @@ async def ended_within(seconds: float, what: Awaitable[T]) -> T:
     """Wait for an awaitable as with `asyncio.timeout`.
 
     Unlike it, this also works if `what` survives a cancellation before its time is over. Before Python 3.13, a task
-    group whose task fails leaves one behind. A cancellation that `what` still cleans up after is none of these.
+    group whose task fails leaves one behind. A cancellation that has not reached `what` yet, or that `what` still
+    cleans up after, is none of these.
     """
-    task, survived = asyncio.current_task(), -1
+    task, survived, loop = asyncio.current_task(), -1, asyncio.get_running_loop()
     assert task is not None, "only a task can be cancelled"
     cancelled_before = task.cancelling()
+    timer: asyncio.TimerHandle
 
     def end() -> None:
-        nonlocal survived
+        nonlocal survived, timer
+        if task.cancelling() > cancelled_before and _is_on_its_way(task):
+            timer = loop.call_later(ON_ITS_WAY_S, end)  # else both would arrive as one, and it would be lost
+            return
         survived = task.cancelling()
         task.cancel()
 
-    timer = asyncio.get_running_loop().call_later(seconds, end)
+    timer = loop.call_later(seconds, end)
     try:
         return await what
     except asyncio.CancelledError as why:
@@ -144,6 +151,22 @@ async def ended_within(seconds: float, what: Awaitable[T]) -> T:
         timer.cancel()
         if survived >= 0:
             task.uncancel()
+
+
+def _is_on_its_way(task: "asyncio.Task[Any]") -> bool:
+    """Return whether a task was cancelled, and its coroutine has not been told yet.
+
+    asyncio tells this only by private attributes of a task. If they are missing, the answer is False.
+    """
+    waits_for = getattr(task, "_fut_waiter", None)
+    return getattr(task, "_must_cancel", False) or (
+        waits_for is not None
+        and (
+            waits_for.cancelled()
+            or getattr(waits_for, "_cancel_requested", False)  # of `gather`
+            or (isinstance(waits_for, asyncio.Task) and waits_for.cancelling() > 0)
+        )
+    )
 
 
 @coroutine

@@ -122,6 +122,32 @@ async def test_a_task_that_is_cancelled_in_a_coroutine_stays_cancelled(seconds: 
     assert task.cancelled()
 
 
+@pytest.mark.parametrize("way", ["alone", "in a task", "gathered"])
+async def test_a_cancellation_that_is_on_its_way_when_the_time_is_over_is_not_lost(way: str) -> None:
+    loop = asyncio.get_running_loop()
+
+    async def waits() -> None:
+        while True:
+            with suppress(TimeoutError):
+                if way == "alone":
+                    await CLOCK.within(0.002, survive_and_wait())
+                elif way == "in a task":
+                    await CLOCK.within(0.002, loop.create_task(survive_and_wait()))
+                else:
+                    await CLOCK.within(0.002, asyncio.gather(survive_and_wait(), survive_and_wait()))
+
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(waits())
+        for _ in range(5):
+            await CLOCK.sleep(0)  # it waits by now
+        loop.call_later(0.001, task.cancel)  # before its own time, and both are over in one turn
+        busy_until_s = CLOCK.monotonic_s() + 0.01
+        while CLOCK.monotonic_s() < busy_until_s:
+            pass
+        await CLOCK.within(5, asyncio.wait([task]))
+    assert task.cancelled()
+
+
 async def test_two_times_that_end_together_are_over_for_the_outer_one() -> None:
     async def inner() -> str:
         with suppress(TimeoutError):
