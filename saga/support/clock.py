@@ -55,15 +55,15 @@ class SystemClock:
 
     async def within(self, seconds: float, what: Awaitable[T]) -> T:
         if type(what) is asyncio.Future:
-            return await _done_within(seconds, what)
+            return await _await_future_within(seconds, what)
         if not isinstance(what, CoroutineType):
-            return await ended_within(seconds, what)
+            return await await_within(seconds, what)
         try:
             waits_for = what.send(None)
         except StopIteration as ended:  # most handlers never wait, so a timer is created only when one does
             value: T = ended.value
             return value
-        return await ended_within(seconds, _going_on(what, waits_for))
+        return await await_within(seconds, _going_on(what, waits_for))
 
 
 async def patiently(seconds: float, what: Coroutine[Any, Any, T]) -> T:
@@ -94,7 +94,7 @@ def counted_s(began_s: float, now_s: float) -> float:
     return min(now_s - began_s, 2 * LOOK_S)
 
 
-async def _done_within(seconds: float, future: "asyncio.Future[T]") -> T:
+async def _await_future_within(seconds: float, future: "asyncio.Future[T]") -> T:
     """Wait for a future as with `asyncio.timeout`.
 
     Unlike it, this does not cancel and uncancel the task, which would take several times as long.
@@ -117,7 +117,7 @@ async def _done_within(seconds: float, future: "asyncio.Future[T]") -> T:
         timer.cancel()
 
 
-async def ended_within(seconds: float, what: Awaitable[T]) -> T:
+async def await_within(seconds: float, what: Awaitable[T]) -> T:
     """Wait for an awaitable as with `asyncio.timeout`.
 
     Unlike it, this also works if `what` survives a cancellation before its time is over. Before Python 3.13, a task

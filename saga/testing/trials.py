@@ -51,7 +51,7 @@ from saga.progress.timers import find_timed_work
 from saga.service import Service
 from saga.store.port import Store
 from saga.store.sqlite.store import SqliteStore
-from saga.support.clock import ended_within, iso
+from saga.support.clock import await_within, iso
 from saga.support.settings import OPEN_S_MAX
 from saga.telemetry.events import TelemetryEvent, Unavailable
 from saga.testing.world import check_fakes, check_time, is_call_of
@@ -114,7 +114,7 @@ class TrialClock:
         self._now_ms = max(self._now_ms, ms)
 
     async def within(self, seconds: float, what: Awaitable[T]) -> T:
-        return await ended_within(seconds, what)
+        return await await_within(seconds, what)
 
 
 @dataclass

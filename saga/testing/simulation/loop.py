@@ -18,7 +18,7 @@ from random import Random  # noqa: TID251 - seeded: the one source of which task
 from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack
 
 from saga.errors import SagaError
-from saga.support.clock import ended_within
+from saga.support.clock import await_within
 from saga.testing.fault_plans import Chance
 
 
@@ -447,4 +447,4 @@ class SimulatedClock:
         await asyncio.sleep(seconds)  # noqa: TID251 - on a loop whose time is virtual
 
     async def within(self, seconds: float, what: Awaitable[T]) -> T:
-        return await ended_within(seconds, what)
+        return await await_within(seconds, what)
