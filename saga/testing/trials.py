@@ -54,6 +54,7 @@ from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import await_within, iso
 from saga.support.settings import OPEN_S_MAX
 from saga.telemetry.events import TelemetryEvent, Unavailable
+from saga.testing.code_mistakes import is_failed_check
 from saga.testing.world import check_fakes, check_time, is_call_of
 from saga.view import Recordable, Saga
 
@@ -142,23 +143,23 @@ class _Patience:
 
 @dataclass
 class _Checks:
-    """Makes the calls of steps, and keeps the first `assert` that fails in a fake: the handler would only take it for
+    """Makes the calls of steps, and keeps the first failure of a check in a fake. A handler would take the failure for
     an error of the external system.
     """
 
     fakes: Sequence[object]
-    failed: AssertionError | None = None
+    failed: BaseException | None = None
 
     async def call(self, step: ExternalCall) -> object:
         try:
             return await step.make()
-        except AssertionError as why:
-            if is_call_of(step, self.fakes):
+        except BaseException as why:
+            if is_failed_check(why) and is_call_of(step, self.fakes):
                 self.failed = self.failed or why
             raise
 
     def raise_failed(self) -> None:
-        """Raise the error of the first `assert` that failed, if there is one."""
+        """Raise the first failure, if there is one."""
         if self.failed is not None:
             raise self.failed
 
@@ -250,7 +251,7 @@ async def trial(  # one parameter for each kind of initial condition
 
     Raises `ConfigurationError` for a resource of `real` that does not open; `DeclarationError` for a fake that no
     resource uses, and for a resource that has no fake and is not in `real`; `SagaError` for a script that is not about
-    exactly one saga; `AssertionError` for an `assert` that fails in a fake.
+    exactly one saga; the failure of an `assert` or `pytest.fail` in a fake.
     """
     declared, clock = service.declared, TrialClock()
     check_fakes([declared], use, real)

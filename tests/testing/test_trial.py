@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -132,13 +132,22 @@ async def test_a_negative_time_is_refused() -> None:
         await trial(payment, an_order(), timedelta(seconds=-5), use=[FakeBank()])
 
 
-async def test_a_check_that_fails_in_a_fake_fails_the_trial() -> None:
+def check_by_assert(key: str) -> None:
+    assert key == "another key"
+
+
+def check_by_pytest(key: str) -> None:
+    pytest.fail(f"{key}, and not another key")
+
+
+@pytest.mark.parametrize("check", [check_by_assert, check_by_pytest])
+async def test_a_check_that_fails_in_a_fake_fails_the_trial(check: Callable[[str], None]) -> None:
     class Checking(FakeBank):
         async def reserve(self, key: str) -> str:
-            assert key == "another key"
+            check(key)
             return "charge-1"
 
-    with pytest.raises(AssertionError, match="another key"):
+    with pytest.raises((AssertionError, pytest.fail.Exception), match="another key"):
         await trial(payment, an_order(), use=[Checking()])
 
 
@@ -335,7 +344,7 @@ async def test_a_handler_that_survived_a_cancellation_times_out_in_a_trial() -> 
         if len(attempts) < 2:
             with suppress(OSError):
                 await cancelled_for_a_moment()
-            await asyncio.sleep(60)  # noqa: TID251 - its time is over before
+            await asyncio.Event().wait()  # its time is over before
         return PaymentDeclined(order_id=order.order_id, reason="-")
 
     done = await trial(payment, an_order())
