@@ -326,7 +326,7 @@ class EventSubscription(Generic[E]):
         received.
 
         Use it for an event that no later release will be able to read, for example one that was encrypted with a key
-        that nobody has. Raises `SagaError` unless the last request raised `UnknownSchema`, `UpcasterFailed` or
+        that does not exist. Raises `SagaError` unless the last request raised `UnknownSchema`, `UpcasterFailed` or
         `KeyMissing`. In particular, an outage cannot be skipped.
         """
         record, self._unread = self._unread, None
@@ -350,8 +350,8 @@ class EventSubscription(Generic[E]):
         self._begun = True
 
     async def _close_if_ended(self) -> None:
-        """Close the source again if `aclose` was called while it was being opened. Otherwise nobody would close it, and
-        a group would keep partitions for it."""
+        """Close the source again if `aclose` was called while it was being opened. Otherwise it would stay open, and
+        its group would keep partitions for it."""
         if not self._is_open:
             await close_source(self._source)
 

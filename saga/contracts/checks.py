@@ -472,7 +472,7 @@ def check_released(versions: Mapping[str, Version], digests: Mapping[str, str]) 
 
 
 def release(folder: Path, versions: Iterable[Version]) -> list[str]:
-    """Add versions to the file of released versions. Return the paths of those that the file did not contain before.
+    """Add versions to the file of released versions. Return the paths of the versions that are new in it.
 
     For a version that the file already contains, the digest is replaced.
     """

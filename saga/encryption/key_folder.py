@@ -45,6 +45,9 @@ LOCK_RETRY_S: Final = 0.01
 LOCK_ATTEMPTS_MAX: Final = 1000
 """Maximum number of attempts to lock the folder. After them, an error says that another process does not release it."""
 
+_UNREADABLE = (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""Errors of a JSON file that cannot be read."""
+
 
 class KeyFolder:
     """Provider and management of keys in a folder. See `Keys` and `KeyRing` in `saga.encryption.port`."""
@@ -132,7 +135,7 @@ class KeyFolder:
             content = msgspec.json.decode(self._place(name).read_bytes())
         except FileNotFoundError:
             raise
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
+        except _UNREADABLE as why:
             raise KeysUnavailable(f"{self._place(name)} cannot be read: {why}") from why
         if not isinstance(content, dict) or not content.keys() & {"erased", "wrapped"}:
             raise KeysUnavailable(f"{self._place(name)} is no key of a subject: restore it")
@@ -301,7 +304,7 @@ class KeyFolder:
             return [msgspec.json.decode(line) for line in (self.folder / "book.jsonl").read_bytes().splitlines()]
         except FileNotFoundError:
             return []
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
+        except _UNREADABLE as why:
             raise KeysUnavailable(f"the audit log of {self.folder} cannot be read: {why}") from why
 
     def summarize(self) -> KeyState:

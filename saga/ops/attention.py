@@ -319,7 +319,7 @@ async def _list_blocking(selection: Selection, deployment: Deployment) -> AsyncI
                 p = await _try_read_progress(each.saga, source, deployment.warn)
                 if p is not None:
                     letters = _add_owners(await _blocking_in_progress(source, p, deployment.warn), owners)
-                    found += [BlockingDeadLetter(each, p.replays) for each in filter(selection.matches, letters)]
+                    found += [BlockingDeadLetter(letter, p.replays) for letter in filter(selection.matches, letters)]
             if found and count == selection.limit:
                 yield None
                 return

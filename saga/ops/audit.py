@@ -158,10 +158,8 @@ async def read_topic_records(service: str, settings: Settings, clock: Clock) -> 
     if (file := missing_broker_file(settings)) is not None:
         records.wrong.append(f"commands and moves of offsets are unknown, as there is no file {file}: name the broker")
         return records
-    topics = (
-        dead_letter_topic(service),
-        command_topic(service),
-    )  # in this order, so that the command of each end is read, too
+    # In this order, so that the command of each end is read, too.
+    topics = (dead_letter_topic(service), command_topic(service))
     try:
         async with open_administration(settings, clock) as broker:
             found = await broker.count_partitions(topics)

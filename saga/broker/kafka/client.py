@@ -70,7 +70,7 @@ logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # everything that matt
 
 
 def is_stray_cancellation(why: BaseException) -> bool:
-    """Return whether an exception is a cancellation that nobody requested for the current task.
+    """Return whether an exception is a cancellation that was not requested for the current task.
 
     Such a cancellation comes from inside aiokafka. If it propagated, it would end the task silently, as if the task
     itself had been cancelled.

@@ -30,9 +30,9 @@ def save_rescue_copy(path: Path, execute: Callable[[str, tuple[str]], object]) -
     `execute`: method of the connection. No other process sees this content, and it is lost when this process ends.
     """
     copy = path.with_name(f"{path.name}.rescued-{os.getpid()}")
-    while copy.exists() or _unfinished(copy).exists():
+    while copy.exists() or _make_part_path(copy).exists():
         copy = copy.with_name(f"{copy.name}-2")
-    part = _unfinished(copy)
+    part = _make_part_path(copy)
     try:
         make_folder(path.parent)
         make_file(part)
@@ -51,8 +51,8 @@ def save_rescue_copy(path: Path, execute: Callable[[str, tuple[str]], object]) -
     )
 
 
-def _unfinished(copy: Path) -> Path:
-    """Return the name of a rescue copy while it is written. The file keeps this name if that fails, for example because
+def _make_part_path(copy: Path) -> Path:
+    """Return the path of a rescue copy while it is written. The file stays there if writing fails, for example because
     the disk is full."""
     return copy.with_name(f"{copy.name}{UNFINISHED}")
 
