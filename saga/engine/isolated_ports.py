@@ -15,7 +15,7 @@ from saga.errors import Exists
 from saga.messages import Outgoing, Position
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.store.port import Document, Store
-from saga.support.clock import SystemClock
+from saga.support.clock import SystemClock, is_cancelled
 
 
 class NotIsolated(Halted):
@@ -95,6 +95,12 @@ class IsolatedAssignment:
     def is_at_home(self, saga: str, position: Position, /) -> bool:
         return True
 
+    def is_abandoned(self) -> bool:
+        return is_cancelled()
+
+    def forget_cancellations(self) -> None:
+        return None
+
     async def pause(self, seconds: float, position: Position, /) -> Never:
         raise NotIsolated
 
@@ -166,6 +172,12 @@ class StaticAssignment:
     """Function that returns the time up to which the log has been handled, for the due time of a deadline."""
 
     def check_running(self, position: Position) -> None:
+        return None
+
+    def is_abandoned(self) -> bool:
+        return is_cancelled()
+
+    def forget_cancellations(self) -> None:
         return None
 
     async def handled_ms(self, saga: str, due_ms: int) -> int:

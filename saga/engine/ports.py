@@ -85,6 +85,16 @@ class Assignment(Protocol):
     def is_at_home(self, saga: str, position: Position, /) -> bool:
         """Return False if a timer at this position should go to the worker that owns the saga's partitions."""
 
+    def is_abandoned(self) -> bool:
+        """Return True if the current run was cancelled from outside, and has to end as in a crash."""
+
+    def forget_cancellations(self) -> None:
+        """Forget the cancellations that the current run itself has caused and survived, so that no later error counts
+        as another one.
+
+        Before Python 3.13, a task group whose task failed leaves one behind in the task of its handler.
+        """
+
     def pause(self, seconds: float, position: Position, /) -> Awaitable[None]:
         """Wait between attempts. Raises `Draining` at once when the worker stops or loses the partition."""
 

@@ -56,6 +56,7 @@ class Worker:
         )
         guard = PoisonGuard(self.service, self.limits.deaths_max, delivery.deliver)
         self.executor = KeyedExecutor(self.tasks, delivery.deliver, guard.deliver_guarded, self.assignment.stop)
+        self.assignment.runs = self.executor
         fence = DeadlineFence(
             clock, self.service.event_topics, self.sources, self.assignment, self.executor, self.service.wakes
         )

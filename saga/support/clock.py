@@ -153,6 +153,12 @@ async def await_within(seconds: float, what: Awaitable[T]) -> T:
             task.uncancel()
 
 
+def is_cancelled() -> bool:
+    """Return whether the current task was cancelled. A task that survived a cancellation counts as cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def _is_on_its_way(task: "asyncio.Task[Any]") -> bool:
     """Return whether a task was cancelled, and its coroutine has not been told yet.
 

@@ -289,6 +289,32 @@ async def test_a_handler_that_survives_the_end_of_its_service_is_not_tried_again
         assert attempts == [SAGA]
 
 
+@pytest.mark.parametrize("way", [in_a_group, cancelled_for_a_moment])
+async def test_a_handler_that_survived_a_cancellation_and_waits_for_something_cancelled_has_failed(
+    tmp_path: Path, way: Callable[[], Awaitable[None]]
+) -> None:
+    payment, attempts = Service("payment"), list[int]()
+
+    @payment.handler
+    async def reserve(order: OrderPlaced) -> PaymentDeclined:
+        attempts.append(1)
+        if len(attempts) < 2:
+            with suppress(OSError, ExceptionGroup):
+                await way()
+            gone = asyncio.get_running_loop().create_future()
+            gone.cancel()
+            await gone
+        return PaymentDeclined(order_id=order.order_id, reason="-")
+
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        assert [r.error for r in place.reported(Retrying)] == [
+            "RuntimeError: reserve waited for something that was cancelled"
+        ]
+        assert [entry.outcome for entry in await place.history(payment)] == ["handled"]
+
+
 async def test_an_endless_reason_is_cut(tmp_path: Path) -> None:
     payment, _ = failing(lambda n: Permanent("x" * 1_000_000), Retry())
     async with workplace(tmp_path) as place, at_work(place, payment):

@@ -92,6 +92,21 @@ async def test_a_message_that_ends_though_it_was_to_be_left_leaves_nothing_behin
     assert (cancels, prefix.offset_to_commit(), lanes._late) == ([0, 0], 2, set())
 
 
+async def test_a_cancellation_that_nobody_requested_ends_the_service_instead_of_standing_still() -> None:
+    async def wait_for_something_cancelled(item: WorkItem) -> bool:
+        gone = asyncio.get_running_loop().create_future()
+        gone.cancel()
+        return bool(await gone)
+
+    handle = wait_for_something_cancelled
+    with pytest.raises(ExceptionGroup, match="unhandled") as raised:
+        async with asyncio.TaskGroup() as tasks, KeyedExecutor(tasks, handle, handle) as lanes:
+            for item in items("a", OffsetTracker(0), 0, 0):
+                lanes.add(item)
+            await asyncio.Event().wait()
+    assert str(raised.value.exceptions[0]) == "something was cancelled that the processing of saga 'a' waited for"
+
+
 class Fails:
     """Fails with some sagas, when it is let; all others keep running until they are cancelled."""
 

@@ -159,27 +159,41 @@ class KeyedExecutor:
                 item = queue.current = waiting.popleft()
                 try:
                     finished = await (self.handle_guarded if item.tracker.guarded else self.handle)(item)
-                    forget_cancellations()  # the handler has finished in spite of them
                 except asyncio.CancelledError:
-                    if item not in self._late or queue.task is None or queue.task.uncancel():
+                    if item not in self._late or queue.task in self._cancelled:
                         raise
                     finished = False  # draining took too long: abandon the message, continue with the queue
                 finally:
+                    _uncancel(queue.task)  # the message has ended in spite of what was requested
                     self._late.discard(item)
                     self._release(item)
                     if item.done is not None and not item.done.done():
                         item.done.set_result(None)
                 if finished:
                     self.finish(item.tracker, item.position.offset)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as why:  # noqa: BLE001 - the keeper raises it
+        except BaseException as why:  # the keeper raises it
+            if isinstance(why, asyncio.CancelledError):
+                if queue.task in self._cancelled:
+                    raise
+                stray = RuntimeError(f"something was cancelled that the processing of saga {saga!r} waited for")
+                stray.__cause__, why = why, stray
             self._failures.append(why)
             self._failed.set()
         finally:
             for item in waiting:
                 self._release(item)
             del self._queues[saga]
+
+    def is_abandoned(self) -> bool:
+        """Return whether the executor has cancelled the message that the current task handles."""
+        task = asyncio.current_task()
+        return task in self._cancelled or any(q.task is task and q.current in self._late for q in self._queues.values())
+
+    def forget_cancellations(self) -> None:
+        """Forget the cancellations of the current task, unless the executor has cancelled its message."""
+        task = asyncio.current_task()
+        if task is not None and task.cancelling() and not self.is_abandoned():
+            _uncancel(task)
 
     def _release(self, item: WorkItem) -> None:
         self.inflight -= 1
@@ -224,12 +238,8 @@ class KeyedExecutor:
             await asyncio.wait(late)
 
 
-def forget_cancellations() -> None:
-    """Forget the cancellations that this task has survived: otherwise a later error would count as another one.
-
-    Before Python 3.13, a task group whose task failed leaves one behind in the task of its handler.
-    """
-    task = asyncio.current_task()
+def _uncancel(task: asyncio.Task[Any] | None) -> None:
+    """Forget the cancellations of a task: it has survived them, and a later error would count as another one."""
     while task is not None and task.cancelling():
         task.uncancel()
 

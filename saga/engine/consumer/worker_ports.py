@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from saga.broker.port import Broker
-from saga.engine.consumer.keyed_executor import Batcher, forget_cancellations
+from saga.engine.consumer.keyed_executor import Batcher
 from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.errors import Draining
 from saga.engine.known_schemas import ReloadContracts, reload_in_thread
@@ -16,6 +16,7 @@ from saga.engine.progress_cache import OverflowCache
 from saga.messages import Partition, Position
 from saga.registry.edge import RegistryBroker
 from saga.store.port import Store
+from saga.support.clock import is_cancelled
 
 
 class LogProgress(Protocol):
@@ -31,6 +32,16 @@ class LogProgress(Protocol):
         """Drop everything that is known about these partitions."""
 
 
+class Runs(Protocol):
+    """Knows which runs it has cancelled: see `saga.engine.consumer.keyed_executor`."""
+
+    def is_abandoned(self) -> bool:
+        """See `saga.engine.ports.Assignment`."""
+
+    def forget_cancellations(self) -> None:
+        """See `saga.engine.ports.Assignment`."""
+
+
 @dataclass(slots=True)
 class WorkerAssignment:
     """The partitions that a worker owns. Implements `saga.engine.ports.Assignment`."""
@@ -42,6 +53,8 @@ class WorkerAssignment:
     """Revoked partitions that may come back: none of their further messages start, but running handlers continue."""
     fence: LogProgress | None = None
     """Knows how far the log is processed; `None` if the service has no deadlines."""
+    runs: Runs | None = None
+    """Runs the handlers in tasks of their own; `None` if they run in the task of their caller."""
     scattered: set[str] = field(default_factory=set)
     """Topics in which the records of one key may be in any partition, because a producer uses another partitioner or
     partitions were added. Each was reported once."""
@@ -69,9 +82,15 @@ class WorkerAssignment:
     def is_at_home(self, saga: str, position: Position) -> bool:
         return self.fence is None or self.fence.is_at_home(saga, position)
 
+    def is_abandoned(self) -> bool:
+        return is_cancelled() if self.runs is None else self.runs.is_abandoned()
+
+    def forget_cancellations(self) -> None:
+        if self.runs is not None:
+            self.runs.forget_cancellations()
+
     async def pause(self, seconds: float, position: Position) -> None:
         self.check_running(position)
-        forget_cancellations()
         woken = asyncio.get_running_loop().create_future()
         self._pauses[woken] = None
         pause = self.outage_watch.clock.within(seconds, woken)

@@ -134,13 +134,12 @@ class HandlerRunner:
                 raise context.failure from why
             raise TimeoutError(f"{handler.name} took longer than its timeout_s={handler.timeout_s}, or: {why}") from why
         except asyncio.CancelledError as why:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if service.ports.assignment.is_abandoned():
                 context.is_abandoned = True
                 raise
             if context.failure is not None:
                 raise context.failure from why
-            # This task was not cancelled: something that the handler waited for was, which is a failure like any other.
+            # This run was not cancelled: something that the handler waited for was, which is a failure like any other.
             raise RuntimeError(f"{handler.name} waited for something that was cancelled") from why
         except ExceptionGroup as why:  # from a task group: what is inside is more specific, and retry rules name that
             error = context.failure or _find_single(why)
@@ -151,6 +150,7 @@ class HandlerRunner:
             # A task group wraps what its steps raise, and a halt is not an `Exception` either.
             raise context.halt or context.failure or wrap_base_exception(why, handler.name) from why
         finally:
+            service.ports.assignment.forget_cancellations()
             if context.has_begun:
                 await context.settle()
             context.has_ended = True
