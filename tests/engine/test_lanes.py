@@ -98,12 +98,15 @@ async def test_a_cancellation_that_nobody_requested_ends_the_service_instead_of_
         gone.cancel()
         return bool(await gone)
 
-    handle = wait_for_something_cancelled
-    with pytest.raises(ExceptionGroup, match="unhandled") as raised:
+    async def handle_one() -> None:
+        handle = wait_for_something_cancelled
         async with asyncio.TaskGroup() as tasks, KeyedExecutor(tasks, handle, handle) as lanes:
             for item in items("a", OffsetTracker(0), 0, 0):
                 lanes.add(item)
             await asyncio.Event().wait()
+
+    with pytest.raises(ExceptionGroup, match="unhandled") as raised:
+        await handle_one()
     assert str(raised.value.exceptions[0]) == "something was cancelled that the processing of saga 'a' waited for"
 
 
