@@ -12,7 +12,6 @@ from saga.choreography.check.verdicts import (
     check_deployment,
     check_manifests,
 )
-from saga.choreography.releases import read_manifests
 from saga.cli.options import find_docs, pack_options
 from saga.cli.printing import print_json, print_lines
 from saga.cli.sources import ManifestSources, load_manifests
@@ -77,7 +76,7 @@ def check(
     if during and sources:
         raise click.UsageError("--during names the folders of all manifests: leave out the others")
     if during:
-        old, new = (refuse_old_formats(read_manifests(folder)) for folder in during)
+        old, new = (refuse_old_formats(load_manifests((), folder).manifests) for folder in during)
         verdicts = check_deployment(old.values(), new.values(), limits)
         loaded = ManifestSources(new, {}, during[1])
     else:

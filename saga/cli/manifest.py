@@ -164,7 +164,8 @@ def build(out: Path, folder: Path | None, title: str, api_version: str, as_json:
     event, who consumes it and which fields it may read, what is compensated when the saga fails, and which versions are
     compatible. They load nothing from other hosts, and need no script.
 
-    Pages of events and services that no longer exist are removed. A folder that holds other files is not touched.
+    Pages of events and services that no longer exist are removed. A folder with files that this command did not
+    write is refused; files added later to its own folder stay.
 
     \b
     Exit code 0: written.

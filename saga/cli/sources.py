@@ -51,10 +51,15 @@ def load_manifests(sources: Sequence[str], folder: Path | None) -> ManifestSourc
             modules.append(source)
     for each in folders:
         there = read_manifests(each)
+        if not there and each != folder:  # else a misspelled folder would be left out silently
+            raise _no_manifest(each)
         found |= there
         files |= {service: (each / f"{service}.json").as_posix() for service in there}
     found |= {each.title: make_manifest(each) for each in wiring.load_services(modules)}
     if not found:
-        where = folder or ", ".join(sources)
-        raise ConfigurationError("there is no manifest:", [f"{where} has none: write it with saga manifest --write"])
+        raise _no_manifest(folder or ", ".join(sources))
     return ManifestSources(found, files, folders[0] if len(folders) == 1 else None)
+
+
+def _no_manifest(where: object) -> ConfigurationError:
+    return ConfigurationError("there is no manifest:", [f"{where} has none: write it with saga manifest --write"])

@@ -140,6 +140,9 @@ def test_asked_wrongly(saga: Call, tmp_path: Path) -> None:
         (["--json", "--sarif"], "--json and --sarif are two formats"),
         (["no_such_module"], "no_such_module: cannot be imported"),
         ([str(tmp_path)], "there is no manifest"),
+        ([str(tmp_path), "services.order"], "there is no manifest"),
+        (["--during", str(tmp_path), str(ROOT / "manifests")], f"{tmp_path} has none"),
+        (["--during", str(ROOT / "manifests"), str(tmp_path)], f"{tmp_path} has none"),
         (["--during", str(tmp_path), str(tmp_path), "services.order"], "--during names the folders of all manifests"),
     ):
         done = saga("check", *args)
