@@ -108,7 +108,13 @@ def _of_administrator(needs: BrokerUse) -> Iterable[AclRight]:
 
 
 def _of_doctor(needs: BrokerUse) -> Iterable[AclRight]:
+    """Yield the permissions to run `saga doctor`.
+
+    It compares an empty store with the offsets of the group. Those that an operator has set are recorded in the topic
+    of dead letters.
+    """
     yield from _of_service(needs)
+    yield from (AclRight("Read", "topic", dead_letter_topic(service)) for service in needs.groups)
     yield from (AclRight("DescribeConfigs", "topic", topic) for topic in needs.topics)
     yield AclRight("DescribeConfigs", "cluster", CLUSTER)
     yield from (AclRight(operation, "topic", PROBED) for operation in ("Create", "Read", "Write"))

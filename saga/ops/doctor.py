@@ -21,7 +21,7 @@ from saga.engine.persistence.service_record import begun_topics, known_logs, rea
 from saga.engine.prepared_service import prepare, reads_of, writes_of
 from saga.errors import BadInput, BrokerError, ConfigurationError, KeyMissing, Problems, SagaError, StoreError
 from saga.messages import Partition, Record
-from saga.messaging.names import PROBE, PROBED, PROGRESS, is_without_events
+from saga.messaging.names import PROBE, PROBED, PROGRESS, dead_letter_topic, is_without_events
 from saga.ops import connectors, findings
 from saga.ops.event_fields import recognize_record
 from saga.ops.histories import UnreadableHistory, complete_history, decode_progress, read_documents
@@ -294,7 +294,7 @@ async def _check_logs(services: Sequence[Declared], settings: Settings, clock: C
                 if adapter.missing_file(settings, service.name) is None:
                     known, is_empty = await _read_positions(service, settings, clock)
                 if broker is not None:
-                    found += await _check_service_log(service, broker, known, is_empty=is_empty)
+                    found += await _compare_log(service, broker, known, is_empty=is_empty)
                 elif known:
                     found.append(findings.report_lost_log(service, f"broker {settings.broker}"))
     return Diagnosis(tuple(found), True)
@@ -311,6 +311,25 @@ async def _read_positions(service: Declared, settings: Settings, clock: Clock) -
         async for _ in store.scan(PROGRESS, progress_key(service.name, "")):
             return {}, False
         return {}, True
+
+
+async def _compare_log(
+    service: Declared, broker: Administration, known: Mapping[str, str], *, is_empty: bool
+) -> Sequence[Finding]:
+    """Return findings about the store and the log of a service. An error of the broker is one, too: a user without the
+    right to read a topic must not take a lost store for one that is well."""
+    try:
+        return await _check_service_log(service, broker, known, is_empty=is_empty)
+    except BrokerError as why:
+        return [
+            Finding(
+                "warning",
+                service.name,
+                f"its store and its log cannot be compared ({why})",
+                "whether one of them is lost was not checked",
+                f"{AGAIN}; its user needs Read on {dead_letter_topic(service.name)}",
+            )
+        ]
 
 
 async def _check_service_log(

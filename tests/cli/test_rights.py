@@ -10,6 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from click.testing import Result
 
 from saga import Client
@@ -29,6 +30,7 @@ from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, handled, the_broker
 from tests.cli.test_dead import until
 from tests.cli.test_missing_topics import A_CUP, WITHIN_S, refused, running
+from tests.servers.plain_clients import started
 from tests.servers.rights import (
     ALTER,
     ALTER_CONFIGS,
@@ -562,3 +564,24 @@ def test_the_doctor_with_exactly_the_printed_rights_sees_everything_and_reports_
     asyncio.run(guarded.allow(right_on(rights, "saga.doctor", READ)))
     asyncio.run(guarded.take(right_on(rights, "saga.doctor", WRITE)))
     ended(saga, "doctor", pottery.module, code=0, word="writing to saga.doctor and reading it: TopicAuthorization")
+
+
+async def handle_a_cup(address: str, pottery: Pottery) -> None:
+    """Leave what a service leaves that has handled a message and has a dead letter: an offset, and a record."""
+    async with started(AIOKafkaProducer(bootstrap_servers=address)) as producer:
+        at = await producer.send_and_wait(pottery.topic, b"a cup")
+        await producer.send_and_wait(pottery.dead, b"of another saga")
+    async with started(AIOKafkaConsumer(bootstrap_servers=address, group_id=pottery.service)) as consumer:
+        place = TopicPartition(pottery.topic, at.partition)
+        consumer.assign([place])
+        await consumer.commit({place: at.offset + 1})
+
+
+def test_the_doctor_finds_a_lost_store_with_exactly_the_printed_rights_or_says_what_it_may_not_read(
+    saga: Call, guarded: Guarded, pottery: Pottery, allowed: Callable[..., Sequence[Right]]
+) -> None:
+    rights = allowed(pottery.module, "--for", "doctor")
+    asyncio.run(handle_a_cup(guarded.kafka.address, pottery))
+    ended(saga, "doctor", pottery.module, code=1, word="its store is empty, but its group has handled messages")
+    asyncio.run(guarded.take(right_on(rights, pottery.dead, READ)))
+    ended(saga, "doctor", pottery.module, code=0, word="its store and its log cannot be compared")
