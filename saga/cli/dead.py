@@ -161,15 +161,13 @@ def _lines(letter: DeadLetter, now: str) -> Sequence[str]:
         "where": letter.where,
         "remedy": letter.remedy,
         "state": letter.state,
-        "stored at": letter.whole,
+        "stored": letter.whole,
     }
-    lines = [f"{name:<9}{text}" for name, text in fields.items() if text]
-    lines += [f"{'call':<9}{call}" for call in letter.calls]
-    lines += [f"{'through':<9}{place}" for place in letter.stack]
-    return [
-        *lines,
-        *(f"{'header':<9}{name}: {value if value is not None else '(null)'}" for name, value in letter.headers),
-    ]
+    rows = [(name, text) for name, text in fields.items() if text]
+    rows += [("call", call) for call in letter.calls]
+    rows += [("through", place) for place in letter.stack]
+    rows += [("header", f"{name}: {value if value is not None else '(null)'}") for name, value in letter.headers]
+    return [f"{name:<9}{text}" for name, text in rows]
 
 
 # -------------------------------------------------------------------- replay and discard

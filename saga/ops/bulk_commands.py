@@ -14,6 +14,7 @@ from saga.errors import BadInput, SagaError
 from saga.ops.attention import find_blocking
 from saga.ops.dead_letters import DeadLetter
 from saga.ops.operator_commands import (
+    NOT_ENDED,
     REPLAYS_MAX,
     CommandAnswer,
     CommandRequest,
@@ -224,7 +225,7 @@ class BulkCommand:
             self._failed_in_a_row = 0
             return
         self._failed_in_a_row += 1
-        if answer.outcome:
+        if answer.outcome and answer.after != NOT_ENDED:
             progress.failed += 1
         else:
             progress.unanswered += 1

@@ -559,7 +559,9 @@ def _classify_undelivered(situation: SagaSituation, manifest: Manifest, each: _U
         ends = f"Name its store with --store, or its monitor with --monitor, and check `saga offsets show {service}`."
     elif situation.is_down(service):
         kind = "down"
-        what = f"no worker of {service} runs; {published}, and its lag in {topic} is {records}"
+        has_read = any(at.topic == topic for at in situation.facts.offsets[service].states)
+        lag = f"its lag in {topic} is {records}" if has_read else f"it has never read {topic}"
+        what = f"no worker of {service} runs; {published}, and {lag}"
         ends = f"Start {service}: `saga run` with its module."
     elif pause is not None:
         kind, what, ends = "paused", pause, _describe_resume(situation, service, reaction.name)
@@ -576,10 +578,11 @@ def _classify_undelivered(situation: SagaSituation, manifest: Manifest, each: _U
     elif offsets is not None and from_iso(event.time) + OVERDUE_MS < situation.facts.now_ms:
         kind = "not_seen"
         what = f"{published}, and {service} has handled the partition of this saga in {topic} without it"
+        move = f"saga offsets reset {service} --topic {topic} --to {event.time} --module MODULE --why REASON"
         ends = (
             f"If the progress of {service} was lost, `saga sagas rebuild MODULE --saga {situation.facts.saga} "
             f"--dry-run` with its module rebuilds it; if {service} began to read {topic} later than that, "
-            f"`saga offsets reset {service} --topic {topic}` moves it back."
+            f"`{move}` moves it back."
         )
     return Obstacle(
         kind=kind,

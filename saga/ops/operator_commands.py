@@ -59,6 +59,10 @@ class SentCommand:
     """Id under which the command is recorded in the saga's history."""
 
 
+NOT_ENDED = "not ended yet"
+"""Outcome of a run that was to be repeated, and has not ended while a command was waiting for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommandAnswer:
     """The result of a command."""
@@ -69,15 +73,15 @@ class CommandAnswer:
     service has not handled the command yet."""
     reason: str
     after: str = ""
-    """Outcome of the repeated run, once the run has ended; `retrying` if it failed and will be tried again. Empty if
-    there is no such run."""
+    """Outcome of the repeated run, once the run has ended; `retrying` if it failed and will be tried again, `NOT_ENDED`
+    if it has not ended in time. Empty if there is no such run."""
 
     def is_success(self, wanted: Wanted) -> bool:
         """Return whether the command was carried out and the repeated run, if there is one, did not fail again.
 
         A run that failed and waits for its next attempt counts as failed, because it shows that the cause is not fixed.
         """
-        return self.outcome == OUTCOMES[wanted] and self.after not in ("dead", "retrying")
+        return self.outcome == OUTCOMES[wanted] and self.after not in ("dead", "retrying", NOT_ENDED)
 
 
 async def send_commands(
@@ -159,7 +163,7 @@ async def wait_for_answers(
     `StoreUnavailable` if a store cannot be opened, or if it still cannot be read when the time is over.
     """
     clock = deployment.clock
-    deadline_s, left = clock.monotonic_s() + wait_s, list(sent)
+    deadline_s, left, unfinished = clock.monotonic_s() + wait_s, list(sent), dict[str, CommandAnswer]()
     async with deployment.open_stores({each.dead_letter.service for each in sent}) as sources:
         named = {source.service: source for source in sources}
         while left:
@@ -170,14 +174,17 @@ async def wait_for_answers(
                     if clock.monotonic_s() >= deadline_s:
                         raise
                     answer = None
-                if answer is not None:
+                if answer is not None and answer.after == NOT_ENDED:
+                    unfinished[each.message] = answer
+                elif answer is not None:
                     left.remove(each)
                     yield answer
             if not left or clock.monotonic_s() >= deadline_s:
                 break
             await clock.sleep(LOOK_EVERY_S)
     for each in left:
-        yield CommandAnswer(each, "", f"{each.dead_letter.service} has not handled it yet: does it run?")
+        unanswered = CommandAnswer(each, "", f"{each.dead_letter.service} has not handled it yet: does it run?")
+        yield unfinished.get(each.message, unanswered)
 
 
 async def _find_answer(sent: SentCommand, source: ServiceStore | None) -> CommandAnswer | None:
@@ -204,8 +211,8 @@ async def _find_answer(sent: SentCommand, source: ServiceStore | None) -> Comman
 
 def _find_replay_answer(
     sent: SentCommand, entry: Transition, later: Sequence[Transition], p: SagaProgress
-) -> CommandAnswer | None:
-    """Return the result if the repeated run has ended, otherwise `None`."""
+) -> CommandAnswer:
+    """Return the result, which is `NOT_ENDED` while the repeated run has not ended."""
     ends = ("handled", "compensated", "dead", "retrying")
     end = next((e.outcome for e in later if e.handler == entry.handler and e.outcome in ends), None)
     if end is not None:
@@ -214,13 +221,17 @@ def _find_replay_answer(
         p.intents or p.queue or p.compensating
     ):  # no run follows, because the saga has ended meanwhile or the run was ignored
         return CommandAnswer(sent, entry.outcome, entry.reason or "", later[-1].outcome if later else "")
-    return None
+    return CommandAnswer(
+        sent, entry.outcome, f"the run has not ended: saga explain {p.saga} says what it waits for", NOT_ENDED
+    )
 
 
 def describe_answer(answer: CommandAnswer) -> str:
     """Describe the result of a command in a few words."""
     if answer.outcome == "ignored":
         return "refused"
+    if answer.after == NOT_ENDED:
+        return f"{answer.outcome}, {NOT_ENDED}"
     if answer.outcome and answer.after:
         return f"{answer.outcome}, then {answer.after}"
     return answer.outcome or "not yet"

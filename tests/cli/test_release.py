@@ -52,3 +52,14 @@ def test_a_long_parked_run_is_tried_when_an_operator_releases_it(kiln: str, pott
         assert audited.stdout.count("release of parked-") == 2
     assert len(Path("fired").read_text().splitlines()) == 1
     assert saga("sagas", "verify").exit_code == 0
+
+
+def test_a_released_run_of_a_paused_handler_has_not_ended(kiln: str, pottery_on: Pottery, saga: Call) -> None:
+    service = pottery_on.service
+    with running(kiln):
+        paused = saga("control", "pause", service, "--handler", "make", "--within", "30", *BY)
+        assert paused.exit_code == 0, paused.output
+        order(saga, service, "cup-1")
+        released = saga("dead", "release", service, "--all", "--within", "3", *BY)
+    assert released.exit_code == 1, released.output
+    assert "cup-1  make  released, not ended yet: the run has not ended: saga explain cup-1 says" in released.stdout

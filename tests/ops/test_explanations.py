@@ -482,7 +482,7 @@ async def test_a_service_began_to_read_after_the_event(shop: TroubledShop) -> No
     found = await shop.until("not_seen", "payment")
     assert ", and payment has handled the partition of this saga in orders without it" in found.held_up_by
     assert "`saga sagas rebuild MODULE --saga order-1 --dry-run`" in found.ends_with
-    assert "`saga offsets reset payment --topic orders`" in found.ends_with
+    assert "`saga offsets reset payment --topic orders --to 2" in found.ends_with
 
 
 async def test_a_release_does_not_declare_the_handler(shop: TroubledShop) -> None:
