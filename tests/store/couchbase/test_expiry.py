@@ -15,6 +15,7 @@ from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.prepared_service import prepare
 from saga.errors import ConfigurationError, StoreError
+from saga.messaging.names import PROBE
 from saga.ops.doctor import diagnose
 from saga.store.couchbase.adapter import CouchbaseOptions, CouchbaseSettings
 from saga.store.couchbase.driver import AT_S_MAX, ServerTime, expiry_s_max
@@ -139,6 +140,8 @@ async def test_each_collection_is_looked_at(node: Node, settings: CouchbaseSetti
         "shop/saga-archive",
         "shop/stock",
     ]
+    # The connector publishes what is written to `stock`. By this prefix a service knows that it is no change.
+    assert {asked.key.startswith(PROBE) for asked in node.asked if asked.collection == "payment.stock"} == {True}
 
 
 async def test_a_bucket_that_evicts_is_refused(node: Node, store: CouchbaseStore) -> None:
