@@ -209,7 +209,7 @@ def from_record(record: Record) -> DocumentChange | None:
     is_gone = change.event in ("deletion", "expiration")
     after = None if is_gone else _document(change.content, change.key)
     before = _document(change.before, change.key)
-    if (after is None and not is_gone) or (after is not None and after == before):
+    if (after is None and not is_gone) or (after is not None and before is not None and _is_same(after, before)):
         return None
     return DocumentChange(
         kind=_kind(change, before),
@@ -219,6 +219,11 @@ def from_record(record: Record) -> DocumentChange | None:
         before=before,
         after=after,
     )
+
+
+def _is_same(one: bytes, other: bytes) -> bool:
+    """Return whether two documents differ in nothing but white space. The toolkit writes none, other programs may."""
+    return one == other or msgspec.json.format(one, indent=-1) == msgspec.json.format(other, indent=-1)
 
 
 def _is_json(content: bytes) -> bool:

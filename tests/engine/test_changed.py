@@ -137,6 +137,17 @@ def test_marks_of_the_toolkit_alone_are_no_change(before: object, after: object)
     assert route_record(record(mutation), SERVICE) is UNTOUCHED
 
 
+def test_marks_alone_are_no_change_of_a_document_that_another_program_wrote_with_spaces() -> None:
+    before, after = (
+        b'{"sku": "tea", "sizes": {"a": [1, 2]}, "n": 1}',
+        b'{"sku":"tea","sizes":{"a":[1,2]},"n":%b,"_saga":{}}',
+    )
+    told = b'{"event":"update","key":"order-17","cas":7,"before":%b,"content":%b}'
+    assert route_record(record(told % (before, after % b"1")), SERVICE) is UNTOUCHED
+    for number in (b"1.0", b"true", b"2"):
+        assert isinstance(route_record(record(told % (before, after % number)), SERVICE), Message)
+
+
 def test_documents_that_test_the_store_are_no_change() -> None:
     """Each start of a service on Couchbase writes one in each of its collections, and the connector publishes them."""
     probe = {**MUTATION, "key": f"{PROBE}1f", "content": {}}
