@@ -21,7 +21,7 @@ import fcntl
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +33,7 @@ from saga.encryption.port import KeyState
 from saga.encryption.sensitive_fields import DecryptionFailed
 from saga.errors import ConfigurationError, KeyMissing, KeysUnavailable
 from saga.support.clock import Clock, iso
+from saga.support.printable import count_noun
 
 CACHE_S: Final = 60.0
 """Time in seconds for which a process caches a key. After an erasure, the process may still decrypt for this long."""
@@ -217,20 +218,45 @@ class KeyFolder:
 
     def rewrap(self, who: str, why: str) -> tuple[int, list[str]]:
         """Wrap all secrets with the newest wrapping key. Return the number of secrets that had another one, and the
-        wrapping keys that are no longer needed."""
-        count = 0
+        wrapping keys that are no longer needed.
+
+        Raises `KeysUnavailable` if a secret is damaged or missing. All others are wrapped again nevertheless.
+        """
+        count, damaged = 0, dict[str, KeysUnavailable]()
         with self._translate_errors(self.folder, "wrapped"):
-            while found := [name for name in self._subjects() if self._is_older(self._load_content(name))]:
+            while found := [
+                name
+                for name in self._subjects()
+                if name not in damaged and self._unless_damaged(self._has_older, name, damaged)
+            ]:
                 for name in found:
                     with self._hold_lock():  # otherwise the mark of a concurrent erasure would be replaced
-                        count += self._wrap_again(name)
+                        count += self._unless_damaged(self._wrap_again, name, damaged)
             self.append_audit_line("rewrap", self._newest(), who, why)
             with self._hold_lock():  # under the lock no key or secret is created, so this second search is complete
                 for copy in self.folder.glob(f".*{ENDING}.*"):  # left by a process that was killed
                     copy.unlink(missing_ok=True)
                 names = list(self._subjects())
                 self._made_names.add_all(names)
-                return count + sum(map(self._wrap_again, names)), self._find_unneeded()
+                count += sum(self._unless_damaged(self._wrap_again, name, damaged) for name in names)
+                for name, trouble in damaged.items():
+                    raise KeysUnavailable(
+                        f"{count_noun(count, 'secret')} wrapped again, and not {self._place(name)}, so it is not known "
+                        f"which keys are still needed: {trouble}"
+                    ) from trouble
+                return count, self._find_unneeded()
+
+    def _unless_damaged(self, act: Callable[[str], bool], name: str, damaged: dict[str, KeysUnavailable]) -> bool:
+        """Return the result of `act` for a secret. If the secret cannot be read, add it to `damaged`, and return
+        False."""
+        try:
+            return act(name)
+        except KeysUnavailable as why:
+            damaged[name] = why
+            return False
+
+    def _has_older(self, name: str) -> bool:
+        return self._is_older(self._load_content(name))
 
     def _is_older(self, content: Mapping[str, Any]) -> bool:
         """Return whether the content of a subject's file is a secret that is wrapped with another key than the
@@ -269,7 +295,7 @@ class KeyFolder:
             )
 
     def forget(self, subject: str, who: str, why: str) -> bool:
-        """Erase the secret of a subject for good. Return whether it had one."""
+        """Erase the secret of a subject for good, even a damaged one. Return whether it had one."""
         name = subject_key_name(subject)
         with self._hold_lock():
             place = self._place(name)
@@ -278,12 +304,20 @@ class KeyFolder:
                 for copy in place.parent.glob(f".{place.name}.*"):  # left by a process that was killed while it wrote
                     copy.unlink(missing_ok=True)
             with suppress(FileNotFoundError):
-                had_secret = "erased" not in self._load_content(name)
+                had_secret = self._has_secret(name)
             mark = {"erased": iso(self._clock.now_ms()), "who": who, "why": why}
             self._write(name, mark, replaces=True)
         self._known.pop(name, None)
         self.append_audit_line("forget", name, who, why)
         return had_secret
+
+    def _has_secret(self, name: str) -> bool:
+        """Return whether a subject's file has a secret and no mark of an erasure. A damaged file counts as a secret,
+        because a copy of it may be whole. Raises `FileNotFoundError`."""
+        try:
+            return "erased" not in self._load_content(name)
+        except KeysUnavailable:
+            return True
 
     def append_audit_line(self, did: str, what: str, who: str, why: str) -> None:
         """Append a line to the audit log. The line is durable when this returns."""

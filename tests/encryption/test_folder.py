@@ -345,6 +345,31 @@ async def test_no_key_is_removable_while_a_secret_is_unreadable(keys: KeyFolder,
     assert await opened(another(keys, clock), text) == "4242"
 
 
+@pytest.mark.parametrize("damage", [b"?", b'{"by": "gone.key", "wrapped": "AAAA"}'])
+async def test_a_damaged_secret_keeps_no_other_secret_from_being_wrapped_again(
+    keys: KeyFolder, clock: Calendar, damage: bytes
+) -> None:
+    texts = [await sealed(keys, subject) for subject in ("ada", "bob", "cleo", "dora")]
+    damaged = sorted(secret_of(keys, subject) for subject in ("ada", "bob", "cleo", "dora"))[1]
+    damaged.write_bytes(damage)
+    clock.at_s += 1
+    (older,) = keys.folder.glob("*.key")
+    keys.create_wrapping_key("ada", "the older one was seen by a stranger")
+    with pytest.raises(KeysUnavailable, match=rf"3 secrets wrapped again, and not {damaged}"):
+        keys.rewrap("ada", "the older one was seen by a stranger")
+    older.unlink()
+    readable = [text for text in texts if key_name_of(text) != damaged.stem]
+    assert [await opened(another(keys, clock), text) for text in readable] == ["4242"] * 3
+    assert keys.read_audit_log()[-1]["did"] == "rewrap"
+
+
+async def test_a_damaged_secret_can_be_erased(keys: KeyFolder, clock: Calendar) -> None:
+    text = await sealed(keys, "ada")
+    secret_of(keys, "ada").write_bytes(b"?")
+    assert keys.forget("ada", "eve", "asked for it")
+    assert await opened(another(keys, clock), text) is None
+
+
 async def test_temporary_copies_of_a_killed_process_are_deleted_with_their_secret(
     keys: KeyFolder, clock: Calendar
 ) -> None:
