@@ -225,7 +225,15 @@ class Node:
             "name": "shop",
             "uuid": "0123456789abcdef0123456789abcdef",
             "nodeLocator": "vbucket",
-            "nodesExt": [{"services": services, "thisNode": True, "hostname": "127.0.0.1"}],
+            "nodesExt": [
+                {
+                    "services": services,
+                    "thisNode": True,
+                    "hostname": "127.0.0.1",
+                    "nodeUUID": "0123456789abcdef",
+                    "appTelemetryPath": "/_appTelemetry",
+                }
+            ],
             "bucketCapabilities": ["collections", "durableWrite", "xattr", "rangeScan"],
             "vBucketServerMap": {
                 "hashAlgorithm": "CRC",
