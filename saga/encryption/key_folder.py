@@ -22,7 +22,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -323,12 +323,8 @@ class KeyFolder:
         """Append a line to the audit log. The line is durable when this returns."""
         line = {"time": iso(self._clock.now_ms()), "did": did, "what": what, "who": who, "why": why}
         try:
-            log_file = os.open(self.folder / "book.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            try:
-                os.write(log_file, msgspec.json.encode(line) + b"\n")
-                os.fsync(log_file)
-            finally:
-                os.close(log_file)
+            with self._hold_lock():
+                append_whole(self.folder / "book.jsonl", msgspec.json.encode(line) + b"\n", is_durable=True)
         except OSError as trouble:
             raise KeysUnavailable(f"the audit log of {self.folder} cannot be written: {trouble.strerror}") from trouble
 
@@ -425,7 +421,8 @@ class KeyFolder:
                         return False
                     with suppress(FileExistsError):
                         os.link(file, place)
-        with self._translate_errors(self._made_names.file_of(name), "written"):
+        lock = nullcontext() if replaces else self._hold_lock()
+        with self._translate_errors(self._made_names.file_of(name), "written"), lock:
             self._made_names.add(name)
         return True
 
@@ -472,16 +469,12 @@ class MadeNames:
             return False
 
     def add(self, name: str) -> None:
-        """Add a name; adding it again is harmless."""
+        """Add a name; adding it again is harmless. The lock of the folder of keys must be held."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        file = os.open(self.file_of(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(file, f"{name}\n".encode())
-        finally:
-            os.close(file)
+        append_whole(self.file_of(name), f"{name}\n".encode())
 
     def add_all(self, names: Iterable[str]) -> None:
-        """Add the names that are not listed yet."""
+        """Add the names that are not listed yet. The lock of the folder of keys must be held."""
         for name in sorted(set(names) - self.all()):
             self.add(name)
 
@@ -490,3 +483,23 @@ class MadeNames:
         if not self._folder.exists():
             return set()
         return {name for path in self._folder.iterdir() for name in path.read_text().split()}
+
+
+def append_whole(path: Path, content: bytes, *, is_durable: bool = False) -> None:
+    """Append to a file, all or nothing: a full disk may take only a part, which is removed again. Raises `OSError`.
+
+    The lock of the folder of keys must be held, because what another process appended meanwhile would be removed, too.
+    """
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        size = os.fstat(file).st_size
+        try:
+            while content:
+                content = content[os.write(file, content) :]
+        except OSError:
+            os.ftruncate(file, size)
+            raise
+        if is_durable:
+            os.fsync(file)
+    finally:
+        os.close(file)

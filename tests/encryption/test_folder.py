@@ -3,8 +3,13 @@ erasure."""
 
 import asyncio
 import base64
+import errno
 import fcntl
+import itertools
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -447,6 +452,44 @@ async def test_the_audit_log_records_who_did_what_and_why(keys: KeyFolder, clock
         (keys.folder / "book.jsonl").write_bytes(damaged)
         with pytest.raises(KeysUnavailable, match=r"the audit log of .* cannot be read"):
             keys.read_audit_log()
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Disk that takes half of what is appended, and nothing more."""
+    write, taken = os.write, list[int]()
+
+    def half(file: int, content: bytes) -> int:
+        if taken:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken.append(write(file, content[: len(content) // 2]))
+        return taken[0]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "write", half)
+        yield
+
+
+async def test_a_full_disk_leaves_no_part_of_a_line_in_the_audit_log(keys: KeyFolder) -> None:
+    before = keys.read_audit_log()
+    with full_disk(), pytest.raises(KeysUnavailable, match=r"audit log of .* cannot be written: No space left"):
+        keys.append_audit_line("reveal", "order-17", "eve", "nobody will know")
+    assert keys.read_audit_log() == before
+    keys.append_audit_line("reveal", "order-17", "eve", "the bank asks")
+    assert [line["why"] for line in keys.read_audit_log()[len(before) :]] == ["the bank asks"]
+
+
+async def test_a_full_disk_leaves_no_name_that_looks_like_a_lost_secret(keys: KeyFolder, clock: Calendar) -> None:
+    with full_disk(), pytest.raises(KeysUnavailable, match="cannot be written: No space left"):
+        await keys.get_or_create_key("ada")
+    name = subject_key_name("ada")
+    other = next(subject for n in itertools.count() if subject_key_name(subject := str(n))[:2] == name[:2])
+    await sealed(another(keys, clock), other)  # its name is appended to the same file
+    assert keys.summarize().troubles == []
+    keys.rewrap("ada", "the disk has room again")
+    for subject in ("ada", other):
+        secret_of(keys, subject).unlink()
+    assert len(keys.summarize().troubles) == 2
 
 
 async def test_the_cache_of_keys_is_bounded(keys: KeyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
