@@ -301,8 +301,8 @@ def _is_marked(hint: Any, seen: set[Any]) -> bool:
 
 
 def _bare(hint: Any) -> tuple[Any, bool]:
-    """Return a type without its annotations and the `NewType` around it, and whether one of these annotations is
-    `sensitive`."""
+    """Return a type without its annotations and without `typing.NewType` around it, and whether one of these
+    annotations is `sensitive`."""
     hint, metadata = unwrap_annotation(hint)
     while hasattr(hint, "__supertype__"):  # of a `NewType`
         hint, more = unwrap_annotation(hint.__supertype__)
