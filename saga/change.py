@@ -16,6 +16,7 @@ from typing_extensions import TypeVar
 
 from saga.errors import BadInput
 from saga.messages import Headers, Outgoing, Record
+from saga.messaging.names import PROBE
 from saga.support.printable import shorten
 
 if TYPE_CHECKING:
@@ -192,12 +193,15 @@ def to_record(topic: str, changed: DocumentChange) -> Outgoing:
 
 
 def from_record(record: Record) -> DocumentChange | None:
-    """Return the change in a record; `None` if only the toolkit's markers in the document changed.
+    """Return the change in a record; `None` if no document of an application changed: only the toolkit's markers in
+    it, or a document with which the toolkit tests the store.
 
     Raises:
         BadInput: The record is not a change, or lacks the values that identify a change.
     """
     change = _read(record.value)
+    if change.key.startswith(PROBE):
+        return None  # each start on Couchbase writes and removes one in each collection, and the connector publishes it
     if not change.key or len(change.key.encode()) > KEY_BYTES_MAX:
         raise BadInput(f"the change's key has {len(change.key.encode())} bytes: from 1 to {KEY_BYTES_MAX} can be")
     if change.refused:
@@ -205,7 +209,7 @@ def from_record(record: Record) -> DocumentChange | None:
     is_gone = change.event in ("deletion", "expiration")
     after = None if is_gone else _document(change.content, change.key)
     before = _document(change.before, change.key)
-    if (after is None and not is_gone) or (after is not None and after == before):
+    if (after is None and not is_gone) or (after is not None and before is not None and _is_same(after, before)):
         return None
     return DocumentChange(
         kind=_kind(change, before),
@@ -215,6 +219,11 @@ def from_record(record: Record) -> DocumentChange | None:
         before=before,
         after=after,
     )
+
+
+def _is_same(one: bytes, other: bytes) -> bool:
+    """Return whether two documents differ in nothing but white space. The toolkit writes none, other programs may."""
+    return one == other or msgspec.json.format(one, indent=-1) == msgspec.json.format(other, indent=-1)
 
 
 def _is_json(content: bytes) -> bool:

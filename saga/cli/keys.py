@@ -63,8 +63,8 @@ def rewrap(operator: Operator) -> None:
 
     \b
     Exit code 0: all secrets are wrapped with the newest key.
-    Exit code 2: the folder cannot be read or written, or a secret is damaged or lost, so that the needed keys are
-    unknown; standard error says what to do.
+    Exit code 2: the folder cannot be read or written; or a secret is damaged or lost, so that the needed keys are
+    unknown, and all others are wrapped again. Standard error says what to do.
     """
     count, spare = _ring().rewrap(operator.who, operator.why)
     print_lines(f"{count_noun(count, 'secret')} wrapped again")

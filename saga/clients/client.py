@@ -64,7 +64,8 @@ CHUNK: Final = 4096
 one by one."""
 FOUND_S_MAX: Final = 60.0
 """Longest time for which one question waits until the existing records have been read, in seconds. If they take longer,
-the question fails, and the next question continues where the search stopped."""
+the question fails, and the next question continues where the search stopped. Also the longest time for which the broker
+may send nothing while a question reads an outcome again."""
 POLL_S, AGAIN_S = 0.1, 0.5
 """Longest wait for records before pending questions are checked again, and pause before a retry while the broker is
 unavailable, in seconds."""
@@ -521,9 +522,21 @@ class OutcomeReader(Generic[E]):
         return None
 
     async def _search(self, partition: Partition, key: bytes, offsets: range) -> Record | None:
-        """Return the first record at one of these offsets that is an outcome of the saga; `None` if there is none."""
+        """Return the first record at one of these offsets that is an outcome of the saga; `None` if there is none.
+
+        Raises `BrokerUnavailable` if the broker sends nothing for `FOUND_S_MAX` seconds. Kafka's client does not report
+        that no broker answers, and waits for ever for an offset that a log has lost.
+        """
+        reached, since_s = offsets.start, self._clock.monotonic_s()
         async with self._broker.open_reader({partition: offsets.start}) as reading:
-            while reading.positions()[partition] < offsets.stop:
+            while (at := reading.positions()[partition]) < offsets.stop:
+                if at != reached:
+                    reached, since_s = at, self._clock.monotonic_s()
+                elif self._clock.monotonic_s() - since_s >= FOUND_S_MAX:
+                    raise BrokerUnavailable(
+                        f"the broker has sent no record of {partition.topic}/{partition.number} from offset {at} on "
+                        f"for {FOUND_S_MAX:.0f} s: ask again"
+                    )
                 for record in await reading.poll(records_max=min(len(offsets), RECORDS_MAX), timeout_s=POLL_S):
                     if record.offset in offsets and record.key == key and self._is_outcome(record):
                         return record

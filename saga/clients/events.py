@@ -33,13 +33,15 @@ async def encryptor_of(event: Event, keys: Keys | None) -> EncryptValue | None:
     configured.
 
     Raises:
-        SagaError: The key of the event's subject was erased, a field cannot be encrypted, or the keys cannot be read.
+        SagaError: The key of the event's subject was erased, a field violates the contract or cannot be encrypted, or
+            the keys cannot be read.
     """
     version = binding_of(type(event)).version
     if keys is None or not has_sensitive(version.record):
         return None
     if problems := list(find_unencryptable(version.record)):
         raise SagaError(f"{version.name} was not published: {'; '.join(problems)}")
+    _encode(event, version.name)  # else its subject might have no name for a key, or a useless key would be created
     key = await keys.get_or_create_key(subject_of_event(event))
     if key is None:
         raise SagaError(
@@ -121,10 +123,7 @@ def to_value(
 ) -> tuple[str, bytes]:
     """Return the saga id and the encoded value of an event. Raises `SagaError` if a field violates the contract, the
     saga id is empty or too long, or the value is too large."""
-    try:
-        value = codec.encode(event)
-    except BadInput as why:
-        raise SagaError(f"{contract.name} was not published: {why}") from why
+    value = _encode(event, contract.name)
     saga = str(getattr(event, contract.key))
     if not saga:
         raise SagaError(f"{contract.name} was not published: its {contract.key} is empty, and it is the saga id")
@@ -142,6 +141,14 @@ def to_value(
             "reference to what is large, or raise SAGA_RECORD_BYTES_MAX and what its topic takes"
         )
     return saga, value
+
+
+def _encode(event: Event, name: str) -> bytes:
+    """Encode an event. Raises `SagaError` if a field violates the contract."""
+    try:
+        return codec.encode(event)
+    except BadInput as why:
+        raise SagaError(f"{name} was not published: {why}") from why
 
 
 # -------------------------------------------------------------------- event reader

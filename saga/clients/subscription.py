@@ -192,9 +192,11 @@ class GroupReader:
         try:
             await self._membership.commit(offsets)
         except Fenced:
+            # Nothing was committed. `on_lost` drops the partitions that are gone, and the next poll commits the others.
             log.info(
                 "group %s: the partition was reassigned; another member receives the last events again", self._group
             )
+            return
         except BrokerUnavailable as why:
             log.info(
                 "group %s: the offsets of received events are not committed yet: %s", self._group, printable(str(why))

@@ -84,7 +84,8 @@ def encrypt_fields(
     """Return an encoded event with its sensitive fields encrypted.
 
     A value that equals the default of its field is not encrypted, because the schema shows it anyway. An event that
-    fastavro cannot encode again, because another sender encoded it, is encrypted as a whole.
+    fastavro cannot encode again, because another sender encoded it, is encrypted as a whole, and so is an event that
+    arrives in an older version with a sensitive field of a type that cannot hold a ciphertext.
 
     Args:
         value: the encoded event.
@@ -100,7 +101,8 @@ def encrypt_fields(
             return plain
         return ERASED.encode() if key is None else key.encrypt(plain, f"{version.name}|{path}|{saga}").encode()
 
-    rewritten = _rewrite(value, version, change, leaves_defaults=True)
+    is_whole = arrived and not _is_encryptable(version)
+    rewritten = None if is_whole else _rewrite(value, version, change, leaves_defaults=True)
     return encrypt_value(value, value[:HEADER_SIZE], version.name, saga, key) if rewritten is None else rewritten
 
 
@@ -164,6 +166,8 @@ def unencrypted_subject(value: bytes, version: Version) -> str | None:
         return plain
 
     _rewrite(value, version, note, leaves_defaults=True)
+    if not _is_encryptable(version):
+        found.append(WHOLE)
     return _normalize_subject(str(_read(value, version)[0][version.subject]), version) if found else None
 
 
@@ -277,6 +281,13 @@ def find_unencryptable(type_: Type, at: str = "") -> Iterator[str]:
             yield from find_unencryptable(inner, at)
         case _:
             return
+
+
+@lru_cache(maxsize=4096)
+def _is_encryptable(version: Version) -> bool:
+    """Return whether each sensitive field of a version can hold a ciphertext. In an older version it may not, because a
+    field that a newer one marks as sensitive is sensitive there, too."""
+    return not any(find_unencryptable(version.record))
 
 
 def _rewrite(value: bytes, version: Version, change: Change, *, leaves_defaults: bool) -> bytes | None:

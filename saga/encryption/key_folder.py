@@ -21,8 +21,8 @@ import fcntl
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ from saga.encryption.port import KeyState
 from saga.encryption.sensitive_fields import DecryptionFailed
 from saga.errors import ConfigurationError, KeyMissing, KeysUnavailable
 from saga.support.clock import Clock, iso
+from saga.support.printable import count_noun
 
 CACHE_S: Final = 60.0
 """Time in seconds for which a process caches a key. After an erasure, the process may still decrypt for this long."""
@@ -217,20 +218,45 @@ class KeyFolder:
 
     def rewrap(self, who: str, why: str) -> tuple[int, list[str]]:
         """Wrap all secrets with the newest wrapping key. Return the number of secrets that had another one, and the
-        wrapping keys that are no longer needed."""
-        count = 0
+        wrapping keys that are no longer needed.
+
+        Raises `KeysUnavailable` if a secret is damaged or missing. All others are wrapped again nevertheless.
+        """
+        count, damaged = 0, dict[str, KeysUnavailable]()
         with self._translate_errors(self.folder, "wrapped"):
-            while found := [name for name in self._subjects() if self._is_older(self._load_content(name))]:
+            while found := [
+                name
+                for name in self._subjects()
+                if name not in damaged and self._unless_damaged(self._has_older, name, damaged)
+            ]:
                 for name in found:
                     with self._hold_lock():  # otherwise the mark of a concurrent erasure would be replaced
-                        count += self._wrap_again(name)
+                        count += self._unless_damaged(self._wrap_again, name, damaged)
             self.append_audit_line("rewrap", self._newest(), who, why)
             with self._hold_lock():  # under the lock no key or secret is created, so this second search is complete
                 for copy in self.folder.glob(f".*{ENDING}.*"):  # left by a process that was killed
                     copy.unlink(missing_ok=True)
                 names = list(self._subjects())
                 self._made_names.add_all(names)
-                return count + sum(map(self._wrap_again, names)), self._find_unneeded()
+                count += sum(self._unless_damaged(self._wrap_again, name, damaged) for name in names)
+                for name, trouble in damaged.items():
+                    raise KeysUnavailable(
+                        f"{count_noun(count, 'secret')} wrapped again, and not {self._place(name)}, so it is not known "
+                        f"which keys are still needed: {trouble}"
+                    ) from trouble
+                return count, self._find_unneeded()
+
+    def _unless_damaged(self, act: Callable[[str], bool], name: str, damaged: dict[str, KeysUnavailable]) -> bool:
+        """Return the result of `act` for a secret. If the secret cannot be read, add it to `damaged`, and return
+        False."""
+        try:
+            return act(name)
+        except KeysUnavailable as why:
+            damaged[name] = why
+            return False
+
+    def _has_older(self, name: str) -> bool:
+        return self._is_older(self._load_content(name))
 
     def _is_older(self, content: Mapping[str, Any]) -> bool:
         """Return whether the content of a subject's file is a secret that is wrapped with another key than the
@@ -269,7 +295,7 @@ class KeyFolder:
             )
 
     def forget(self, subject: str, who: str, why: str) -> bool:
-        """Erase the secret of a subject for good. Return whether it had one."""
+        """Erase the secret of a subject for good, even a damaged one. Return whether it had one."""
         name = subject_key_name(subject)
         with self._hold_lock():
             place = self._place(name)
@@ -278,23 +304,27 @@ class KeyFolder:
                 for copy in place.parent.glob(f".{place.name}.*"):  # left by a process that was killed while it wrote
                     copy.unlink(missing_ok=True)
             with suppress(FileNotFoundError):
-                had_secret = "erased" not in self._load_content(name)
+                had_secret = self._has_secret(name)
             mark = {"erased": iso(self._clock.now_ms()), "who": who, "why": why}
             self._write(name, mark, replaces=True)
         self._known.pop(name, None)
         self.append_audit_line("forget", name, who, why)
         return had_secret
 
+    def _has_secret(self, name: str) -> bool:
+        """Return whether a subject's file has a secret and no mark of an erasure. A damaged file counts as a secret,
+        because a copy of it may be whole. Raises `FileNotFoundError`."""
+        try:
+            return "erased" not in self._load_content(name)
+        except KeysUnavailable:
+            return True
+
     def append_audit_line(self, did: str, what: str, who: str, why: str) -> None:
         """Append a line to the audit log. The line is durable when this returns."""
         line = {"time": iso(self._clock.now_ms()), "did": did, "what": what, "who": who, "why": why}
         try:
-            log_file = os.open(self.folder / "book.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            try:
-                os.write(log_file, msgspec.json.encode(line) + b"\n")
-                os.fsync(log_file)
-            finally:
-                os.close(log_file)
+            with self._hold_lock():
+                append_whole(self.folder / "book.jsonl", msgspec.json.encode(line) + b"\n", is_durable=True)
         except OSError as trouble:
             raise KeysUnavailable(f"the audit log of {self.folder} cannot be written: {trouble.strerror}") from trouble
 
@@ -391,7 +421,8 @@ class KeyFolder:
                         return False
                     with suppress(FileExistsError):
                         os.link(file, place)
-        with self._translate_errors(self._made_names.file_of(name), "written"):
+        lock = nullcontext() if replaces else self._hold_lock()
+        with self._translate_errors(self._made_names.file_of(name), "written"), lock:
             self._made_names.add(name)
         return True
 
@@ -438,16 +469,12 @@ class MadeNames:
             return False
 
     def add(self, name: str) -> None:
-        """Add a name; adding it again is harmless."""
+        """Add a name; adding it again is harmless. The lock of the folder of keys must be held."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        file = os.open(self.file_of(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(file, f"{name}\n".encode())
-        finally:
-            os.close(file)
+        append_whole(self.file_of(name), f"{name}\n".encode())
 
     def add_all(self, names: Iterable[str]) -> None:
-        """Add the names that are not listed yet."""
+        """Add the names that are not listed yet. The lock of the folder of keys must be held."""
         for name in sorted(set(names) - self.all()):
             self.add(name)
 
@@ -456,3 +483,23 @@ class MadeNames:
         if not self._folder.exists():
             return set()
         return {name for path in self._folder.iterdir() for name in path.read_text().split()}
+
+
+def append_whole(path: Path, content: bytes, *, is_durable: bool = False) -> None:
+    """Append to a file, all or nothing: a full disk may take only a part, which is removed again. Raises `OSError`.
+
+    The lock of the folder of keys must be held, because what another process appended meanwhile would be removed, too.
+    """
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        size = os.fstat(file).st_size
+        try:
+            while content:
+                content = content[os.write(file, content) :]
+        except OSError:
+            os.ftruncate(file, size)
+            raise
+        if is_durable:
+            os.fsync(file)
+    finally:
+        os.close(file)

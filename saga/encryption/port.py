@@ -57,10 +57,13 @@ class KeyRing(Keys, Protocol):
 
     def rewrap(self, who: str, why: str) -> tuple[int, list[str]]:
         """Wrap all secrets with the newest wrapping key. Return the number of secrets that had another one, and the
-        wrapping keys that are no longer needed."""
+        wrapping keys that are no longer needed.
+
+        Raises `KeysUnavailable` if a secret is damaged or missing. All others are wrapped again nevertheless.
+        """
 
     def forget(self, subject: str, who: str, why: str) -> bool:
-        """Erase the secret of a subject for good. Return whether it had one."""
+        """Erase the secret of a subject for good, even a damaged one. Return whether it had one."""
 
     def append_audit_line(self, did: str, what: str, who: str, why: str) -> None:
         """Append a line to the audit log. The line is durable when this returns."""

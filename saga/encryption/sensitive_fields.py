@@ -292,17 +292,21 @@ def _is_marked(hint: Any, seen: set[Any]) -> bool:
     hint, is_sensitive = _bare(hint)
     if is_sensitive:
         return True
-    if isinstance(hint, type) and get_origin(hint) is None:
-        if hint in seen:
-            return False
-        seen.add(hint)
-        return any(_is_marked(part, seen) for part in _hints_of(hint).values())
-    return any(_is_marked(part, seen) for part in get_args(hint))
+    origin = get_origin(hint)
+    cls, parts = hint if origin is None else origin, [*get_args(hint)]
+    if isinstance(cls, type) and cls not in seen:
+        seen.add(cls)
+        parts += _hints_of(cls).values()
+    return any(_is_marked(part, seen) for part in parts)
 
 
 def _bare(hint: Any) -> tuple[Any, bool]:
-    """Return a type without its annotations, and whether one of these annotations is `sensitive`."""
+    """Return a type without its annotations and without `typing.NewType` around it, and whether one of these
+    annotations is `sensitive`."""
     hint, metadata = unwrap_annotation(hint)
+    while hasattr(hint, "__supertype__"):  # of a `NewType`
+        hint, more = unwrap_annotation(hint.__supertype__)
+        metadata += more
     return hint, any(note is sensitive for note in metadata)
 
 
@@ -339,7 +343,8 @@ def _hints_of(cls: type) -> Mapping[str, Any]:
 def _walk(hint: Any) -> _Walk:
     """Return the function that changes the sensitive parts of values of a type. The type must have such a part.
 
-    If the structure of a part is not known, the whole part is treated as sensitive.
+    If the structure of a part is not known, the whole part is treated as sensitive. That includes a generic class with
+    arguments.
     """
     hint, is_sensitive = _bare(hint)
     origin, args = get_origin(hint), get_args(hint)

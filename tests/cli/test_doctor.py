@@ -338,7 +338,7 @@ def on_couchbase(embedded_pottery: Pottery, couchbase_mock: CouchbaseMock, monke
 
 def test_a_couchbase_without_durability_is_warned_of(saga: Call, on_couchbase: Pottery) -> None:
     [less] = wrong(found_by(saga, on_couchbase.module, exit_code=0))
-    assert less.endswith("it writes, reads and removes; durability none, as SAGA_STORE_DURABILITY asks for")
+    assert "it writes, reads and removes; durability none, as SAGA_STORE_DURABILITY asks for" in less
 
 
 def test_a_missing_bucket_is_reported_in_time(
@@ -564,6 +564,14 @@ def test_durability_that_was_asked_for_is_fine() -> None:
     assert COUCHBASE.report_probe(Settings(), "store").severity == "ok"
     none = Settings(options=(CouchbaseOptions(store_durability="none"),))
     assert COUCHBASE.report_probe(none, "store").severity == "warning"
+
+
+def test_the_doctor_says_where_it_did_not_ask_whether_a_bucket_evicts() -> None:
+    for durability in ("majority", "none"):
+        options = (CouchbaseOptions(store_durability=durability),)
+        plain, tls = [Settings(store=f"{scheme}://db/shop", options=options) for scheme in ("couchbase", "couchbases")]
+        assert "evicts was not asked" in COUCHBASE.report_probe(plain, "store").what
+        assert "evicts" not in COUCHBASE.report_probe(tls, "store").what
 
 
 def test_hidden_broker_settings_give_no_finding() -> None:

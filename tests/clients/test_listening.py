@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +19,7 @@ from saga.clients.subscription import EventSubscription
 from saga.configuration.settings import Settings
 from saga.contracts.library import binding_of
 from saga.encryption.key_folder import KeyFolder
-from saga.errors import BrokerUnavailable, KeyMissing, UnknownSchema, UpcasterFailed
+from saga.errors import BrokerUnavailable, Fenced, KeyMissing, UnknownSchema, UpcasterFailed
 from saga.messages import Outgoing, Partition, Record
 from saga.messaging.names import CLIENTS
 from saga.ops.sources import open_administration
@@ -293,6 +293,33 @@ async def test_received_events_are_committed_while_more_are_waiting(
             assert 5 in (await broker.describe_group(f"{CLIENTS}mailer")).positions.values()
 
 
+async def test_received_events_of_other_partitions_are_committed_after_one_was_lost(
+    embedded: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await embedded.publish(*(embedded.sent(order_id=f"o-{n}") for n in range(30)))
+    async with Client() as client, client.listen(embedded.sent, group="mailer") as events:
+        await heard(events, 30)
+        taking: Any = events._source
+        commit, (lost, *others) = type(taking._membership).commit, sorted(taking._has)
+
+        async def fenced(membership: Any, offsets: Mapping[Partition, int]) -> None:
+            if lost in offsets:
+                raise Fenced("it is not this member's")
+            await commit(membership, offsets)
+
+        monkeypatch.setattr(type(taking._membership), "commit", fenced)
+        assert await quiet(events)
+        taking.on_lost([lost])
+        assert await quiet(events)
+        async with open_administration(Settings.from_environment(), CLOCK) as broker:
+            positions = (await broker.describe_group(f"{CLIENTS}mailer")).positions
+            ends = {
+                partition: bounds.end for partition, bounds in (await broker.fetch_bounds([embedded.topic])).items()
+            }
+    assert others
+    assert {partition: positions[partition] for partition in others} == {each: ends[each] for each in others}
+
+
 async def test_a_partition_that_comes_back_is_not_heard_twice(embedded: Shop) -> None:
     await embedded.publish(*(embedded.sent(order_id="o-1") for _ in range(4)))
     async with Client() as client, client.listen(embedded.sent, group="mailer") as events:
@@ -363,6 +390,21 @@ async def test_sealed_values_are_opened_with_the_keys_and_are_their_sealed_text_
     async with Client() as client, client.listen(moved, begin="beginning") as events:
         [sealed] = await heard(events, 1)
         assert sealed.address.startswith("sealed:1:")
+
+
+async def test_an_event_that_cannot_be_encoded_is_refused_before_a_key_is_created_for_its_subject(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAGA_BROKER", f"embedded:///{tmp_path / 'broker.db'}")
+    monkeypatch.setenv("SAGA_KEYS", str(tmp_path / "keys"))
+    write(tmp_path, schema("Moved", field("address", "string", sensitive=True), topic="moves", produced_by="external"))
+    moved: Any = generated(tmp_path, "Moved").Moved
+    KeyFolder(tmp_path / "keys", CLOCK).create_wrapping_key("ada", "the first one")
+    async with Client() as client:
+        for order_id in ("half of a pair: \ud800", None):
+            with pytest.raises(SagaError, match="Moved was not published"):
+                await client.publish(moved(order_id=order_id, address="Kiel"))
+    assert KeyFolder(tmp_path / "keys", CLOCK).summarize().subjects == 0
 
 
 @pytest.mark.parametrize("group", [None, "mailer"])

@@ -3,7 +3,7 @@ without a scan for each question, and with bounded memory."""
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +21,7 @@ from saga.configuration.settings import Settings
 from saga.contracts import codec
 from saga.contracts.library import binding_of
 from saga.errors import BadInput, BrokerBroken, BrokerUnavailable
-from saga.messages import Message, Outgoing
+from saga.messages import Message, Outgoing, Record
 from saga.messaging.envelope import to_record
 from saga.ops.sources import open_administration
 from saga.support.clock import SystemClock
@@ -300,6 +300,27 @@ async def test_an_outage_is_waited_for_within_the_question(
     monkeypatch.setattr(client_module, "AGAIN_S", 10)
     with pytest.raises(BrokerUnavailable, match="within 0 s: the disk is away; ask again"):
         await client.outcome("o-2", *both, within=SOON) or await client.outcome("o-3", *both, within=SOON)
+
+
+async def test_a_broker_that_falls_silent_while_an_outcome_is_read_again_ends_the_question(
+    embedded: Shop, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka's client waits without an error while no broker answers."""
+    both = embedded.confirmed, embedded.cancelled
+    await embedded.publish(embedded.confirmed(order_id="o-1"))
+    assert await client.outcome("o-1", *both, within=SOON) == embedded.confirmed(order_id="o-1")
+
+    async def silent(reader: EmbeddedReader, *, records_max: int, timeout_s: float) -> Sequence[Record]:
+        await CLOCK.sleep(timeout_s)
+        return []
+
+    monkeypatch.setattr(client_module, "FOUND_S_MAX", 0.3)
+    with monkeypatch.context() as patched:
+        patched.setattr(EmbeddedReader, "poll", silent)
+        with pytest.raises(BrokerUnavailable, match=r"has sent no record .* for 0 s: ask again"):
+            async with asyncio.timeout(20):
+                await client.outcome("o-1", *both, within=SOON)
+    assert await client.outcome("o-1", *both, within=SOON) == embedded.confirmed(order_id="o-1")
 
 
 async def test_all_who_ask_get_an_error_when_the_file_is_removed(embedded: Shop) -> None:

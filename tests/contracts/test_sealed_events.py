@@ -316,3 +316,26 @@ def test_an_event_that_cannot_be_written_again_is_encrypted_as_a_whole(tmp_path:
     schemaless_writer(body, wider, {"order_id": SAGA, "count": 2**40, "card": card})
     with pytest.raises(BadInput, match="its fields cannot be decrypted"):
         decrypt_fields(codec.MARKER + version.fingerprint + body.getvalue(), binding.library, SAGA, lambda _: KEY)
+
+
+@pytest.mark.parametrize(
+    ("before", "card"),
+    [("long", 4111), (["null", "long"], 4111), ({"type": "array", "items": "string"}, ["4111"])],
+)
+def test_an_older_event_with_a_sensitive_value_that_no_text_can_replace_is_encrypted_as_a_whole(
+    tmp_path: Path, before: Any, card: object
+) -> None:
+    """The newest version marks the field and makes it text, and a sender still uses the first one."""
+    write(tmp_path, schema("Paid", field("card", before)))
+    write(tmp_path, schema("Paid", field("card", "string", sensitive=True), compatible="none"), version=2)
+    binding = binding_of(generated(tmp_path, "Paid").Paid)
+    version = binding.contract.versions[0]
+    body = BytesIO()
+    schemaless_writer(body, without_logical_types(version.schema), {"order_id": SAGA, "card": card})
+    value = codec.MARKER + version.fingerprint + body.getvalue()
+    assert unencrypted_subject(value, version) == SAGA
+    stored = encrypt_fields(value, version, SAGA, KEY, arrived=True)
+    assert split_encrypted(stored) is not None
+    assert decrypt_value(stored, "Paid", SAGA, lambda _: KEY) == value
+    assert decrypt_fields(value, binding.library, SAGA, lambda _: KEY) == value
+    assert encrypt_fields(value, version, SAGA, None, arrived=True) == ERASED.encode()

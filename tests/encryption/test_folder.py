@@ -3,8 +3,13 @@ erasure."""
 
 import asyncio
 import base64
+import errno
 import fcntl
+import itertools
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -345,6 +350,31 @@ async def test_no_key_is_removable_while_a_secret_is_unreadable(keys: KeyFolder,
     assert await opened(another(keys, clock), text) == "4242"
 
 
+@pytest.mark.parametrize("damage", [b"?", b'{"by": "gone.key", "wrapped": "AAAA"}'])
+async def test_a_damaged_secret_keeps_no_other_secret_from_being_wrapped_again(
+    keys: KeyFolder, clock: Calendar, damage: bytes
+) -> None:
+    texts = [await sealed(keys, subject) for subject in ("ada", "bob", "cleo", "dora")]
+    damaged = sorted(secret_of(keys, subject) for subject in ("ada", "bob", "cleo", "dora"))[1]
+    damaged.write_bytes(damage)
+    clock.at_s += 1
+    (older,) = keys.folder.glob("*.key")
+    keys.create_wrapping_key("ada", "the older one was seen by a stranger")
+    with pytest.raises(KeysUnavailable, match=rf"3 secrets wrapped again, and not {damaged}"):
+        keys.rewrap("ada", "the older one was seen by a stranger")
+    older.unlink()
+    readable = [text for text in texts if key_name_of(text) != damaged.stem]
+    assert [await opened(another(keys, clock), text) for text in readable] == ["4242"] * 3
+    assert keys.read_audit_log()[-1]["did"] == "rewrap"
+
+
+async def test_a_damaged_secret_can_be_erased(keys: KeyFolder, clock: Calendar) -> None:
+    text = await sealed(keys, "ada")
+    secret_of(keys, "ada").write_bytes(b"?")
+    assert keys.forget("ada", "eve", "asked for it")
+    assert await opened(another(keys, clock), text) is None
+
+
 async def test_temporary_copies_of_a_killed_process_are_deleted_with_their_secret(
     keys: KeyFolder, clock: Calendar
 ) -> None:
@@ -422,6 +452,44 @@ async def test_the_audit_log_records_who_did_what_and_why(keys: KeyFolder, clock
         (keys.folder / "book.jsonl").write_bytes(damaged)
         with pytest.raises(KeysUnavailable, match=r"the audit log of .* cannot be read"):
             keys.read_audit_log()
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Disk that takes half of what is appended, and nothing more."""
+    write, taken = os.write, list[int]()
+
+    def half(file: int, content: bytes) -> int:
+        if taken:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken.append(write(file, content[: len(content) // 2]))
+        return taken[0]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "write", half)
+        yield
+
+
+async def test_a_full_disk_leaves_no_part_of_a_line_in_the_audit_log(keys: KeyFolder) -> None:
+    before = keys.read_audit_log()
+    with full_disk(), pytest.raises(KeysUnavailable, match=r"audit log of .* cannot be written: No space left"):
+        keys.append_audit_line("reveal", "order-17", "eve", "nobody will know")
+    assert keys.read_audit_log() == before
+    keys.append_audit_line("reveal", "order-17", "eve", "the bank asks")
+    assert [line["why"] for line in keys.read_audit_log()[len(before) :]] == ["the bank asks"]
+
+
+async def test_a_full_disk_leaves_no_name_that_looks_like_a_lost_secret(keys: KeyFolder, clock: Calendar) -> None:
+    with full_disk(), pytest.raises(KeysUnavailable, match="cannot be written: No space left"):
+        await keys.get_or_create_key("ada")
+    name = subject_key_name("ada")
+    other = next(subject for n in itertools.count() if subject_key_name(subject := str(n))[:2] == name[:2])
+    await sealed(another(keys, clock), other)  # its name is appended to the same file
+    assert keys.summarize().troubles == []
+    keys.rewrap("ada", "the disk has room again")
+    for subject in ("ada", other):
+        secret_of(keys, subject).unlink()
+    assert len(keys.summarize().troubles) == 2
 
 
 async def test_the_cache_of_keys_is_bounded(keys: KeyFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Generic, NewType, TypedDict, TypeVar
 from urllib import parse
 
 import msgspec
@@ -108,6 +108,38 @@ def test_sensitive_is_found_behind_a_type_statement() -> None:
     marks = find_marks(names["Secret"])
     assert marks is not None
     assert marks.change("4111", "4111", mark) == {"_sensitive": "4111"}
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Page(Generic[T]):
+    items: tuple[T, ...]
+    owner: Annotated[str, sensitive] = "me"
+
+
+CardOnFile = NewType("CardOnFile", Card)
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (Page[int], Page((1,))),
+        (list[Page[int]], [Page((1,))]),
+        (Page[Page[int]] | None, Page((Page((1,)),))),
+        (Page[Card], Page((Card("4242"),))),
+        (CardOnFile, Card("4242")),
+        (dict[str, CardOnFile], {"a": Card("4242")}),
+    ],
+)
+def test_sensitive_fields_of_a_generic_class_and_of_a_new_type_are_redacted(hint: Any, value: object) -> None:
+    marks = find_marks(hint)
+    assert marks is not None
+    plain = msgspec.json.decode(msgspec.json.encode(value))
+    recorded = marks.change(value, plain, mark)
+    assert not re.search("me|4242", json.dumps(hide_marked(recorded)))
+    assert msgspec.convert(unwrap_marked(recorded), hint) == value
 
 
 @pytest.mark.parametrize("hint", [int, str | None, dict[str, Any], list[int], type, Any, None, ..., [], Mapping])

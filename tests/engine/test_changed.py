@@ -15,7 +15,7 @@ from saga.engine.consumer.record_router import UNTOUCHED, BadRecord, RoutedRecor
 from saga.engine.prepared_service import prepare
 from saga.errors import BadInput
 from saga.messages import Message, Record
-from saga.messaging.names import change_topic
+from saga.messaging.names import PROBE, change_topic
 from tests.service.documents import OrderDocument, intake
 
 SERVICE = prepare(intake.declared)
@@ -135,6 +135,25 @@ def test_a_change_record_is_decoded_as_it_was_encoded() -> None:
 def test_marks_of_the_toolkit_alone_are_no_change(before: object, after: object) -> None:
     mutation = {**without(MUTATION, "revSeqno"), "event": "update", "before": before, "content": after}
     assert route_record(record(mutation), SERVICE) is UNTOUCHED
+
+
+def test_marks_alone_are_no_change_of_a_document_that_another_program_wrote_with_spaces() -> None:
+    before, after = (
+        b'{"sku": "tea", "sizes": {"a": [1, 2]}, "n": 1}',
+        b'{"sku":"tea","sizes":{"a":[1,2]},"n":%b,"_saga":{}}',
+    )
+    told = b'{"event":"update","key":"order-17","cas":7,"before":%b,"content":%b}'
+    assert route_record(record(told % (before, after % b"1")), SERVICE) is UNTOUCHED
+    for number in (b"1.0", b"true", b"2"):
+        assert isinstance(route_record(record(told % (before, after % number)), SERVICE), Message)
+
+
+def test_documents_that_test_the_store_are_no_change() -> None:
+    """Each start of a service on Couchbase writes one in each of its collections, and the connector publishes them."""
+    probe = {**MUTATION, "key": f"{PROBE}1f", "content": {}}
+    gone = without(probe, "content", "expiration", "flags", "lockTime")
+    for value in (probe, {**probe, "revSeqno": 2}, {**gone, "event": "deletion"}, {**gone, "event": "expiration"}):
+        assert route_record(record(value, probe["key"].encode()), SERVICE) is UNTOUCHED
 
 
 def test_handlers_do_not_see_the_marks() -> None:

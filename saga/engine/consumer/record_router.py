@@ -60,7 +60,7 @@ TYPE_BYTES_MAX = 100
 """Maximum number of bytes of an unknown type in reports."""
 CONTROL = TYPE.rpartition(".")[2]
 """Type header of a control record, without its namespace."""
-UNTOUCHED = SkippedRecord("no change of the document: the toolkit's marks in it alone are others")
+UNTOUCHED = SkippedRecord("no change of an application's document: only the toolkit's own marks or test documents")
 UNKNOWN = SkippedRecord("no handler here names its type")
 TOMBSTONE = SkippedRecord("it has no value: the log may forget what has its key, and it says nothing", "tombstone")
 OWN = SkippedRecord("a copy of an own event: the progress has it")
@@ -319,7 +319,7 @@ _fields = msgspec.json.Decoder(dict[str, Any])
 
 
 def parse_change(record: Record, event: type[Event]) -> Message | None:
-    """Parse a record of a change topic. Returns `None` if the document itself did not change. Raises `BadInput`."""
+    """Parse a record of a change topic. Returns `None` if no document of an application changed. Raises `BadInput`."""
     changed = from_record(record)
     if changed is None:
         return None

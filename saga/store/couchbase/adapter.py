@@ -27,6 +27,8 @@ from saga.support.settings import (
 
 NAME = re.compile(r"(?:_default|[A-Za-z0-9-][A-Za-z0-9_%-]{0,250})")
 """Form of the name of a scope or a collection of Couchbase."""
+UNASKED = "whether the bucket evicts was not asked, because without TLS that would send the password readable"
+"""Note of the doctor for an address without TLS."""
 CAS_PER_MS = 1_000_000
 """Number by which versions grow per millisecond. A document's version is the clock of its Couchbase node, in
 nanoseconds."""
@@ -201,12 +203,13 @@ class CouchbaseAdapter:
 
     def report_probe(self, settings: ChosenSettings, about: str) -> Finding:
         durability = settings.of(CouchbaseOptions).store_durability
+        unasked = "" if scheme_of(settings.store) == "couchbases" else f"; {UNASKED}"
         if durability != "none":
-            return Finding("ok", about, f"it writes, reads and removes; durability {durability}")
+            return Finding("ok", about, f"it writes, reads and removes; durability {durability}{unasked}")
         return Finding(
             "warning",
             about,
-            "it writes, reads and removes; durability none, as SAGA_STORE_DURABILITY asks for",
+            f"it writes, reads and removes; durability none, as SAGA_STORE_DURABILITY asks for{unasked}",
             "a failover may lose what was acknowledged: effects happen twice, or sagas stop",
             "SAGA_STORE_DURABILITY=majority; majorityAndPersistActive for a bucket without replicas",
         )

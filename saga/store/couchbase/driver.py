@@ -353,6 +353,7 @@ def _options(settings: CouchbaseSettings, password: str) -> Any:
         transcoder=RawTranscoder(),
         enable_tracing=False,  # with the next line each operation takes a fifth less time
         enable_metrics=False,
+        enable_app_telemetry=settings.tls,  # it sends the password in an HTTP header
         **trusted,
     )
 

@@ -4,7 +4,8 @@ The SDK (4.6.3) waits for the first answer to a scan while it holds Python's glo
 own thread may need that lock to report how an earlier operation ended. Then both hang for ever, and no signal ends the
 process. So the process that scans does nothing else, is idle for a moment before the scan, and can be killed.
 
-The separate process also asks whether the bucket evicts documents. If the answer is not one that Couchbase Server
+The separate process also asks whether the bucket evicts documents, if the connection has TLS: this request contains the
+password. If the answer is not one that Couchbase Server
 gives, the SDK ends the whole process. CouchbaseMock gives such an answer.
 """
 

@@ -108,6 +108,8 @@ class Node:
     eviction: str | None = None
     """Eviction of the bucket, as its management reports it; without it no client may ask."""
     tls: ssl.SSLContext | None = None
+    asked_of_management: list[bytes] = field(default_factory=list)
+    """Heads of the requests to its management, over HTTP."""
     port: int = 0
     logins: int = 0
     """How often a client signed in with a password."""
@@ -122,7 +124,7 @@ class Node:
     async def serving(self) -> AsyncIterator["Node"]:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.tls)
         self.port = server.sockets[0].getsockname()[1]
-        management = await asyncio.start_server(self._manage, "127.0.0.1", 0)
+        management = await asyncio.start_server(self._manage, "127.0.0.1", 0, ssl=self.tls)
         self._management = management.sockets[0].getsockname()[1]
         try:
             yield self
@@ -215,14 +217,23 @@ class Node:
         return {index + 7 if index else 0: name for index, name in enumerate(self.collections)}
 
     def _config(self) -> dict[str, object]:
-        services = {"kv" if self.tls is None else "kvSSL": self.port, "mgmt": self._management}
+        suffix = "" if self.tls is None else "SSL"
+        services = {f"kv{suffix}": self.port, f"mgmt{suffix}": self._management}
         return {
             "rev": 1,
             "revEpoch": 1,
             "name": "shop",
             "uuid": "0123456789abcdef0123456789abcdef",
             "nodeLocator": "vbucket",
-            "nodesExt": [{"services": services, "thisNode": True, "hostname": "127.0.0.1"}],
+            "nodesExt": [
+                {
+                    "services": services,
+                    "thisNode": True,
+                    "hostname": "127.0.0.1",
+                    "nodeUUID": "0123456789abcdef",
+                    "appTelemetryPath": "/_appTelemetry",
+                }
+            ],
             "bucketCapabilities": ["collections", "durableWrite", "xattr", "rangeScan"],
             "vBucketServerMap": {
                 "hashAlgorithm": "CRC",
@@ -302,7 +313,7 @@ class Node:
 
     async def _manage(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """The bucket's settings, over HTTP, one question a connection."""
-        await reader.readuntil(b"\r\n\r\n")
+        self.asked_of_management.append(await reader.readuntil(b"\r\n\r\n"))
         bucket: dict[str, object] = {
             "name": "shop",
             "uuid": "0" * 32,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.errors import StoreUnavailable
+from saga.errors import ConfigurationError, StoreUnavailable
 from saga.store.couchbase import driver
 from saga.store.couchbase.adapter import CouchbaseSettings
 from saga.store.couchbase.store import CouchbaseStore
@@ -99,3 +99,20 @@ async def test_a_certificate_stands_for_user_and_password(
         assert [key async for key, _ in store.scan("saga")] == ["a"]
     assert node.subjects == {"client"}
     assert not node.logins
+
+
+async def test_a_bucket_that_evicts_is_refused(node: Node, settings: CouchbaseSettings, clock: SettableClock) -> None:
+    node.eviction = "nruEviction"
+    async with CouchbaseStore(settings, clock=clock) as store:
+        with pytest.raises(ConfigurationError, match="ephemeral and evicts"):
+            await store.check_expiry(["saga"], 86_400)
+
+
+@pytest.mark.parametrize("eviction", ["noEviction", "valueOnly", "fullEviction", None])
+async def test_a_bucket_that_keeps_what_it_has_is_taken(
+    node: Node, settings: CouchbaseSettings, clock: SettableClock, eviction: str | None
+) -> None:
+    node.eviction = eviction
+    async with CouchbaseStore(settings, clock=clock) as store:
+        await store.check_expiry(["saga"], 86_400)
+    assert any(b"/pools/default/buckets/shop" in head for head in node.asked_of_management)

@@ -5,6 +5,7 @@ import os
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from saga.support.clock import SystemClock
 from tests.broker.waiting import until
 from tests.servers.listening import listening
 from tests.servers.trusted_tls import impostor
+from tests.store.couchbase.node import Node
 
 PASSWORD = "s3cr3t-hunter2"
 HEADER = ">BBHBBHIIQ"
@@ -71,6 +73,15 @@ async def test_a_server_without_tls_that_asks_for_the_bare_password_does_not_get
     assert shown
     assert all(body.startswith(b"SCRAM-SHA") for body in shown)
     assert not any(PASSWORD.encode() in body for _, body in requests)
+
+
+async def test_without_tls_the_driver_reports_no_telemetry_because_that_needs_the_bare_password() -> None:
+    """Couchbase Server 8 takes reports of the driver about itself, over HTTP with the password in a header."""
+    async with Node(password=PASSWORD).serving() as node:
+        connects = replace(settings(f"couchbase://127.0.0.1:{node.port}"), bucket="shop")
+        async with CouchbaseStore(connects, clock=SystemClock()) as store:
+            await store.get("saga", "a")
+            assert node.asked_of_management == []
 
 
 async def test_an_authority_of_ones_own_is_the_only_one(tmp_path: Path) -> None:
