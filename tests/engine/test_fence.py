@@ -196,14 +196,13 @@ async def test_a_message_of_the_saga_that_was_taken_and_waits_behind_goes_before
             if partition == ORDERS:
                 assert place.fence.is_handled(saga, place.now_ms), "a turn that begins behind it finds it in its place"
             for lane in [place.lanes._queues[saga]]:
-                assert lane.task is not None
                 lane.waiting.clear()
                 assert await place.fence.handled_ms(saga, place.now_ms)
                 wake = SagaTimer(**{f: getattr(a, f) for f in Message.__struct_fields__} | {"due_ms": 1})
                 lane.waiting.append(WorkItem(wake, Position("order.wake.now", 0, 0), prefix, now_s))
                 assert await place.fence.handled_ms(saga, place.now_ms), "a wake closes nothing"
                 lane.waiting.clear()
-                lane.task.cancel()
+            await place.lanes.drain(0)
 
 
 async def test_a_message_that_yields_goes_before() -> None:
