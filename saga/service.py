@@ -355,7 +355,8 @@ class Service(Generic[_S_co]):
         - In tests an instance of a subclass in `use=` replaces it, and the generator is not called.
 
         Args:
-            timeout_s: seconds that one call through `saga.step` may take. A longer call is a transient failure.
+            timeout_s: seconds that one call through `saga.step` may take. A longer call is a transient failure, and
+                never an expected error, because it may have had its effect.
             expected_errors: exceptions that are answers of the system. `saga.step` records them (class and `args`,
                 plain values) and raises them; a rerun raises them again without a call. All other exceptions are
                 failures.

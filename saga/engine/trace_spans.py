@@ -36,13 +36,8 @@ class TurnSpans:
         self._count = 0
 
     @contextmanager
-    def of(
-        self, kind: Kind, name: str, parts: Sequence[Message] = (), answers: tuple[type[BaseException], ...] = ()
-    ) -> Iterator[str]:
-        """Record the block as a span, and yield the span's id.
-
-        `parts`: messages that are processed in the block. `answers`: exceptions that do not count as errors.
-        """
+    def of(self, kind: Kind, name: str, parts: Sequence[Message] = ()) -> Iterator[str]:
+        """Record the block as a span, and yield the span's id. `parts`: messages that are processed in the block."""
         if self.place is None and parts:  # a timer belongs to the trace of the run that it triggers
             self.place = trace_position(parts[0])
         outer, self._count = self._inner, self._count + 1
@@ -51,7 +46,7 @@ class TurnSpans:
         try:
             yield id_
         except BaseException as why:
-            error = None if isinstance(why, answers) else type(why).__name__
+            error = type(why).__name__
             raise
         finally:
             self._inner = outer
