@@ -337,6 +337,8 @@ def _declares(source: Path) -> bool:
     for node in ast.parse(source.read_bytes(), str(source)).body:
         match node:
             case ast.Assign(value=ast.Call(func=called)) | ast.AnnAssign(value=ast.Call(func=called)):
+                if isinstance(called, ast.Subscript):  # `Service[OrderState](...)`
+                    called = called.value
                 if isinstance(called, ast.Name) and called.id == "Service":
                     return True
                 if isinstance(called, ast.Attribute) and called.attr == "Service":
