@@ -357,9 +357,9 @@ class Service(Generic[_S_co]):
         Args:
             timeout_s: seconds that one call through `saga.step` may take. A longer call is a transient failure, and
                 never an expected error, because it may have had its effect.
-            expected_errors: exceptions that are answers of the system. `saga.step` records them (class and `args`,
-                plain values) and raises them; a rerun raises them again without a call. All other exceptions are
-                failures.
+            expected_errors: exceptions that are answers of the system. `saga.step` records them (the nearest class
+                declared, and `args`, plain values) and raises them; a rerun raises them again without a call. All other
+                exceptions are failures.
             retry: how often and when an attempt is retried that failed because of a step on this resource. It applies
                 to handlers that declare no `retry` themselves, and to compensations and deadlines.
             breaker: rules for a circuit breaker, which refuses calls for a time after many have failed. An attempt that

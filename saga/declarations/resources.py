@@ -283,9 +283,10 @@ def check_reconstructible(answer: type[Exception], where: str) -> None:
 
 
 def find_declared_error(why: Exception, answers: tuple[type[Exception], ...]) -> type[Exception]:
-    """Return the declared class under whose name an expected error is recorded. The error may be an instance of a
-    subclass."""
-    return next(answer for answer in answers if isinstance(why, answer))
+    """Return the declared class under whose name an expected error is recorded: the nearest one, in whatever order they
+    are declared. The error may be an instance of a subclass."""
+    nearest = next((kind for kind in type(why).__mro__ if kind in answers), None)
+    return nearest or next(answer for answer in answers if isinstance(why, answer))  # a metaclass may decide, too
 
 
 def check_recorded(answer: type[Exception], why: Exception, args: Raw, name: str) -> None:

@@ -21,6 +21,10 @@ class Declined(Exception):
     """An answer."""
 
 
+class CardDeclined(Declined):
+    """One that says more."""
+
+
 class NeverHeard(Exception):
     """No answer that anybody declared."""
 
@@ -165,6 +169,28 @@ async def test_a_timeout_that_the_client_of_a_system_raises_may_be_an_answer(tmp
         assert record.value is not None
         assert record.value.endswith(b"the customer did not confirm it")
         assert len(bank.calls) == 1
+
+
+@pytest.mark.parametrize("answers", [(Declined, CardDeclined), (CardDeclined, Declined)])
+async def test_a_handler_gets_the_nearest_of_the_declared_answers(
+    tmp_path: Path, answers: tuple[type[Exception], ...]
+) -> None:
+    async def body(order: OrderPlaced, bank: Bank, saga: Saga) -> Reaction:
+        try:
+            return reserved(order, await saga.step(bank.charge, saga.idempotency_key("charge")))
+        except CardDeclined as why:
+            return declined(order, f"another card: {why}")
+        except Declined as why:
+            return declined(order, f"no order: {why}")
+
+    payment, bank = served(body, answers=answers)
+    bank.fails.append(CardDeclined("it has expired"))
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        (record,) = await place.records("payments")
+        assert record.value is not None
+        assert record.value.endswith(b"another card: it has expired")
 
 
 async def test_an_undeclared_exception_fails_the_attempt_even_if_the_handler_catches_it(tmp_path: Path) -> None:
