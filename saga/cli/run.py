@@ -77,12 +77,14 @@ async def _until_stopped(services: Sequence[Declared], settings: Settings, modul
 def _leave_all() -> None:
     """End the process at once, as in a crash. Nothing is lost by this. It is called from a thread, because the event
     loop may be blocked."""
-    print_lines(
-        "saga: the process did not end in time after the stop signal; it ends as by a crash, and a handler that was "
-        "running will run again",
-        err=True,
-    )
-    os._exit(1)
+    try:
+        print_lines(
+            "saga: the process did not end in time after the stop signal; it ends as by a crash, and a handler that "
+            "was running will run again",
+            err=True,
+        )
+    finally:  # nobody may read standard error any more
+        os._exit(1)
 
 
 # -------------------------------------------------------------------- dev
