@@ -15,7 +15,7 @@ from saga.cli.monitor import ADDRESS
 from saga.cli.options import broker_option, stores_option
 from saga.cli.printing import print_lines, print_prefixed
 from saga.configuration import wiring
-from saga.configuration.settings import Settings
+from saga.configuration.settings import Settings, environment_without
 from saga.contracts.examples import example_saga_id
 from saga.contracts.library import find_library
 from saga.declarations.values import Declared
@@ -129,11 +129,11 @@ def dev(folder: Path, page: str | None, no_page: bool, broker: str | None, store
     if page is not None and no_page:
         raise click.UsageError("give --page or --no-page, not both")
     settings = Settings.from_environment(broker=broker, store=store, monitor=page)
-    environment = {**os.environ, "SAGA_BROKER": settings.broker, "SAGA_STORE": settings.store}
+    environment = {**environment_without("SAGA_HTTP"), "SAGA_BROKER": settings.broker, "SAGA_STORE": settings.store}
     environment.setdefault("SAGA_LOG", "text")
     environment.setdefault("PYTHONUNBUFFERED", "1")
     shown = _Shown()
-    if environment.pop("SAGA_HTTP", ""):
+    if settings.http:
         shown("", "SAGA_HTTP is ignored: several processes cannot listen on one address")
     for line in _suggest_commands(folder) if folder.is_dir() else ():
         shown("", line)
