@@ -100,8 +100,8 @@ class Service(Generic[_S_co]):
                 `-`. A new name without `was` makes a new service, which handles everything again, with other
                 idempotency keys.
             state: the class of `saga.state`: a frozen dataclass in which every field has a default, because a saga
-                begins with `state()`. A field with a default may be added at any time. If it is left out, the service
-                has no state, and handlers use plain `Saga`.
+                begins with `state()`, which has to be the same each time. A field with a default may be added at any
+                time. If it is left out, the service has no state, and handlers use plain `Saga`.
             retention: how long a saga is kept after its last message if it has no open work, from one second to 50
                 years (Couchbase cannot store times after 2106). Duplicates are recognized for this long, and all waits
                 of one run together (see `Later`) may not be longer. Open sagas are kept without limit.
@@ -116,7 +116,7 @@ class Service(Generic[_S_co]):
                 with either name can run side by side.
 
         Raises `DeclarationError` for a name with other characters, an invalid start, retention or retry, and a state
-        that is not a frozen dataclass of plain fields or has a field without a default.
+        that is not a frozen dataclass of plain fields, has a field without a default, or begins differently each time.
         """
         for each in (name, was) if was else (name,):
             _check_name(each, f"Service({name!r}" + (f", was={was!r})" if was else ")"))
@@ -355,10 +355,11 @@ class Service(Generic[_S_co]):
         - In tests an instance of a subclass in `use=` replaces it, and the generator is not called.
 
         Args:
-            timeout_s: seconds that one call through `saga.step` may take. A longer call is a transient failure.
-            expected_errors: exceptions that are answers of the system. `saga.step` records them (class and `args`,
-                plain values) and raises them; a rerun raises them again without a call. All other exceptions are
-                failures.
+            timeout_s: seconds that one call through `saga.step` may take. A longer call is a transient failure, and
+                never an expected error, because it may have had its effect.
+            expected_errors: exceptions that are answers of the system. `saga.step` records them (the nearest class
+                declared, and `args`, plain values) and raises them; a rerun raises them again without a call. All other
+                exceptions are failures.
             retry: how often and when an attempt is retried that failed because of a step on this resource. It applies
                 to handlers that declare no `retry` themselves, and to compensations and deadlines.
             breaker: rules for a circuit breaker, which refuses calls for a time after many have failed. An attempt that

@@ -15,7 +15,7 @@ from saga.cli.monitor import ADDRESS
 from saga.cli.options import broker_option, stores_option
 from saga.cli.printing import print_lines, print_prefixed
 from saga.configuration import wiring
-from saga.configuration.settings import Settings
+from saga.configuration.settings import Settings, environment_without
 from saga.contracts.examples import example_saga_id
 from saga.contracts.library import find_library
 from saga.declarations.values import Declared
@@ -77,12 +77,14 @@ async def _until_stopped(services: Sequence[Declared], settings: Settings, modul
 def _leave_all() -> None:
     """End the process at once, as in a crash. Nothing is lost by this. It is called from a thread, because the event
     loop may be blocked."""
-    print_lines(
-        "saga: the process did not end in time after the stop signal; it ends as by a crash, and a handler that was "
-        "running will run again",
-        err=True,
-    )
-    os._exit(1)
+    try:
+        print_lines(
+            "saga: the process did not end in time after the stop signal; it ends as by a crash, and a handler that "
+            "was running will run again",
+            err=True,
+        )
+    finally:  # nobody may read standard error any more
+        os._exit(1)
 
 
 # -------------------------------------------------------------------- dev
@@ -127,11 +129,11 @@ def dev(folder: Path, page: str | None, no_page: bool, broker: str | None, store
     if page is not None and no_page:
         raise click.UsageError("give --page or --no-page, not both")
     settings = Settings.from_environment(broker=broker, store=store, monitor=page)
-    environment = {**os.environ, "SAGA_BROKER": settings.broker, "SAGA_STORE": settings.store}
+    environment = {**environment_without("SAGA_HTTP"), "SAGA_BROKER": settings.broker, "SAGA_STORE": settings.store}
     environment.setdefault("SAGA_LOG", "text")
     environment.setdefault("PYTHONUNBUFFERED", "1")
     shown = _Shown()
-    if environment.pop("SAGA_HTTP", ""):
+    if settings.http:
         shown("", "SAGA_HTTP is ignored: several processes cannot listen on one address")
     for line in _suggest_commands(folder) if folder.is_dir() else ():
         shown("", line)

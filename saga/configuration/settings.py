@@ -226,6 +226,23 @@ class Settings:
         yield from registry_settings.problems(self.of(RegistryOptions))
 
 
+def environment_without(name: str) -> dict[str, str]:
+    """Return the variables of this process without the setting `name`, for other processes of the toolkit.
+
+    The setting may be in the settings file. Then the file's other settings become variables, too, because a blank
+    variable does not override the file. Raises `ConfigurationError`.
+    """
+    environment = dict(os.environ)
+    in_file, troubles = _in_file(environment.get(FILE, "").strip())
+    if troubles:
+        raise ConfigurationError("The settings cannot work", troubles)
+    if name in in_file:
+        del environment[FILE]
+        environment |= {each: given.text for each, given in {**in_file, **_in_variables(os.environ)}.items()}
+    environment.pop(name, None)
+    return environment
+
+
 def address_given(name: Literal["broker", "store"], flag: str | None) -> str:
     """Return an address from the settings, for a caller that does not connect. So settings that only a connection
     needs, such as a password, may be missing. Raises `ConfigurationError`."""

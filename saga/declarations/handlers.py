@@ -392,7 +392,8 @@ def find_original(declared: Declared, original: Callable[..., object]) -> Reacti
     """Return the handler that was declared with the function `original`. Raises `DeclarationError` if it is not a
     handler of the service."""
     name = getattr(original, "__name__", repr(original))
-    found = next((h for h in declared.handlers if h.function is original), None)
+    # Not `is`: each access to a bound method makes another object, and these are equal.
+    found = next((h for h in declared.handlers if h.function == original), None)
     if found is None:
         raise DeclarationError(
             f"{name} is no handler of {declared.name!r}, so it cannot have a compensation here: "

@@ -141,7 +141,26 @@ def check_state(state: object, where: str) -> type:
                 f"{where}: the field {field.name!r} of {spell(kind)} has no default, but a saga begins with "
                 f"{spell(kind)}(): give it one"
             )
+    _check_first_state(kind, where)
     return kind
+
+
+def _check_first_state(kind: type, where: str) -> None:
+    """Check that `kind()`, with which each saga begins, can be made and is the same each time. Otherwise each run that
+    comes before the first change of the state would see another one, and so would a rerun. Raises `DeclarationError`.
+    """
+    try:
+        one, other = (msgspec.to_builtins(kind(), str_keys=True) for _ in range(2))
+    except Exception as why:  # `__post_init__` may be user code and raise anything
+        raise DeclarationError(
+            f"{where}: a saga begins with {spell(kind)}(), and that raises {type(why).__name__}: {why}"
+        ) from why
+    if one != other:
+        names = " and ".join(repr(field.name) for field in fields(kind) if one.get(field.name) != other.get(field.name))
+        raise DeclarationError(
+            f"{where}: a saga begins with {spell(kind)}(), whose {names} differs each time, so a rerun would see "
+            "another state: give it a constant default, and let a handler set it"
+        )
 
 
 def check_dataclass(kind: object, where: str) -> type:
@@ -283,9 +302,10 @@ def check_reconstructible(answer: type[Exception], where: str) -> None:
 
 
 def find_declared_error(why: Exception, answers: tuple[type[Exception], ...]) -> type[Exception]:
-    """Return the declared class under whose name an expected error is recorded. The error may be an instance of a
-    subclass."""
-    return next(answer for answer in answers if isinstance(why, answer))
+    """Return the declared class under whose name an expected error is recorded: the nearest one, in whatever order they
+    are declared. The error may be an instance of a subclass."""
+    nearest = next((kind for kind in type(why).__mro__ if kind in answers), None)
+    return nearest or next(answer for answer in answers if isinstance(why, answer))  # a metaclass may decide, too
 
 
 def check_recorded(answer: type[Exception], why: Exception, args: Raw, name: str) -> None:

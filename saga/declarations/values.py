@@ -3,11 +3,13 @@ reads."""
 
 import dis
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from inspect import getmro, isfunction, ismodule, unwrap
-from types import CodeType, FunctionType
+from functools import partial
+from inspect import getmro, unwrap
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Literal, TypeAlias, cast
 
 from saga.declarations.annotations import EitherShape, OneEvent, ReturnShape, any_number_of, describe_returned
@@ -251,26 +253,37 @@ def _names(events: tuple[type[Event], ...]) -> str:
 # -------------------------------------------------------------------- flags
 
 
+_CONTAINERS = (list, tuple, set, frozenset, dict)
+OBJECTS_MAX = 20_000
+"""Maximum number of objects that are searched for flags. If there are more, any flag may be read."""
+
+
 def find_flags(declared: Declared) -> frozenset[str] | None:
-    """Return the names of all flags that the code of a service may read; `None` if the name of one cannot be
-    determined."""
-    found, seen = set[str](), set[CodeType]()
-    roots: list[object] = [reaction.function for reaction in declared.reactions]
-    roots += [each for resource in declared.resources for each in (resource.opener, resource.gives)]
-    left = [function for root in roots for function in _functions_in(root)]
+    """Return the names of all flags that the code of a service may read; `None` if any flag may be read, because the
+    name of one cannot be determined, or not all code can be searched."""
+    found, known = set[str](), dict[int, object]()
+    left: list[object] = [reaction.function for reaction in declared.reactions]
+    left += [each for resource in declared.resources for each in (resource.opener, resource.gives)]
+    own = frozenset(_package_of(getattr(there, "__module__", None)) for there in left)
     while left:
-        function = left.pop()
-        if function.__code__ in seen:
+        there = left.pop()
+        if id(there) in known:
             continue
-        seen.add(function.__code__)
-        names = set[str]()
-        for code in _nested_code(function.__code__):
+        known[id(there)] = there  # kept, so that no other object gets its id
+        if len(known) > OBJECTS_MAX:
+            return None
+        if type(there) is not FunctionType:
+            left += _parts_of(there, own)
+            continue
+        left.append(_unwrap(there))
+        flags, names, is_own = set[str | None](), set[str](), _package_of(there.__module__) in own
+        for code in () if _is_foreign(there.__module__) else _nested_code(there.__code__):
             names |= {*code.co_names}
-            for flag in _flags_in(code):
-                if flag is None:
-                    return None
-                found.add(flag)
-        left += [each for there in _named_objects(function, names) for each in _functions_in(there)]
+            flags |= {*_flags_in(code), *(_unknown_imports(there, code) if is_own else ())}
+        if None in flags:
+            return None
+        found |= {flag for flag in flags if flag is not None}
+        left += [each for each in _named_objects(there, names) if is_own or type(each) not in _CONTAINERS]
     return frozenset(found)
 
 
@@ -295,14 +308,31 @@ def _flags_in(code: CodeType) -> Iterator[str | None]:
             yield argument.argval if argument is not None and is_plain and is_called else None
 
 
+def _unknown_imports(function: FunctionType, code: CodeType) -> Iterator[None]:
+    """Yield `None` for each import within a function whose module is not loaded yet, so it cannot be searched."""
+    names = [each.argval for each in dis.get_instructions(code) if each.opname == "IMPORT_NAME"]
+    yield from (None for name in names if not _is_foreign(name) and not any(_modules_called(function, name)))
+
+
+def _modules_called(function: FunctionType, name: str) -> Iterator[ModuleType]:
+    """Yield the loaded modules that a function may mean by this name in an import, which may be relative."""
+    package = function.__globals__.get("__package__") or ""
+    for each in (name, f"{package}.{name}".rstrip(".")):
+        module = sys.modules.get(each)
+        if module is not None and not _is_foreign(each):
+            yield module
+
+
 def _named_objects(function: FunctionType, names: set[str]) -> Iterator[object]:
-    """Yield the objects outside of a function that its code names: in its module, in other modules that it names, and
-    in enclosing functions."""
+    """Yield the objects outside of a function that its code names: in its module, in other modules that it names or
+    imports, and in enclosing functions."""
     for name in names & function.__globals__.keys():
-        there = function.__globals__[name]
-        yield there
-        if ismodule(there) and not _is_foreign(there.__name__):
-            yield from (vars(there)[each] for each in names & vars(there).keys())
+        yield function.__globals__[name]
+    modules = [function.__globals__[name] for name in names & function.__globals__.keys()]
+    modules += [module for name in names for module in _modules_called(function, name)]
+    for module in modules:
+        if type(module) is ModuleType and not _is_foreign(module.__name__):
+            yield from (vars(module)[each] for each in names & vars(module).keys())
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
@@ -310,18 +340,46 @@ def _named_objects(function: FunctionType, names: set[str]) -> Iterator[object]:
             continue
 
 
-def _functions_in(there: object) -> Iterator[FunctionType]:
-    """Yield the functions that belong to an object: itself if it is a function, else the methods of a class or of the
-    object's class."""
-    if callable(there) and isfunction(inner := _unwrap(there)):
-        yield from (
-            each for each in (there, inner) if isinstance(each, FunctionType) and not _is_foreign(each.__module__)
-        )
-        return
-    kind_of: type = there if isinstance(there, type) else type(there)
-    for kind in getmro(kind_of):
-        if not _is_foreign(kind.__module__):
-            yield from (each for each in vars(kind).values() if isinstance(each, FunctionType))
+def _parts_of(there: Any, own: Collection[str]) -> Iterable[object]:
+    """Return the objects through which an object may call other code: what a container, a `partial` or a method holds,
+    the function that a decorator has wrapped, and the methods of a class.
+
+    A class in one of the packages `own` is searched whole, and so are its instances. Of other classes only the methods
+    are, because libraries have too much in them, and none of it can read a flag of this service by its name.
+    """
+    kind = type(there)
+    if kind in _CONTAINERS:
+        return list(there.values() if kind is dict else there)
+    if kind is partial:
+        return (there.func, *there.args, *there.keywords.values())
+    if kind is MethodType:
+        return (there.__func__, there.__self__)
+    if kind in (staticmethod, classmethod):
+        return (there.__func__,)
+    if kind is property:
+        return (there.fget,)
+    if callable(there) and type(inner := _unwrap(there)) is FunctionType:
+        return (inner,)
+    is_class = issubclass(kind, type)
+    found: list[object] = []
+    for each in getmro(there if is_class else kind):
+        if _package_of(each.__module__) in own:
+            found += [member for name, member in vars(each).items() if name != "__annotations__"]
+            found += [] if is_class else _attributes_of(there)
+        elif not _is_foreign(each.__module__):
+            found += [member for member in vars(each).values() if type(member) is FunctionType]
+    return found
+
+
+def _attributes_of(there: object) -> Iterator[object]:
+    """Yield the values of an instance's attributes."""
+    with suppress(Exception):  # it stands for an object that is not there yet, and raises anything
+        yield from list(object.__getattribute__(there, "__dict__").values())
+    for kind in getmro(type(there)):
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            with suppress(Exception):  # it has no value yet
+                yield object.__getattribute__(there, name)
 
 
 def _unwrap(there: Callable[..., object]) -> object:
@@ -332,4 +390,9 @@ def _unwrap(there: Callable[..., object]) -> object:
 
 
 def _is_foreign(module: str | None) -> bool:
-    return (module or "builtins").partition(".")[0] in _FOREIGN
+    return _package_of(module) in _FOREIGN
+
+
+def _package_of(module: str | None) -> str:
+    """Return the name of the package to which a module belongs."""
+    return (module or "builtins").partition(".")[0]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from saga.errors import ConfigurationError
 from saga.support.clock import Clock
@@ -29,6 +29,11 @@ STOP_S_MAX: Final = 30.0
 the drain."""
 LOAD_S_MAX: Final = 60.0
 """Maximum time for loading a service, in seconds."""
+OUTPUT_S_MAX: Final = 1.0
+"""Maximum time between the end of a process and the end of its output, in seconds. After that, the processes that it
+has started are killed: one of them keeps the output open."""
+EXIT_LOOK_S: Final = 0.05
+"""Pause between two checks whether a process has ended, in seconds."""
 LINE_BYTES_MAX: Final = 1 << 16
 """Maximum length of a line that is shown, in bytes. Longer lines are split."""
 PAGE: Final = ".page"
@@ -48,7 +53,8 @@ class RunningProcess:
 
     module: str
     process: Process
-    reader: asyncio.Task[None]
+    following: asyncio.Task[None]
+    """Task that prints the output of the process, and ends with it."""
     is_stopping: bool = False
 
 
@@ -71,11 +77,15 @@ class ServiceProcesses:
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
     """Event that makes the services stop at once, without waiting until they have drained."""
     _running: dict[str, RunningProcess] = field(default_factory=dict)
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run the services until `stop` is set, then end all of them. Raises `ConfigurationError` if the folder does
-        not exist or is not below `root`.
+        """Run the services until `stop` is set, then end all of them.
+
+        They also end if the output can no longer be written, for example because the terminal was closed. Raises
+        `ConfigurationError` if the folder does not exist or is not below `root`.
         """
+        self._stop = stop
         seen = snapshot_files(self.root, self.contracts)
         found = services_in(self.folder, self.root)
         try:
@@ -83,51 +93,62 @@ class ServiceProcesses:
                 await self._start([PAGE])
             await self._start(self._usable(found.modules, found.broken))
             if not found.modules:
-                self.say("", f"there is no service in {self.folder} yet: a module there says name = Service(...)")
+                self._print("", f"there is no service in {self.folder} yet: a module there says name = Service(...)")
             while not stop.is_set():
                 await self.clock.sleep(LOOK_S)
                 now = snapshot_files(self.root, self.contracts)
-                if now != seen and not stop.is_set():
+                if now != seen:
                     now = await self._wait_until_settled(now)
                     await self._renew(changed_files(seen, now))
                     seen = now
         finally:
-            await self._stop(list(self._running))
+            await self._end(list(self._running))
+
+    def _print(self, name: str, text: str) -> None:
+        """Print a line. If that is impossible, end everything: nobody would see any more what runs here."""
+        try:
+            self.say(name, text)
+        except (OSError, ValueError):  # the terminal or the reader of a pipe is gone; or the stream is closed
+            self._stop.set()
 
     async def _wait_until_settled(self, seen: Mapping[Path, tuple[int, int]]) -> Mapping[Path, tuple[int, int]]:
         """Wait until files stop changing, because several files may be saved one after another. Return the last
         scan.
         """
-        while True:
+        while not self._stop.is_set():
             await self.clock.sleep(QUIET_S)
             now = snapshot_files(self.root, self.contracts)
             if now == seen:
-                return now
+                break
             seen = now
+        return seen
 
     async def _renew(self, paths: Collection[Path]) -> None:
-        """Restart the services that a change of these files affects."""
+        """Restart the services that a change of these files affects. Start nothing once everything is to stop."""
+        if self._stop.is_set():
+            return
         some = sorted(str(path.relative_to(self.root)) for path in paths if self.root in path.parents)[:3]
-        self.say("", f"changed: {', '.join(some) or len(paths)}{' and more' if len(paths) > 3 else ''}")
+        self._print("", f"changed: {', '.join(some) or len(paths)}{' and more' if len(paths) > 3 else ''}")
         found = services_in(self.folder, self.root)
         present = {*found.modules, *found.broken, PAGE}
         gone = [module for module in self._running if module not in present]
         for module in gone:
-            self.say(_name(module), "was removed")
-        await self._stop(gone)
+            self._print(_name(module), "was removed")
+        await self._end(gone)
         wanted = affected_modules(paths, [*found.modules, *found.broken], self.root)
         restarting = self._usable([module for module in wanted if module not in found.broken], found.broken)
         restarting += [module for module in found.modules if module not in (*self._running, *restarting)]
         ready = [module for module in restarting if await self._can_be_loaded(module)]
         if self.page is not None and any(path.suffix in (".avsc", ".json") for path in paths):
             ready.insert(0, PAGE)  # the page reads contracts and manifests only once
-        await self._stop(ready)
-        await self._start(ready)
+        if not self._stop.is_set():
+            await self._end(ready)
+            await self._start(ready)
 
     def _usable(self, modules: Iterable[str], broken: Mapping[str, str]) -> list[str]:
         """Return `modules` as a list. Also print, for each module in `broken`, why it cannot be read."""
         for module, why in broken.items():
-            self.say(_name(module), f"cannot be read: {why}; {self._describe_next(module)}")
+            self._print(_name(module), f"cannot be read: {why}; {self._describe_next(module)}")
         return list(modules)
 
     def _describe_next(self, module: str) -> str:
@@ -137,20 +158,30 @@ class ServiceProcesses:
 
     async def _can_be_loaded(self, module: str) -> bool:
         """Load a service in a separate process, and return whether that succeeded. Print the output if it did not."""
-        process = await self._process("manifest", module)
+        if self._stop.is_set():
+            return False
+        process, loop = await self._process("manifest", module), asyncio.get_running_loop()
+        loading, stopping = loop.create_task(process.communicate()), loop.create_task(self._stop.wait())
         try:
-            output, _ = await self.clock.within(LOAD_S_MAX, process.communicate())
-        except TimeoutError:
+            with suppress(TimeoutError):
+                either = asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                await self.clock.within(LOAD_S_MAX, either)
             output = f"it was not loaded within {LOAD_S_MAX:.0f} s".encode()
+            if loading.done():
+                output, _ = loading.result()
+            elif self._stop.is_set():
+                return False
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+            stopping.cancel()
+            if not loading.done():
+                _kill_all(process)
+                await self._ends_soon(loading)
+                loading.cancel()
         if process.returncode == 0:
             return True
         for line in output.decode("utf-8", "replace").splitlines():
-            self.say(_name(module), line)
-        self.say(_name(module), f"cannot be loaded; {self._describe_next(module)}")
+            self._print(_name(module), line)
+        self._print(_name(module), f"cannot be loaded; {self._describe_next(module)}")
         return False
 
     # ---------------------------------------------------------------- processes
@@ -169,58 +200,80 @@ class ServiceProcesses:
 
     async def _start(self, modules: Iterable[str]) -> None:
         for module in modules:
+            if self._stop.is_set():
+                return
             what = ("run", module) if module != PAGE else ("monitor", "run", "--listen", self.page or "")
             process = await self._process(*what)
-            reader = asyncio.get_running_loop().create_task(self._read(module, process), name=module)
-            self._running[module] = RunningProcess(module, process, reader)
-            self.say(_name(module), f"started, process {process.pid}")
+            following = asyncio.get_running_loop().create_task(self._follow(module, process), name=module)
+            self._running[module] = RunningProcess(module, process, following)
+            self._print(_name(module), f"started, process {process.pid}")
+
+    async def _follow(self, module: str, process: Process) -> None:
+        """Print the output of a process, and then how the process ended. Kill what it has left running."""
+        reading = asyncio.get_running_loop().create_task(self._read(module, process))
+        while process.returncode is None:  # `process.wait()` would also wait until nobody has the output open
+            await self.clock.sleep(EXIT_LOOK_S)
+        if not await self._ends_soon(reading):
+            _kill_all(process)
+            await self._ends_soon(reading)
+            reading.cancel()
+        running = self._running.get(module)
+        if running is not None and running.process is process and not running.is_stopping:
+            then = "its code or a shared file" if module != PAGE else "a contract"
+            code = process.returncode
+            self._print(_name(module), f"ended by itself with code {code}; it is started again when {then} changes")
 
     async def _read(self, module: str, process: Process) -> None:
-        """Print the output of a process line by line, and then how the process ended."""
+        """Print the output of a process line by line, until nobody has it open."""
         assert process.stdout is not None
         rest = b""
         while part := await process.stdout.read(LINE_BYTES_MAX):
             *lines, rest = (rest + part).split(b"\n")
             for line in lines:
-                self.say(_name(module), line.decode("utf-8", "replace").rstrip("\r"))
+                self._print(_name(module), line.decode("utf-8", "replace").rstrip("\r"))
             if len(rest) >= LINE_BYTES_MAX:
-                self.say(_name(module), rest.decode("utf-8", "replace"))
+                self._print(_name(module), rest.decode("utf-8", "replace"))
                 rest = b""
         if rest:
-            self.say(_name(module), rest.decode("utf-8", "replace"))
-        code = await process.wait()
-        running = self._running.get(module)
-        if running is not None and running.process is process and not running.is_stopping:
-            then = "its code or a shared file" if module != PAGE else "a contract"
-            self.say(_name(module), f"ended by itself with code {code}; it is started again when {then} changes")
+            self._print(_name(module), rest.decode("utf-8", "replace"))
 
-    async def _stop(self, modules: Iterable[str]) -> None:
+    async def _ends_soon(self, reading: asyncio.Task[Any]) -> bool:
+        """Wait for the end of the output of a process that has ended. Return whether it came within `OUTPUT_S_MAX`."""
+        with suppress(TimeoutError):
+            await self.clock.within(OUTPUT_S_MAX, asyncio.wait([reading]))
+        return reading.done()
+
+    async def _end(self, modules: Iterable[str]) -> None:
         """End these processes. They drain in parallel; those that take too long are killed, which loses nothing."""
         ending = [self._running[module] for module in modules if module in self._running]
         for running in ending:
             running.is_stopping = True
             with suppress(ProcessLookupError):
                 running.process.send_signal(signal.SIGTERM)
-        over = [asyncio.get_running_loop().create_task(running.process.wait()) for running in ending]
         hurry = asyncio.get_running_loop().create_task(self.hurry.wait())
         try:
             with suppress(TimeoutError):
-                await self.clock.within(STOP_S_MAX, _all_or(over, hurry))
+                await self.clock.within(STOP_S_MAX, _all_or([running.following for running in ending], hurry))
         finally:
             hurry.cancel()
             for running in ending:
                 if running.process.returncode is None:
-                    self.say(_name(running.module), "did not end in time, and is killed; nothing is lost")
-                    running.process.kill()
+                    self._print(_name(running.module), "did not end in time, and is killed; nothing is lost")
+                    _kill_all(running.process)
             for running in ending:
-                await running.process.wait()
-                await running.reader
+                await running.following
                 self._running.pop(running.module, None)
 
 
-async def _all_or(tasks: Collection[asyncio.Task[int]], hurry: asyncio.Task[bool]) -> None:
+def _kill_all(process: Process) -> None:
+    """Kill a process and what it has started: all of them are in a session of their own."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+async def _all_or(tasks: Collection[asyncio.Task[None]], hurry: asyncio.Task[bool]) -> None:
     """Wait until all tasks have ended, or until `hurry` has ended."""
-    waiting: set[asyncio.Task[int] | asyncio.Task[bool]] = {*tasks}
+    waiting: set[asyncio.Task[None] | asyncio.Task[bool]] = {*tasks}
     while waiting and not hurry.done():
         await asyncio.wait({*waiting, hurry}, return_when=asyncio.FIRST_COMPLETED)
         waiting = {task for task in waiting if not task.done()}
@@ -284,6 +337,8 @@ def _declares(source: Path) -> bool:
     for node in ast.parse(source.read_bytes(), str(source)).body:
         match node:
             case ast.Assign(value=ast.Call(func=called)) | ast.AnnAssign(value=ast.Call(func=called)):
+                if isinstance(called, ast.Subscript):  # `Service[OrderState](...)`
+                    called = called.value
                 if isinstance(called, ast.Name) and called.id == "Service":
                     return True
                 if isinstance(called, ast.Attribute) and called.attr == "Service":

@@ -31,11 +31,9 @@ class Measurements(Struct):
     spans: TurnSpans | None = None
     """Spans of the message; `None` if it is not traced."""
 
-    def span(
-        self, kind: KindOfSpan, name: str, parts: Sequence[Message] = (), answers: tuple[type[BaseException], ...] = ()
-    ) -> AbstractContextManager[str]:
+    def span(self, kind: KindOfSpan, name: str, parts: Sequence[Message] = ()) -> AbstractContextManager[str]:
         """Record the block as a span, if the message is traced: see `TurnSpans.of`."""
-        return UNTRACED if self.spans is None else self.spans.of(kind, name, parts, answers)
+        return UNTRACED if self.spans is None else self.spans.of(kind, name, parts)
 
 
 class ProcessingState(Trigger, frozen=True, kw_only=True, gc=False):

@@ -1,5 +1,6 @@
 """Record the spans of one message's processing. Without tracing, none of these objects is created."""
 
+from collections import Counter
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Literal, TypeAlias, TypeVar
@@ -12,7 +13,9 @@ from saga.telemetry.events import Span, Traced
 T = TypeVar("T")
 Kind: TypeAlias = Literal["handler", "step", "store"]
 SPANS_MAX = 500
-"""Maximum number of spans of one message. If a handler has thousands of steps, only the first are recorded."""
+"""Maximum number of spans of one kind for a message. If a handler has thousands of steps, only the first are recorded.
+Each kind counts by itself, because the spans of the handler and of its events end last, and are the parents of others.
+"""
 UNTRACED = nullcontext("")
 """Replacement for the result of `TurnSpans.of` when nothing is traced."""
 
@@ -21,7 +24,7 @@ class TurnSpans:
     """Spans of the processing of one message. Steps of a handler never overlap, so there is always one innermost
     span."""
 
-    __slots__ = ("_clock", "_count", "_inner", "_spans", "began_s", "id", "place", "service", "tracing")
+    __slots__ = ("_clock", "_count", "_counts", "_inner", "_spans", "began_s", "id", "place", "service", "tracing")
 
     def __init__(
         self, tracing: Tracing, service: str, clock: Clock, position: Position, place: TracePosition | None
@@ -34,15 +37,11 @@ class TurnSpans:
         self._inner: str = self.id
         self._spans: list[Span] = []
         self._count = 0
+        self._counts = Counter[str]()
 
     @contextmanager
-    def of(
-        self, kind: Kind, name: str, parts: Sequence[Message] = (), answers: tuple[type[BaseException], ...] = ()
-    ) -> Iterator[str]:
-        """Record the block as a span, and yield the span's id.
-
-        `parts`: messages that are processed in the block. `answers`: exceptions that do not count as errors.
-        """
+    def of(self, kind: Kind, name: str, parts: Sequence[Message] = ()) -> Iterator[str]:
+        """Record the block as a span, and yield the span's id. `parts`: messages that are processed in the block."""
         if self.place is None and parts:  # a timer belongs to the trace of the run that it triggers
             self.place = trace_position(parts[0])
         outer, self._count = self._inner, self._count + 1
@@ -51,7 +50,7 @@ class TurnSpans:
         try:
             yield id_
         except BaseException as why:
-            error = None if isinstance(why, answers) else type(why).__name__
+            error = type(why).__name__
             raise
         finally:
             self._inner = outer
@@ -120,7 +119,8 @@ class TurnSpans:
         )
 
     def _add(self, span: Span) -> None:
-        if len(self._spans) < SPANS_MAX:
+        if self._counts[span.kind] < SPANS_MAX:
+            self._counts[span.kind] += 1
             self._spans.append(span)
 
     def _links(self, parts: Sequence[Message]) -> tuple[str, ...]:

@@ -47,6 +47,10 @@ _USED: Final = {"work", "take_back", "trial", "check_idempotent", "result", "lis
 """Names that the generated code and test of a new service use. A service cannot have one of them as its module's
 name.
 """
+_CONTAINERS: Final = {"kafka", "topics", "couchbase", "couchbase-init", "monitor"}
+"""Names of containers in the compose files of projects. A service cannot have one of them as its name: Compose would
+merge the two containers.
+"""
 _SCALARS: Final[Mapping[ScalarKind, str]] = {
     "string": '"one"',
     "boolean": "True",
@@ -203,6 +207,8 @@ def plan_service(name: str, root: Path, hears: str | None = None) -> Mapping[str
         problems.append(
             f"{quote_text(name)} cannot be a service: its generated code uses {part.module} for another thing"
         )
+    if name in _CONTAINERS:
+        problems.append(f"{quote_text(name)} cannot be a service: a container of the compose files is called so")
     folder = root / "contracts"
     library = Library.load(folder) if folder.is_dir() else None
     if library is None or not (root / PACKAGE).is_dir():

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from saga.broker.embedded.adapter import embedded_path
 from saga.broker.kafka.adapter import KafkaOptions, KafkaSettings, kafka_servers, kafka_settings
 from saga.configuration import wiring
-from saga.configuration.settings import LINK, OTHERS, Settings, known_settings
+from saga.configuration.settings import LINK, OTHERS, Settings, environment_without, known_settings
 from saga.errors import ConfigurationError
 from saga.ops.sources import resolve_addresses
 from saga.store.couchbase.adapter import NAME, CouchbaseSettings, couchbase_place, couchbase_settings
@@ -52,6 +52,25 @@ def test_a_blank_variable_does_not_override_the_file(
         monkeypatch.setenv(name, blank)
     settings = Settings.from_environment(broker=blank, store=None)
     assert (settings.broker, settings.of(KafkaOptions).kafka_tls, settings.drain_s) == ("kafka://from-file", True, 7)
+
+
+def test_a_setting_is_left_out_for_other_processes_wherever_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file_with('http = "localhost:1"\ndrain_s = 7\ncache_max = 3\n', tmp_path, monkeypatch)
+    monkeypatch.setenv("SAGA_DRAIN_S", "8")
+    monkeypatch.setenv("SAGA_CACHE_MAX", " ")
+    for address in ("", "localhost:2"):
+        monkeypatch.setenv("SAGA_HTTP", address)
+        environment = environment_without("SAGA_HTTP")
+        assert "SAGA_CONFIG" not in environment
+        settings = Settings.read(environment)
+        assert (settings.http, settings.drain_s, settings.cache_max) == ("", 8, 3)
+    file_with("drain_s = 9\n", tmp_path, monkeypatch)
+    assert environment_without("SAGA_HTTP")["SAGA_CONFIG"] == str(tmp_path / "saga.toml")
+    file_with("= 9", tmp_path, monkeypatch)
+    with pytest.raises(ConfigurationError, match="SAGA_CONFIG is "):
+        environment_without("SAGA_HTTP")
 
 
 @pytest.mark.parametrize("name", [*known_settings(), *OTHERS])

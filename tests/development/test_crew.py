@@ -28,7 +28,8 @@ class Dev:
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder, self.log = folder, folder / "log.txt"
         kept = {name: value for name, value in os.environ.items() if not name.startswith("SAGA_")}
-        environment = {**kept, "PYTHONPATH": str(ROOT), "SAGA_HTTP": "127.0.0.1:1", "SAGA_DRAIN_S": "5"}
+        (folder / "settings.toml").write_text('http = "127.0.0.1:1"\ndrain_s = 5\n')
+        environment = {**kept, "PYTHONPATH": str(ROOT), "SAGA_CONFIG": "settings.toml"}
         with self.log.open("wb") as file:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "saga.cli.main", "dev", *options],

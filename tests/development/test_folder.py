@@ -25,6 +25,7 @@ def test_services_are_found_without_an_import(tmp_path: Path) -> None:
         'import saga\nraise SystemExit("imported")\npayment = saga.Service("payment")\n',
     )
     put(services / "stock.py", SERVICE)
+    put(services / "typed.py", 'typed = Service[TypedState]("typed", state=TypedState)\n')
     put(services / "ledger.py", "class Ledger: ...\n")
     put(services / "deep/inside/__init__.py", SERVICE)
     put(services / "not-a-name.py", SERVICE)
@@ -33,7 +34,7 @@ def test_services_are_found_without_an_import(tmp_path: Path) -> None:
     put(services / "broken.py", "def (:\n")
     put(services / "binary.py", "x = 1\0")
     found = services_in(services, tmp_path)
-    assert found.modules == ("services.payment", "services.stock")
+    assert found.modules == ("services.payment", "services.stock", "services.typed")
     assert set(found.broken) == {"services.broken", "services.binary"}
     assert found.broken["services.broken"].startswith(f"{services / 'broken.py'}:1: ")
 

@@ -21,6 +21,10 @@ class Declined(Exception):
     """An answer."""
 
 
+class CardDeclined(Declined):
+    """One that says more."""
+
+
 class NeverHeard(Exception):
     """No answer that anybody declared."""
 
@@ -84,11 +88,17 @@ def endless() -> list[object]:
 Body = Callable[[OrderPlaced, Bank, Saga], Awaitable[Reaction]]
 
 
-def served(body: Body, retry: Retry | None = None, timeout_s: float = 60, step_s: float = 10) -> tuple[Service, Bank]:
+def served(
+    body: Body,
+    retry: Retry | None = None,
+    timeout_s: float = 60,
+    step_s: float = 10,
+    answers: tuple[type[Exception], ...] = (Declined,),
+) -> tuple[Service, Bank]:
     """A service whose one handler does this."""
     payment, bank = Service("payment"), Bank()
 
-    @payment.resource(timeout_s=step_s, expected_errors=(Declined,))
+    @payment.resource(timeout_s=step_s, expected_errors=answers)
     async def opened() -> AsyncIterator[Bank]:
         yield bank
 
@@ -127,6 +137,60 @@ async def test_a_step_that_gives_no_answer_in_time_has_failed_and_is_asked_again
         assert await reason_of(place, payment) == "TimeoutError: step never gave no answer within 0.01 s"
         assert len(bank.calls) == 2
         assert len(set(bank.calls)) == 1
+
+
+@pytest.mark.parametrize("answer", [OSError, TimeoutError])
+async def test_the_time_limit_of_a_step_is_never_an_answer(tmp_path: Path, answer: type[Exception]) -> None:
+    async def body(order: OrderPlaced, bank: Bank, saga: Saga) -> Reaction:
+        try:
+            return reserved(order, await saga.step(bank.never, saga.idempotency_key("charge")))
+        except OSError:
+            return declined(order, "the bank refused it")  # although it may have taken the money
+
+    payment, bank = served(body, step_s=0.01, answers=(answer,))
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        assert await reason_of(place, payment) == "TimeoutError: step never gave no answer within 0.01 s"
+        assert len(bank.calls) == 2
+
+
+async def test_a_timeout_that_the_client_of_a_system_raises_may_be_an_answer(tmp_path: Path) -> None:
+    async def body(order: OrderPlaced, bank: Bank, saga: Saga) -> Reaction:
+        try:
+            return reserved(order, await saga.step(bank.charge, saga.idempotency_key("charge")))
+        except TimeoutError as why:
+            return declined(order, str(why))
+
+    payment, bank = served(body, answers=(TimeoutError,))
+    bank.fails.append(TimeoutError("the customer did not confirm it"))
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        (record,) = await place.records("payments")
+        assert record.value is not None
+        assert record.value.endswith(b"the customer did not confirm it")
+        assert len(bank.calls) == 1
+
+
+@pytest.mark.parametrize("answers", [(Declined, CardDeclined), (CardDeclined, Declined)])
+async def test_a_handler_gets_the_nearest_of_the_declared_answers(
+    tmp_path: Path, answers: tuple[type[Exception], ...]
+) -> None:
+    async def body(order: OrderPlaced, bank: Bank, saga: Saga) -> Reaction:
+        try:
+            return reserved(order, await saga.step(bank.charge, saga.idempotency_key("charge")))
+        except CardDeclined as why:
+            return declined(order, f"another card: {why}")
+        except Declined as why:
+            return declined(order, f"no order: {why}")
+
+    payment, bank = served(body, answers=answers)
+    bank.fails.append(CardDeclined("it has expired"))
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        (record,) = await place.records("payments")
+        assert record.value is not None
+        assert record.value.endswith(b"another card: it has expired")
 
 
 async def test_an_undeclared_exception_fails_the_attempt_even_if_the_handler_catches_it(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -38,10 +40,11 @@ ORDER = (
 )
 
 
-@pytest.mark.parametrize("body", ["await asyncio.sleep(60)", "time.sleep(60)"], ids=["swallows", "blocks"])
-def test_a_handler_that_will_not_end_is_left_as_by_a_crash(tmp_path: Path, body: str) -> None:
+@contextmanager
+def stuck(folder: Path, body: str) -> Iterator["subprocess.Popen[str]"]:
+    """A service whose handler has begun and will not end."""
     clock, pause = SystemClock(), threading.Event()
-    (tmp_path / "stubborn.py").write_text(MODULE.format(body=body))
+    (folder / "stubborn.py").write_text(MODULE.format(body=body))
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -50,20 +53,34 @@ def test_a_handler_that_will_not_end_is_left_as_by_a_crash(tmp_path: Path, body:
     }
     command = [sys.executable, "-m", "saga.cli.main"]
     with subprocess.Popen(
-        [*command, "run", "stubborn"], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+        [*command, "run", "stubborn"], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True
     ) as running:
         try:
             subprocess.run(
-                [*command, "publish", "OrderPlaced"], cwd=tmp_path, env=environment, input=ORDER, text=True, check=True
+                [*command, "publish", "OrderPlaced"], cwd=folder, env=environment, input=ORDER, text=True, check=True
             )
             until_s = clock.monotonic_s() + 60
-            while not (tmp_path / "begun").exists():
+            while not (folder / "begun").exists():
                 if clock.monotonic_s() > until_s:
                     raise SagaError("the handler did not begin")
                 pause.wait(0.01)
-            running.send_signal(signal.SIGTERM)
-            _, output = running.communicate(timeout=STOPPED_S_MAX)
+            yield running
         finally:
             running.kill()
+
+
+@pytest.mark.parametrize("body", ["await asyncio.sleep(60)", "time.sleep(60)"], ids=["swallows", "blocks"])
+def test_a_handler_that_will_not_end_is_left_as_by_a_crash(tmp_path: Path, body: str) -> None:
+    with stuck(tmp_path, body) as running:
+        running.send_signal(signal.SIGTERM)
+        _, output = running.communicate(timeout=STOPPED_S_MAX)
     assert running.returncode == 1
     assert "it ends as by a crash, and a handler that was running will run again" in output
+
+
+def test_it_is_left_although_nobody_reads_the_log_any_more(tmp_path: Path) -> None:
+    with stuck(tmp_path, "await asyncio.sleep(60)") as running:
+        assert running.stderr is not None
+        running.stderr.close()
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(STOPPED_S_MAX) == 1

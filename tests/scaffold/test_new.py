@@ -351,6 +351,26 @@ def test_no_service_can_have_a_name_that_its_generated_code_uses(
         assert f"its generated code uses {name} for another thing" in result.stderr
 
 
+def test_no_service_can_have_the_name_of_a_container_of_the_compose_files(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compose merges the containers of one name, so the broker would run the service, or nobody create the topics."""
+    yaml = pytest.importorskip("yaml")
+    containers = set[str]()
+    for template in TEMPLATES:
+        monkeypatch.chdir(folder)
+        assert saga("new", "project", template, "--template", template).exit_code == 0
+        monkeypatch.chdir(folder / template)
+        for file in Path().glob("docker-compose*.yml"):
+            containers |= yaml.safe_load(file.read_text())["services"].keys()
+    services = {service for template in TEMPLATES.values() for service in template.events}
+    assert services < containers
+    for name in sorted(containers - services):
+        result = saga("new", "service", name)
+        assert result.exit_code == 2
+        assert f"'{name}' cannot be a service: a container of the compose files is called so" in result.stderr
+
+
 def names_used(file: Path) -> set[str]:
     """The names of a module and the builtins it uses, as far as a service could have them. Parameters hide nothing that
     their function needs, and no service is called as a test."""

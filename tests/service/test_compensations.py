@@ -56,6 +56,21 @@ def test_a_compensation_knows_what_it_undoes() -> None:
     assert [h.name for h in payment.declared.handlers] == ["reserve", "capture"]
 
 
+def test_a_handler_that_is_a_method_may_have_a_compensation() -> None:
+    class Cashier:
+        async def take(self, order: OrderPlaced) -> PaymentReserved | None: ...
+
+        async def give_back(self, cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
+
+    payment, cashier = Service("payment"), Cashier()
+    payment.handler(cashier.take)
+    payment.compensation(cashier.take)(cashier.give_back)
+    (compensation,) = payment.declared.compensations
+    assert (compensation.name, compensation.undoes) == ("give_back", "take")
+    with pytest.raises(DeclarationError, match="take is no handler of 'payment'"):
+        payment.compensation(Cashier().take)
+
+
 def test_a_compensation_may_act_on_several_failures_and_undo_several_results() -> None:
     payment = a_service()
 

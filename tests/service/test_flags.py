@@ -1,8 +1,12 @@
 """Flags for which a service asks, found in the code that its handlers reach."""
 
+import sys
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
+
+import pytest
 
 from saga import Saga, Service
 from saga.declarations.values import find_flags
@@ -62,6 +66,98 @@ async def test_every_flag_that_stands_in_the_code_of_handlers_or_of_what_it_name
     assert sorted(asked) == [
         "of a helper", "of a list", "of a method", "of a resource", "of the handler", "of what it is in", "seven", "six"
     ]  # fmt: skip
+
+
+class Rules:
+    """Prices whose methods are of every kind."""
+
+    def __init__(self, other: object = None) -> None:
+        self._other = other
+
+    @staticmethod
+    async def static(saga: Saga) -> bool:
+        return await saga.flag("of a static method")
+
+    @classmethod
+    async def of_class(cls, saga: Saga) -> bool:
+        return await saga.flag("of a class method")
+
+    @property
+    def asks(self) -> Callable[[Saga], Any]:
+        return lambda saga: saga.flag("of a property")
+
+
+class Inner:
+    """Part of another object."""
+
+    __slots__ = ("rule",)
+
+    def __init__(self) -> None:
+        self.rule = in_slot
+
+
+async def in_slot(saga: Saga) -> bool:
+    return await saga.flag("of a slot")
+
+
+async def in_table(saga: Saga) -> bool:
+    return await saga.flag("of a table")
+
+
+async def in_partial(kind: str, saga: Saga) -> bool:
+    return await saga.flag("of a partial")
+
+
+class Bound:
+    """Object of which a method has a name of its own."""
+
+    async def asks(self, saga: Saga) -> bool:
+        return await saga.flag("of a bound method")
+
+
+RULES, TABLE = Rules(Inner()), {"tea": [in_table]}
+PARTIAL, BOUND = partial(in_partial, "tea"), Bound().asks
+
+
+async def test_flags_are_found_through_objects_that_hold_code() -> None:
+    async def reserve(order: OrderPlaced, saga: Saga) -> None:
+        await TABLE[order.sku][0](saga)
+        await PARTIAL(saga)
+        await BOUND(saga)
+        await RULES.asks(saga)
+
+    asked = find_flags(service_of(reserve).declared)
+    assert asked is not None
+    assert sorted(asked) == [
+        "of a bound method", "of a class method", "of a partial", "of a property", "of a slot", "of a static method",
+        "of a table",
+    ]  # fmt: skip
+
+
+async def test_flags_are_found_in_what_a_function_imports_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def reserve(order: OrderPlaced, saga: Saga) -> None:
+        from tests.service.flag_helpers import asks_for_six as asks
+
+        await asks(saga)
+
+    async def relative(order: OrderPlaced, saga: Saga) -> None:
+        from .flag_helpers import asks_for_seven as asks  # noqa: TID252 - it may be written so
+
+        await asks(saga)
+
+    assert find_flags(service_of(reserve).declared) == frozenset({"six"})
+    assert find_flags(service_of(relative).declared) == frozenset({"seven"})
+    monkeypatch.delitem(sys.modules, flag_helpers.__name__)
+    assert find_flags(service_of(reserve).declared) is None, "it is not loaded, so any flag may be read there"
+
+
+async def test_too_many_objects_may_read_any_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("saga.declarations.values.OBJECTS_MAX", 3)
+
+    async def reserve(order: OrderPlaced, saga: Saga) -> None:
+        await TABLE[order.sku][0](saga)
+
+    assert find_flags(service_of(reserve).declared) is None
 
 
 async def test_a_name_that_is_made_of_something_may_be_any() -> None:

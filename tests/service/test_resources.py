@@ -4,6 +4,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
+from itertools import count
+from math import nan
 from typing import Any, Protocol
 
 import pytest
@@ -91,6 +93,37 @@ def test_a_state_that_cannot_begin_by_itself_is_refused() -> None:
 
     with pytest.raises(DeclarationError, match=r"the field 'owed' of Needy has no default, .* begins with Needy\(\)"):
         Service("dunning", state=Needy)  # type: ignore[arg-type] # the mistake
+
+
+def test_a_state_that_begins_differently_each_time_is_refused() -> None:
+    tokens = count()
+
+    @dataclass(frozen=True)
+    class Dated:
+        owed: int = 0
+        token: int = field(default_factory=lambda: next(tokens))
+
+    @dataclass(frozen=True, eq=False)
+    class Constant:
+        account: Account = field(default_factory=Account)
+        owed: float = nan
+
+    with pytest.raises(DeclarationError, match=r"begins with Dated\(\), whose 'token' differs each time"):
+        Service("dunning", state=Dated)
+    assert Service("dunning", state=Constant).declared.state is Constant
+
+
+def test_a_state_whose_defaults_it_refuses_itself_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Strict:
+        owed: int = 0
+
+        def __post_init__(self) -> None:
+            if not self.owed:
+                raise ValueError("nothing is owed")
+
+    with pytest.raises(DeclarationError, match=r"begins with Strict\(\), and that raises ValueError: nothing is owed"):
+        Service("dunning", state=Strict)
 
 
 def test_a_state_may_hold_itself() -> None:

@@ -229,6 +229,31 @@ async def test_each_stage_of_a_turn_is_a_span(tmp_path: Path) -> None:
         assert {span.status.status_code for span in spans} == {StatusCode.UNSET}
 
 
+async def test_a_handler_of_very_many_steps_keeps_the_spans_that_others_have_as_their_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("saga.engine.trace_spans.SPANS_MAX", 2)
+    payment, bank = Service("payment"), Bank()
+
+    @payment.resource
+    async def opened() -> AsyncIterator[Bank]:
+        yield bank
+
+    @payment.handler
+    async def reserve(order: OrderPlaced, bank: Bank, saga: Saga) -> PaymentReserved:
+        for number in range(5):
+            await saga.step(bank.charge, saga.idempotency_key(f"charge {number}"), order.card)
+        return PaymentReserved(order_id=order.order_id, charge_id="all", amount=order.total)
+
+    async with traced(tmp_path) as (place, spans):
+        async with at_work(place, payment):
+            await publish_with_trace(place, an_order())
+            await place.at_rest(payment)
+        assert len([span for span in spans if span.name == "step charge"]) == 2
+        assert {span.name for span in spans} > {"handler reserve", "publish PaymentReserved"}
+        assert {above(span) for span in spans} <= {SPAN, *map(an_id, spans)}
+
+
 async def test_an_event_carries_the_span_of_its_publishing_whichever_worker_publishes_it(tmp_path: Path) -> None:
     async with traced(tmp_path) as (place, spans):
         payment = a_payment(Bank())

@@ -582,23 +582,22 @@ class SagaContext(Saga[Any]):
         clock, began = self.service.ports.clock, self.service.ports.clock.monotonic_s()
         spans, answers = self.processing.measurements.spans, self.service.expected_errors[self.handler.name]
         try:
-            with self.processing.measurements.span("step", asked.name, answers=answers) as span:
+            with self.processing.measurements.span("step", asked.name) as span:
                 if spans is not None:
                     step = with_(step, trace=spans.header(span))
-                value = await clock.within(timeout_s, self.service.ports.call_external(step))
-        except answers as why:
-            answered = record_answer(asked, why, answers)
-            took_ms = (clock.monotonic_s() - began) * 1000
-            answered = with_(answered, ms=round(took_ms))
+                call = _call_or_answer(self.service.ports.call_external(step), answers)
+                value, answer = await clock.within(timeout_s, call)
         except BaseException as why:
             self.failed_on, self.called_failure = None if used is None else used.resource, why
             if not isinstance(why, TimeoutError):
                 raise
             self.called_failure = TimeoutError(f"step {asked.name} gave no answer within {timeout_s} s")
             raise self.called_failure from why
+        now_s = clock.monotonic_s()
+        took_ms = (now_s - began) * 1000
+        if answer is not None:
+            answered = with_(record_answer(asked, answer, answers), ms=round(took_ms))
         else:
-            now_s = clock.monotonic_s()
-            took_ms = (now_s - began) * 1000
             given = encode_recorded(value, asked.name, "what it returned by", return_type_of(step.call))
             if memory is not None and len(memoryview(given)) <= self.service.bounds.value_bytes_max:
                 memory.learn(self._digest, given, now_s)
@@ -690,3 +689,17 @@ class SagaContext(Saga[Any]):
     def describe(self, why: Exception) -> str:
         """Describe an exception without the sensitive values of this run."""
         return describe_exception(why, self.secrets())
+
+
+async def _call_or_answer(
+    call: Awaitable[object], answers: tuple[type[Exception], ...]
+) -> tuple[object, Exception | None]:
+    """Await a call. Return its result, or the expected error with which it answered.
+
+    The error is caught here, within the time limit: the `TimeoutError` of the limit itself is no answer, even if
+    `answers` contains `OSError` or `TimeoutError`. The call may have had its effect, so it has to be repeated.
+    """
+    try:
+        return await call, None
+    except answers as why:
+        return None, why
