@@ -71,6 +71,7 @@ def test_the_part_that_follows_a_message_runs(monkeypatch: pytest.MonkeyPatch) -
     assert files > engine_files > 10
 
 
+@pytest.mark.slow
 def test_the_part_with_very_many_contracts_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(many_contracts, "CONTRACTS", 2)
     assert all(figure.value > 0 for figure in many_contracts.contracts())
@@ -106,6 +107,7 @@ def test_sagas_that_are_copied_are_as_if_they_had_been_folded(monkeypatch: pytes
     assert len(Queries(copied).stuck(due_ms + 600_000).sagas) == 5
 
 
+@pytest.mark.slow
 def test_the_part_with_published_transitions_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("MESSAGES", 200), ("SAGAS", 20)):
         monkeypatch.setattr(parts, name, value)

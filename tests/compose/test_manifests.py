@@ -152,6 +152,7 @@ def test_probes_ask_where_the_service_answers(service: str) -> None:
     assert only["readinessProbe"]["httpGet"] == {"path": "/health/ready", "port": "http"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("service", SERVICES)
 def test_lag_scales_a_service_up_to_the_partitions_of_its_topics(service: str) -> None:
     spec = named("ScaledObject", service)["spec"]

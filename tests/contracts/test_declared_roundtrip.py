@@ -6,6 +6,7 @@ from dataclasses import fields as fields_of
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -195,6 +196,7 @@ def _any_contract(draw: Draw) -> dict[str, Any]:
     return whole
 
 
+@pytest.mark.slow
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_a_class_says_what_any_contract_says_with_the_same_bytes(data: st.DataObject) -> None:

@@ -208,6 +208,11 @@ RULES: dict[Take, str] = {
 }
 
 
-@pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
+LONG = {a_release_applies_to_any_parked_run, any_step_may_be_resolved}
+"""They take as long as all others together, so `make test-slow` alone goes through them."""
+EACH = [pytest.param(rule, marks=[pytest.mark.slow] if rule in LONG else [], id=rule.__name__) for rule in RULES]
+
+
+@pytest.mark.parametrize("take_away", EACH)
 def test_without_the_rule_there_is_a_loss(take_away: Take) -> None:
     check_loss(take_away, RULES[take_away])

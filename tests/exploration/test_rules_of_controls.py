@@ -54,6 +54,11 @@ RULES: dict[Take, str] = {
 }
 
 
-@pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
+LONG = {a_paused_turn_waits_in_place}
+"""It takes as long as all others together, so `make test-slow` alone goes through it."""
+EACH = [pytest.param(rule, marks=[pytest.mark.slow] if rule in LONG else [], id=rule.__name__) for rule in RULES]
+
+
+@pytest.mark.parametrize("take_away", EACH)
 def test_without_the_rule_the_exploration_finds_a_loss(take_away: Take) -> None:
     check_loss(take_away, RULES[take_away])

@@ -246,7 +246,13 @@ async def damaged(victim: Victim, folder: Path, chance: random.Random) -> str:
     return "whole"
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_A_TEST))
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, marks=[pytest.mark.slow] if first >= SEEDS / 2 else [])
+        for first in range(0, SEEDS, SEEDS_A_TEST)
+    ],
+)
 @pytest.mark.parametrize("victim", [TheStore(), TheBroker()], ids=["store", "broker"])
 async def test_damage_of_any_file_loses_no_acknowledged_record_silently(victim: Victim, first: int) -> None:
     became: list[str] = []

@@ -43,6 +43,7 @@ async def is_over(browser: Browser, path: str) -> Seen:
     return page
 
 
+@pytest.mark.slow
 async def test_ten_thousand_letters_are_counted_in_groups_and_each_is_reached(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

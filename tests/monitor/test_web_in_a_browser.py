@@ -132,6 +132,7 @@ async def test_the_keyboard_reaches_the_search_and_the_content(shop: Path, brows
         assert "order-1" in await tab.value("document.querySelector('h1').textContent")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_hostile_texts_run_nothing_and_hide_nothing(shop: Path, browser: None) -> None:
     views = FixedViews("")

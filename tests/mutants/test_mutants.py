@@ -26,9 +26,9 @@ def clean_seeds(name: str) -> set[int]:
 
 
 def in_shares(mutants: Sequence[Mutant]) -> Iterator[ParameterSet]:
-    """Of three mutants, `make test` plays one, and `make test-slow` the others."""
+    """Of six mutants, `make test` plays one, and `make test-slow` the others."""
     for number, mutant in enumerate(mutants):
-        yield pytest.param(mutant, id=mutant.plant.__name__, marks=[pytest.mark.slow] if number % 3 else [])
+        yield pytest.param(mutant, id=mutant.plant.__name__, marks=[pytest.mark.slow] if number % 6 else [])
 
 
 @pytest.mark.parametrize("mutant", [*in_shares(MUTANTS)])

@@ -148,7 +148,7 @@ def test_our_own_event_loop_stays_busy_when_idle_writes_are_a_hundred_times_fast
 # ---------------------------------------------------------------- a store that is far away
 
 
-@pytest.mark.parametrize("varies", [False, True])
+@pytest.mark.parametrize("varies", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("service_s", [0.02, 0.2])
 def test_a_store_that_is_only_far_away_may_have_all(service_s: float, *, varies: bool) -> None:
     bench = Bench(always(service_s), varies=varies).run(6)
@@ -169,7 +169,9 @@ def test_a_single_partition_can_raise_the_limit_to_its_maximum() -> None:
     assert Bench(always(0.02), shares=4).run(3).limit.limit == MOST
 
 
-@pytest.mark.parametrize(("service_s", "varies"), [(0.3, True), (0.6, False), (2.0, True)])
+@pytest.mark.parametrize(
+    ("service_s", "varies"), [(0.3, True), pytest.param(0.6, False, marks=pytest.mark.slow), (2.0, True)]
+)
 def test_a_store_that_has_moved_away_is_normal_after_two_minutes_and_not_at_once(
     service_s: float, *, varies: bool
 ) -> None:
@@ -271,7 +273,7 @@ def test_reaching_the_limit_once_does_not_raise_it_for_ever() -> None:
     assert INFLIGHT_MIN < limit.limit <= 2 * INFLIGHT_MIN + 1
 
 
-@pytest.mark.parametrize("size", [300, 1000, 2000, 5000])
+@pytest.mark.parametrize("size", [300, *(pytest.param(size, marks=pytest.mark.slow) for size in (1000, 2000)), 5000])
 @pytest.mark.parametrize("servers", [50, 70, 100])
 def test_bursts_are_done_as_fast_as_can_be_and_hardly_make_it_swing(servers: int, size: int) -> None:
     bench = Bench(always(0.02), servers)

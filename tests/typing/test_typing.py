@@ -142,6 +142,7 @@ def run_basedpyright(folder: Path, config: Path) -> Reports:
     return collect((e.file, e.range.start.line + 1, e.rule) for e in errors if e.severity == "error")
 
 
+@pytest.mark.slow
 def test_strict_mypy_reports_each_mistake_and_nothing_else(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     assert run_mypy(tmp_path / "snippets", pytestconfig.cache.mkdir("mypy")) == expected(basedpyright=False)
 

@@ -69,6 +69,7 @@ def test_nothing_more_can_be_left_out_of_a_shrunk_run() -> None:
     assert [run(asked, schedule, RunOptions()).failure for schedule in smaller] == [None] * len(smaller)
 
 
+@pytest.mark.slow
 def test_a_shrunk_run_fails_in_the_way_of_the_first_though_a_smaller_one_fails_in_another() -> None:
     def asked(world: World) -> None:
         drawer = Drawer()

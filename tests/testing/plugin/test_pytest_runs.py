@@ -134,6 +134,7 @@ def test_the_runs_are_summarised_at_the_end(runs: Runs) -> None:
     )
 
 
+@pytest.mark.slow
 def test_runs_of_xdist_workers_are_summarised_too(runs: Runs) -> None:
     result = runs(FINE + POINTS + FAILING, "-n2")
     result.assert_outcomes(passed=2, failed=1)

@@ -98,6 +98,7 @@ def test_a_long_timeline_is_cut_in_the_middle() -> None:
     assert "handled" in lines[-1]
 
 
+@pytest.mark.slow
 def test_a_report_names_of_many_sagas_the_one_that_the_failure_names() -> None:
     def asked(world: World) -> None:
         orders(6)(world)
