@@ -468,7 +468,8 @@ def check_upcast_steps(versions: Sequence[Version]) -> Iterator[tuple[int, str]]
 
     If one version reads another without an upcaster, the fields of both have the same meaning. So if version 3 needs an
     upcaster for version 2, and version 2 reads version 1 without one, then version 3 needs an upcaster for version 1,
-    too. If `"upcasts"` did not list it, messages of version 1 would silently be misread.
+    too. If `"upcasts"` did not list it, messages of version 1 would silently be misread. The same holds for a version
+    with the fingerprint of an upcast one: a reader takes messages of both for those of the newer of the two.
 
     Args:
         versions: the existing versions, oldest first.
@@ -482,6 +483,8 @@ def check_upcast_steps(versions: Sequence[Version]) -> Iterator[tuple[int, str]]
             wanting[third.number, one] = f"version {two}, which it upcasts, reads version {one} as itself"
         if one in second.upcasts and not {one, two} & third.upcasts:
             wanting[third.number, one] = f"version {two} upcasts it, and this one reads version {two} as itself"
+        if first.fingerprint == second.fingerprint and one in third.upcasts and two not in third.upcasts:
+            wanting[third.number, two] = f"it has the fingerprint of version {one}, which this one upcasts"
         if first.fingerprint == third.fingerprint and (one in second.upcasts or two in third.upcasts):
             yield (
                 third.number,
