@@ -50,6 +50,23 @@ def test_each_type_is_inlined_where_it_is_used_first() -> None:
     parse_schema(made)
 
 
+def test_a_type_that_a_referenced_type_defines_can_be_used_alone() -> None:
+    money = {**MONEY, "fields": [{"name": "in", "type": CURRENCY}, {"name": "also", "type": "Currency"}]}
+    by, total = {"name": "by", "type": "Currency"}, {"name": "total", "type": "Money"}
+    for fields in ([by, total], [total, by], [by], [by, by | {"name": "again"}, total]):
+        made = whole({**PLACED, "fields": fields}, money)
+        parsed = parse_schema(made)
+        assert [each["name"] for each in parsed["fields"]] == [each["name"] for each in fields]
+        assert json.dumps(made).count('"EUR"') == 1, "it is defined once, where it is used first"
+
+
+def test_two_referenced_schemas_may_define_the_same_type() -> None:
+    price = {"type": "record", "name": "com.shop.Price", "fields": [{"name": "in", "type": CURRENCY}]}
+    cost = {"type": "record", "name": "com.shop.Cost", "fields": [{"name": "in", "type": {**CURRENCY, "doc": "Code."}}]}
+    fields = [{"name": "price", "type": "Price"}, {"name": "cost", "type": "Cost"}]
+    parse_schema(whole({**PLACED, "fields": fields}, price, cost))
+
+
 def test_a_type_without_a_namespace_is_found_inside_of_one() -> None:
     bare = {"type": "fixed", "name": "Bare", "size": 2}
     made = whole({"type": "record", "name": "a.B", "fields": [{"name": "x", "type": "Bare"}]}, bare)
