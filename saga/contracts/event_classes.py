@@ -129,6 +129,16 @@ class Avro:
     lint: Sequence[str] = dataclasses.field(default=(), kw_only=True)
     """Rules of `saga contracts lint` that do not apply to the field."""
 
+    def __post_init__(self) -> None:
+        problems = [] if isinstance(self.type, str) else [f"{self.type!r} is no name of a type: give text"]
+        problems += [
+            f"{name}={given!r}: give a tuple, as in {name}=({given!r},)"
+            for name, given in (("aliases", self.aliases), ("lint", self.lint))
+            if isinstance(given, str | int)
+        ]
+        if problems:
+            raise DeclarationError(f"Avro(...): {'; '.join(problems)}")
+
 
 _contracts: dict[type[Event], Contract] = {}
 _named_types: dict[type, Mapping[str, Any]] = {}

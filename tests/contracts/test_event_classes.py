@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from saga import Change, Service, event, upcast
+from saga import Avro, Change, Service, event, upcast
 from saga.contracts import codec, library
 from saga.contracts.event_classes import declared_contract
 from saga.contracts.library import Library, binding_of, contract_at_import
@@ -156,6 +156,19 @@ def test_a_field_with_the_name_of_a_keyword_is_refused() -> None:
     made = type("Said", (Event,), {"__module__": __name__, "__annotations__": {"order_id": str, "class": str}})
     with pytest.raises(DeclarationError, match="Said: field class: this name cannot be an attribute in Python"):
         event(topic="orders", key="order_id", owner="order")(made)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"aliases": "remark"}, r"Avro\(...\): aliases='remark': give a tuple, as in aliases=\('remark',\)"),
+        ({"lint": "unit"}, r"Avro\(...\): lint='unit': give a tuple, as in lint=\('unit',\)"),
+        ({"type": 3}, r"Avro\(...\): 3 is no name of a type: give text"),
+    ],
+)
+def test_text_in_place_of_a_tuple_is_not_taken_for_its_letters(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(DeclarationError, match=problem):
+        Avro(**given)
 
 
 ATTRIBUTES: list[tuple[dict[str, Any], str]] = [
