@@ -295,18 +295,21 @@ def _make_dataclass(cls: type[T], where: str) -> type[T]:
         raise DeclarationError(f"{where}: {why}") from why
 
 
-def _read_hints(cls: type, where: str) -> dict[str, Any]:
+def _read_hints(cls: type, where: str, *, inherited: bool = False) -> dict[str, Any]:
     """Return the annotations of a class's fields, in the order of the fields. Raises `DeclarationError` if one cannot
-    be evaluated."""
+    be evaluated.
+
+    `inherited`: true to include those of the classes from which it is derived.
+    """
     try:
         hints = get_type_hints(cls, include_extras=True)
     except (NameError, TypeError, AttributeError, SyntaxError) as why:
         raise DeclarationError(
             f"{where}: an annotation cannot be read ({why}): define or import what it names above the class"
         ) from why
-    own = inspect.get_annotations(cls)
+    names = hints if inherited else inspect.get_annotations(cls)
     return {
-        name: hints[name] for name in own if hints[name] is not ClassVar and get_origin(hints[name]) is not ClassVar
+        name: hints[name] for name in names if hints[name] is not ClassVar and get_origin(hints[name]) is not ClassVar
     }
 
 
@@ -378,7 +381,7 @@ class _SchemaBuilder:
     def fields(self, cls: type, namespace: str, at: str) -> tuple[list[dict[str, Any]], list[schema.Field]]:
         """Return the fields of a record, as JSON and as parsed fields."""
         self.open.append(cls)
-        hints = _read_hints(cls, self.where)
+        hints = _read_hints(cls, self.where, inherited=True)
         built = []
         for field in dataclasses.fields(cls):
             path = f"{at}.{field.name}" if at else field.name
