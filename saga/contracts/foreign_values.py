@@ -34,6 +34,7 @@ from saga.contracts.schema import (
     OptionalType,
     RecordType,
     Type,
+    is_text,
     meaning_changes,
     without_logical_types,
 )
@@ -414,8 +415,10 @@ def from_foreign_json(data: bytes, version: Version) -> bytes:
 
 
 def read_declared_id(value: bytes, contract: Contract, library: Library) -> str | None:
-    """Return the message id from the field that the contract declares for it; `None` if the field cannot be read, or is
-    empty.
+    """Return the message id from the field that the contract declares for it; `None` if the field cannot be read, is
+    empty, or has its default.
+
+    Messages that were written without the field are read with its default. It must not make them one message.
 
     Args:
         value: the message, as a single object or as JSON.
@@ -429,7 +432,10 @@ def read_declared_id(value: bytes, contract: Contract, library: Library) -> str 
     except (BadInput, ValueError, RecursionError):
         return None
     id_ = found.get(contract.id_field) if isinstance(found, dict) else None
-    return str(id_) or None if isinstance(id_, str | int) and not isinstance(id_, bool) else None
+    field = contract.newest.record.field(contract.id_field)
+    if not isinstance(id_, str | int) or isinstance(id_, bool) or (field is not None and id_ == field.default):
+        return None
+    return str(id_) or None if is_text(str(id_)) else None
 
 
 @lru_cache(maxsize=1024)  # there are not many versions
