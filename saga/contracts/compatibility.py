@@ -132,11 +132,38 @@ def find_breaks(contract: Contract) -> Iterator[CompatibilityBreak]:
                 if direction == "backward" and older.number in newer.upcasts:
                     continue
                 writer, reader = (older, newer) if direction == "backward" else (newer, older)
-                for finding in compare_schemas(writer.record, reader.record):
-                    if finding.breaks:
-                        yield CompatibilityBreak(newer=newer, older=older, direction=direction, finding=finding)
+                found = [finding for finding in compare_schemas(writer.record, reader.record) if finding.breaks]
+                if direction == "forward" and not found:
+                    found = _find_other_meaning(contract, newer, older)
+                for finding in found:
+                    yield CompatibilityBreak(newer=newer, older=older, direction=direction, finding=finding)
             if not newer.compatible.endswith("_transitive"):
                 break
+
+
+def _find_other_meaning(contract: Contract, newer: Version, older: Version) -> list[CompatibilityFinding]:
+    """Report that an older version would read messages with another meaning, although the schemas fit: a version
+    between the two has the meaning of the newer one, and does not promise that the older one reads it."""
+    steps = [
+        step
+        for step in contract.versions[older.number : newer.number - 1]
+        if older.number in step.upcasts and step.number not in newer.upcasts and not promises_forward(step, older)
+    ]
+    return [
+        CompatibilityFinding(
+            rule="upcasts",
+            path="",
+            effect="misread",
+            says=f"they mean the same as those of v{step.number}, which it must not read",
+        )
+        for step in steps[:1]
+    ]
+
+
+def promises_forward(newer: Version, older: Version) -> bool:
+    """Return whether a version promises that an older version reads its messages."""
+    is_covered = newer.compatible.endswith("_transitive") or newer.number == older.number + 1
+    return is_covered and "forward" in promised_directions(newer.compatible)
 
 
 def suggest_remedy(finding: CompatibilityFinding, newer: Version, older: Iterable[int]) -> str:
