@@ -8,6 +8,7 @@ version and reading with the other.
 `list_changes` lists all changes from one version to the next, and `find_concerns` finds the services that they affect.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
@@ -593,10 +594,18 @@ def _reads(consumer: Consumer, path: str) -> bool:
 def _find_change(finding: CompatibilityFinding, paths: list[str | None], changes: list[SchemaChange]) -> int:
     """Return the index of the change to which a finding belongs.
 
+    If a field has its older name back, only the older version sees that both fields are one, by its alias. Then the
+    finding belongs to the change of the field around it, which was removed.
+
     Each finding belongs to a change: `tests/contracts/test_any_change.py` tests this.
     """
     kinds = _KINDS.get(finding.rule, ("type",))
-    return next(i for i, path in enumerate(paths) if path == finding.path and changes[i].kind in kinds)
+    exact = (i for i, path in enumerate(paths) if path == finding.path and changes[i].kind in kinds)
+    around = (
+        i for i, path in enumerate(paths) if path and re.match(rf"{re.escape(path)}(?![A-Za-z0-9_])", finding.path)
+    )
+    found = next(exact, None)
+    return max(around, key=lambda i: len(paths[i] or "")) if found is None else found
 
 
 def _compare_attributes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[SchemaChange]:
