@@ -148,6 +148,13 @@ def test_a_field_that_its_contract_does_not_allow_is_named(
         assert str(caught.value).startswith(problem)
 
 
+@pytest.mark.parametrize("zero", ["0E+20", "-0", "0E-999999", "0E+999999"])
+def test_zero_is_a_decimal_whatever_its_exponent(contracts: Any, zero: str) -> None:
+    """Multiplying zero by a large number keeps the exponent, and Java writes such a zero as 0E+20."""
+    said = contracts.Said(order_id="o-1", total=Decimal(zero))
+    assert codec.encode(said) == codec.encode(contracts.Said(order_id="o-1", total=Decimal(0)))
+
+
 def test_the_path_leads_into_nested_parts(contracts: Any) -> None:
     good, bad = contracts.Line(sku="a", price=Decimal(1)), contracts.Line(sku="b", price=Decimal("0.001"))
     with pytest.raises(BadInput, match=r"^Said: lines\[1\]\.price: has more than 2 digits"):

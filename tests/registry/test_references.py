@@ -55,7 +55,7 @@ def test_a_type_that_a_referenced_type_defines_can_be_used_alone() -> None:
     by, total = {"name": "by", "type": "Currency"}, {"name": "total", "type": "Money"}
     for fields in ([by, total], [total, by], [by], [by, by | {"name": "again"}, total]):
         made = whole({**PLACED, "fields": fields}, money)
-        parsed = parse_schema(made)
+        parsed: Any = parse_schema(made)
         assert [each["name"] for each in parsed["fields"]] == [each["name"] for each in fields]
         assert json.dumps(made).count('"EUR"') == 1, "it is defined once, where it is used first"
 
