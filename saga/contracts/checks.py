@@ -337,7 +337,7 @@ class _Linter:
         if not isinstance(names, list):
             return self.report(place, "silenced", f'"lint" is a list of rules, as ["unit"], not {names!r}')
         for name in names:
-            if name not in LINT_RULES:
+            if not isinstance(name, str) or name not in LINT_RULES:
                 self.report(
                     place, "silenced", f'"lint" names {name!r}, which is no rule', f"rules: {', '.join(LINT_RULES)}"
                 )

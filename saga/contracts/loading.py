@@ -6,7 +6,6 @@ field that is sensitive in one version is sensitive in all. `"upcasts"` lists ev
 cannot read.
 """
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -56,6 +55,8 @@ ATTRIBUTES = (
     "lint",
 )
 """Attributes of a contract file that are not part of Avro's schema of a record."""
+RETENTION_DAYS_MAX = 10_000_000_000
+"""Largest retention of a topic. Brokers keep it in milliseconds, as a number of 64 bits."""
 _ENVELOPE = re.compile(r"ce_(id|source|type|time|subject|dataschema|specversion|saga.*)|content-type|traceparent")
 _HEADER = re.compile(r"[!-~]{1,100}")
 _ID_TYPES = tuple(ScalarType(kind) for kind in ("string", "uuid", "int", "long"))
@@ -406,7 +407,7 @@ def _check_topic(given: object) -> Iterator[str]:
                 if type(value) is not int or not 1 <= value <= 10_000:
                     yield f'"partitions" is a whole number from 1 to 10000, not {value!r}'
             case "retention_days":
-                number = type(value) in (int, float) and math.isfinite(value) and value > 0
+                number = type(value) in (int, float) and 0 < value <= RETENTION_DAYS_MAX
                 if value is not None and not number:
                     yield f'"retention_days" is a number above 0, or null for ever, not {value!r}'
             case "wire":
