@@ -54,6 +54,7 @@ CHECK_RULES: Final[Mapping[str, str]] = {
     "symbols": "Symbols of an enum are not known in the other version.",
     "type": "A type cannot be read as that of the other version.",
     "type-name": "A record or an enum has another name, and no alias for the one that is written.",
+    "upcasts": "An older version reads messages whose meaning it does not know.",
     "utf-8": "Bytes are read as text.",
     "uuid": "Anything is read as a UUID.",
 }
@@ -230,7 +231,7 @@ def _problem(group: list[CompatibilityBreak]) -> ContractProblem:
         rule=first.finding.rule,
         file=f"{first.newer.path}.avsc",
         at=first.finding.path,
-        says=f"{reader} {verb} messages of {writer}: {first.finding.path} {first.finding.says}",
+        says=f"{reader} {verb} messages of {writer}: {f'{first.finding.path} {first.finding.says}'.strip()}",
         remedy=remedy,
     )
 
@@ -336,7 +337,7 @@ class _Linter:
         if not isinstance(names, list):
             return self.report(place, "silenced", f'"lint" is a list of rules, as ["unit"], not {names!r}')
         for name in names:
-            if name not in LINT_RULES:
+            if not isinstance(name, str) or name not in LINT_RULES:
                 self.report(
                     place, "silenced", f'"lint" names {name!r}, which is no rule', f"rules: {', '.join(LINT_RULES)}"
                 )

@@ -312,6 +312,8 @@ def _reader(writer: Any, reader: Any, uncounted_bytes_max: int = VALUES_MAX) -> 
     """Make a function that skips a value's header and decodes the rest to the raw record."""
 
     values = check_values(writer)
+    if reader is not None:
+        writer, reader = _define_names(writer, {}), _define_names(reader, {})
 
     def read(value: bytes) -> Any:
         if len(value) > uncounted_bytes_max:
@@ -368,6 +370,31 @@ def _set_defaults(schema: Any, type_: Type) -> None:
                     _set_defaults(branch, inner)
         case _:
             pass  # a primitive, or the name of a record that has been visited before
+
+
+def _define_names(schema: Any, known: dict[str, Any]) -> Any:
+    """Return a parsed schema with each name of a type replaced with its definition, except within that definition.
+
+    fastavro cannot resolve a type against a union if one of them only names the type and the other one defines it, as
+    they do if a field became optional and another field has the definition now.
+
+    Args:
+        schema: the schema, or a part of it.
+        known: definitions of the types defined so far, by full name; those in `schema` are added.
+    """
+    if isinstance(schema, str):
+        return known.get(schema, schema)
+    if isinstance(schema, list):
+        return [_define_names(branch, known) for branch in schema]
+    made = dict(schema)
+    if "fields" in made:
+        made["fields"] = [{**field, "type": _define_names(field["type"], known)} for field in made["fields"]]
+    for part in ("items", "values"):
+        if part in made:
+            made[part] = _define_names(made[part], known)
+    if "name" in made:
+        known[made["name"]] = made
+    return made
 
 
 def _find_unwritable(raw: Any, type_: Type) -> str | None:

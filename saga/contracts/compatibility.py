@@ -8,6 +8,7 @@ version and reading with the other.
 `list_changes` lists all changes from one version to the next, and `find_concerns` finds the services that they affect.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
@@ -132,11 +133,38 @@ def find_breaks(contract: Contract) -> Iterator[CompatibilityBreak]:
                 if direction == "backward" and older.number in newer.upcasts:
                     continue
                 writer, reader = (older, newer) if direction == "backward" else (newer, older)
-                for finding in compare_schemas(writer.record, reader.record):
-                    if finding.breaks:
-                        yield CompatibilityBreak(newer=newer, older=older, direction=direction, finding=finding)
+                found = [finding for finding in compare_schemas(writer.record, reader.record) if finding.breaks]
+                if direction == "forward" and not found:
+                    found = _find_other_meaning(contract, newer, older)
+                for finding in found:
+                    yield CompatibilityBreak(newer=newer, older=older, direction=direction, finding=finding)
             if not newer.compatible.endswith("_transitive"):
                 break
+
+
+def _find_other_meaning(contract: Contract, newer: Version, older: Version) -> list[CompatibilityFinding]:
+    """Report that an older version would read messages with another meaning, although the schemas fit: a version
+    between the two has the meaning of the newer one, and does not promise that the older one reads it."""
+    steps = [
+        step
+        for step in contract.versions[older.number : newer.number - 1]
+        if older.number in step.upcasts and step.number not in newer.upcasts and not promises_forward(step, older)
+    ]
+    return [
+        CompatibilityFinding(
+            rule="upcasts",
+            path="",
+            effect="misread",
+            says=f"they mean the same as those of v{step.number}, which it must not read",
+        )
+        for step in steps[:1]
+    ]
+
+
+def promises_forward(newer: Version, older: Version) -> bool:
+    """Return whether a version promises that an older version reads its messages."""
+    is_covered = newer.compatible.endswith("_transitive") or newer.number == older.number + 1
+    return is_covered and "forward" in promised_directions(newer.compatible)
 
 
 def suggest_remedy(finding: CompatibilityFinding, newer: Version, older: Iterable[int]) -> str:
@@ -566,10 +594,18 @@ def _reads(consumer: Consumer, path: str) -> bool:
 def _find_change(finding: CompatibilityFinding, paths: list[str | None], changes: list[SchemaChange]) -> int:
     """Return the index of the change to which a finding belongs.
 
+    If a field has its older name back, only the older version sees that both fields are one, by its alias. Then the
+    finding belongs to the change of the field around it, which was removed.
+
     Each finding belongs to a change: `tests/contracts/test_any_change.py` tests this.
     """
     kinds = _KINDS.get(finding.rule, ("type",))
-    return next(i for i, path in enumerate(paths) if path == finding.path and changes[i].kind in kinds)
+    exact = (i for i, path in enumerate(paths) if path == finding.path and changes[i].kind in kinds)
+    around = (
+        i for i, path in enumerate(paths) if path and re.match(rf"{re.escape(path)}(?![A-Za-z0-9_])", finding.path)
+    )
+    found = next(exact, None)
+    return max(around, key=lambda i: len(paths[i] or "")) if found is None else found
 
 
 def _compare_attributes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[SchemaChange]:

@@ -321,6 +321,8 @@ def decimal_to_raw(type_: DecimalType) -> Convert:
     def convert(value: Any) -> Any:
         if type(value) is not Decimal:
             raise wrong_type(value, Decimal)
+        if not value:
+            return b"\0"  # whatever its exponent, which may be greater than the type's digits
         if not value.is_finite() or value.adjusted() > before:
             raise InvalidValue(f"must be a number with at most {before} digits before the point")
         try:

@@ -3,8 +3,11 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final, NamedTuple
 
+from saga.contracts.conversion import InvalidValue, decimal_to_raw
+from saga.contracts.schema import DecimalType
 from saga.contracts.schema_parser import KINDS, type_to_json
 
 _FIELD = re.compile(r"(?:(?P<record>\w+)\.)?(?P<name>\w+):(?P<type>[^:]+):(?P<doc>.+)", re.DOTALL)
@@ -135,11 +138,29 @@ class _Draft:
             return
         field = self.find(path)
         type_ = field["type"][1] if isinstance(field["type"], list) else field["type"]
-        value = text if self.is_text(type_) else _read_json(path, text)
+        value = self.write_decimals(path, type_, text if self.is_text(type_) else _read_json(path, text))
         if isinstance(field["type"], list) and value is not None:
             field["type"] = [type_, "null"]
         doc = field.pop("doc")
         field |= {"default": value, "doc": doc}
+
+    def write_decimals(self, path: str, type_: Any, value: Any) -> Any:
+        """Return a default with its decimals in the form that a schema has for them: the bytes of the number, as
+        text."""
+        match type_, value:
+            case {"logicalType": "decimal"}, str():
+                return _decimal_to_json(path, DecimalType(type_["precision"], type_["scale"]), value)
+            case {"items": items}, list():
+                return [self.write_decimals(path, items, each) for each in value]
+            case {"values": values}, dict():
+                return {key: self.write_decimals(path, values, each) for key, each in value.items()}
+            case ["null", inner] | [inner, "null"], _ if value is not None:
+                return self.write_decimals(path, inner, value)
+            case str(), dict() if "fields" in self.types.get(type_, {}):
+                types = {field["name"]: field["type"] for field in self.types[type_]["fields"]}
+                return {name: self.write_decimals(path, types.get(name), each) for name, each in value.items()}
+            case _:
+                return value
 
     def is_text(self, type_: Any) -> bool:
         """Return whether a default of this type is plain text, not JSON."""
@@ -160,6 +181,16 @@ def _read_json(path: str, text: str) -> Any:
         return json.loads(text)
     except ValueError:
         raise ValueError(f"the default of {path} is {text!r}, which is no JSON, as 1, true, [] or null") from None
+
+
+def _decimal_to_json(path: str, type_: DecimalType, text: str) -> str:
+    try:
+        raw: bytes = decimal_to_raw(type_)(Decimal(text))
+    except InvalidOperation:
+        raise ValueError(f"the default of {path} is {text!r}, which is no decimal, as 9.80") from None
+    except InvalidValue as why:
+        raise ValueError(f"the default of {path} is {text!r}, which {why}") from None
+    return raw.decode("latin-1")
 
 
 def _define(type_: Any, unused: dict[str, dict[str, Any]]) -> Any:

@@ -129,6 +129,16 @@ class Avro:
     lint: Sequence[str] = dataclasses.field(default=(), kw_only=True)
     """Rules of `saga contracts lint` that do not apply to the field."""
 
+    def __post_init__(self) -> None:
+        problems = [] if isinstance(self.type, str) else [f"{self.type!r} is no name of a type: give text"]
+        problems += [
+            f"{name}={given!r}: give a tuple, as in {name}=({given!r},)"
+            for name, given in (("aliases", self.aliases), ("lint", self.lint))
+            if isinstance(given, str | int)
+        ]
+        if problems:
+            raise DeclarationError(f"Avro(...): {'; '.join(problems)}")
+
 
 _contracts: dict[type[Event], Contract] = {}
 _named_types: dict[type, Mapping[str, Any]] = {}
@@ -285,18 +295,21 @@ def _make_dataclass(cls: type[T], where: str) -> type[T]:
         raise DeclarationError(f"{where}: {why}") from why
 
 
-def _read_hints(cls: type, where: str) -> dict[str, Any]:
+def _read_hints(cls: type, where: str, *, inherited: bool = False) -> dict[str, Any]:
     """Return the annotations of a class's fields, in the order of the fields. Raises `DeclarationError` if one cannot
-    be evaluated."""
+    be evaluated.
+
+    `inherited`: true to include those of the classes from which it is derived.
+    """
     try:
         hints = get_type_hints(cls, include_extras=True)
     except (NameError, TypeError, AttributeError, SyntaxError) as why:
         raise DeclarationError(
             f"{where}: an annotation cannot be read ({why}): define or import what it names above the class"
         ) from why
-    own = inspect.get_annotations(cls)
+    names = hints if inherited else inspect.get_annotations(cls)
     return {
-        name: hints[name] for name in own if hints[name] is not ClassVar and get_origin(hints[name]) is not ClassVar
+        name: hints[name] for name in names if hints[name] is not ClassVar and get_origin(hints[name]) is not ClassVar
     }
 
 
@@ -368,7 +381,7 @@ class _SchemaBuilder:
     def fields(self, cls: type, namespace: str, at: str) -> tuple[list[dict[str, Any]], list[schema.Field]]:
         """Return the fields of a record, as JSON and as parsed fields."""
         self.open.append(cls)
-        hints = _read_hints(cls, self.where)
+        hints = _read_hints(cls, self.where, inherited=True)
         built = []
         for field in dataclasses.fields(cls):
             path = f"{at}.{field.name}" if at else field.name

@@ -34,6 +34,7 @@ from saga.contracts.schema import (
     OptionalType,
     RecordType,
     Type,
+    is_text,
     meaning_changes,
     without_logical_types,
 )
@@ -42,6 +43,7 @@ from saga.errors import BadInput
 from saga.messages import Headers, Record, Writer
 from saga.support.printable import quote_text
 
+_NAMED = ("record", "enum", "fixed", "error")
 FRAME = b"\x00"
 FRAME_SIZE = 5
 LONG_FRAME_SIZE = 9
@@ -147,11 +149,22 @@ def inline_references(schema: str, others: Iterable[str]) -> str:
         return schema
 
 
-def _named_types(schema: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the named types that a schema defines at its top level."""
-    for each in schema if isinstance(schema, list) else [schema]:
-        if isinstance(each, dict) and isinstance(each.get("name"), str):
-            yield _full_name(each["name"], each.get("namespace")), each
+def _named_types(schema: Any, around: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the named types that a schema defines, by full name, at any depth. `around` is the enclosing namespace."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from _named_types(each, around)
+    if not isinstance(schema, dict):
+        return
+    if schema.get("type") in _NAMED and isinstance(schema.get("name"), str):
+        full = _full_name(schema["name"], schema.get("namespace", around))
+        yield full, schema
+        fields, around = schema.get("fields"), full.rpartition(".")[0]
+        for field in fields if isinstance(fields, list) else ():
+            yield from _named_types(field.get("type") if isinstance(field, dict) else None, around)
+        return
+    for part in ("type", "items", "values"):
+        yield from _named_types(schema.get(part), around)
 
 
 def _full_name(name: str, namespace: Any) -> str:
@@ -178,8 +191,10 @@ def _inline(schema: Any, around: str, types: Mapping[str, Any], defined: set[str
     if not isinstance(schema, dict):
         return schema
     result = dict(schema)
-    if result.get("type") in ("record", "enum", "fixed", "error") and isinstance(result.get("name"), str):
+    if result.get("type") in _NAMED and isinstance(result.get("name"), str):
         full = _full_name(result["name"], result.get("namespace", around))
+        if full in defined:  # by another referenced schema, or because it was used before what contains it
+            return full
         defined.add(full)
         around = full.rpartition(".")[0]
         if isinstance(result.get("fields"), list):
@@ -400,8 +415,10 @@ def from_foreign_json(data: bytes, version: Version) -> bytes:
 
 
 def read_declared_id(value: bytes, contract: Contract, library: Library) -> str | None:
-    """Return the message id from the field that the contract declares for it; `None` if the field cannot be read, or is
-    empty.
+    """Return the message id from the field that the contract declares for it; `None` if the field cannot be read, is
+    empty, or has its default.
+
+    Messages that were written without the field are read with its default. It must not make them one message.
 
     Args:
         value: the message, as a single object or as JSON.
@@ -415,7 +432,10 @@ def read_declared_id(value: bytes, contract: Contract, library: Library) -> str 
     except (BadInput, ValueError, RecursionError):
         return None
     id_ = found.get(contract.id_field) if isinstance(found, dict) else None
-    return str(id_) or None if isinstance(id_, str | int) and not isinstance(id_, bool) else None
+    field = contract.newest.record.field(contract.id_field)
+    if not isinstance(id_, str | int) or isinstance(id_, bool) or (field is not None and id_ == field.default):
+        return None
+    return str(id_) or None if is_text(str(id_)) else None
 
 
 @lru_cache(maxsize=1024)  # there are not many versions

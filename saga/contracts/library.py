@@ -78,11 +78,19 @@ class Library:
     def reload(self) -> "Library":
         """Load the folder again. Raises `ContractError` as `load` does.
 
-        Versions that have been removed from the folder since then stay known, because their messages may still arrive.
+        Contracts and versions that are no longer in the folder stay known, because their messages may still arrive. The
+        folder may be incomplete for a moment, in the middle of a deployment.
         """
         now = Library.load(self.folder, self.schemas)
+        lost = {
+            name: contract
+            for name, contract in self.contracts.items()
+            if name not in now.contracts or len(now.contracts[name].versions) < len(contract.versions)
+        }
         return replace(
             now,
+            contracts=dict(sorted({**now.contracts, **lost}.items())),
+            topics=dict(sorted({**self.topics, **now.topics}.items())),
             by_path={**self.by_path, **now.by_path},
             by_fingerprint={**self.by_fingerprint, **now.by_fingerprint},
         )

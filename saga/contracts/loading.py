@@ -6,7 +6,6 @@ field that is sensitive in one version is sensitive in all. `"upcasts"` lists ev
 cannot read.
 """
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -56,6 +55,8 @@ ATTRIBUTES = (
     "lint",
 )
 """Attributes of a contract file that are not part of Avro's schema of a record."""
+RETENTION_DAYS_MAX = 10_000_000_000
+"""Largest retention of a topic. Brokers keep it in milliseconds, as a number of 64 bits."""
 _ENVELOPE = re.compile(r"ce_(id|source|type|time|subject|dataschema|specversion|saga.*)|content-type|traceparent")
 _HEADER = re.compile(r"[!-~]{1,100}")
 _ID_TYPES = tuple(ScalarType(kind) for kind in ("string", "uuid", "int", "long"))
@@ -406,7 +407,7 @@ def _check_topic(given: object) -> Iterator[str]:
                 if type(value) is not int or not 1 <= value <= 10_000:
                     yield f'"partitions" is a whole number from 1 to 10000, not {value!r}'
             case "retention_days":
-                number = type(value) in (int, float) and math.isfinite(value) and value > 0
+                number = type(value) in (int, float) and 0 < value <= RETENTION_DAYS_MAX
                 if value is not None and not number:
                     yield f'"retention_days" is a number above 0, or null for ever, not {value!r}'
             case "wire":
@@ -468,7 +469,8 @@ def check_upcast_steps(versions: Sequence[Version]) -> Iterator[tuple[int, str]]
 
     If one version reads another without an upcaster, the fields of both have the same meaning. So if version 3 needs an
     upcaster for version 2, and version 2 reads version 1 without one, then version 3 needs an upcaster for version 1,
-    too. If `"upcasts"` did not list it, messages of version 1 would silently be misread.
+    too. If `"upcasts"` did not list it, messages of version 1 would silently be misread. The same holds for a version
+    with the fingerprint of an upcast one: a reader takes messages of both for those of the newer of the two.
 
     Args:
         versions: the existing versions, oldest first.
@@ -482,6 +484,8 @@ def check_upcast_steps(versions: Sequence[Version]) -> Iterator[tuple[int, str]]
             wanting[third.number, one] = f"version {two}, which it upcasts, reads version {one} as itself"
         if one in second.upcasts and not {one, two} & third.upcasts:
             wanting[third.number, one] = f"version {two} upcasts it, and this one reads version {two} as itself"
+        if first.fingerprint == second.fingerprint and one in third.upcasts and two not in third.upcasts:
+            wanting[third.number, two] = f"it has the fingerprint of version {one}, which this one upcasts"
         if first.fingerprint == third.fingerprint and (one in second.upcasts or two in third.upcasts):
             yield (
                 third.number,

@@ -95,12 +95,16 @@ def collect_sensitive_texts(value: Any, type_: Type) -> Iterator[str]:
 
 
 def _collect_all_texts(value: Any) -> Iterator[str]:
-    """Yield all strings in a value, including the strings in fields of nested records."""
+    """Yield all strings in a value, including the keys of maps and the strings in fields of nested records."""
     if hasattr(value, "__dataclass_fields__"):
         for name in value.__dataclass_fields__:
             yield from _collect_all_texts(getattr(value, name, None))
     elif isinstance(value, (tuple, list)):
         for part in value:
+            yield from _collect_all_texts(part)
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            yield name
             yield from _collect_all_texts(part)
     else:
         yield from collect_texts(value)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from saga.contracts.compatibility import promises_forward
 from saga.contracts.contract import Version
 from saga.contracts.library import binding_of
 from saga.contracts.schema import meaning_changes
@@ -21,8 +22,6 @@ from saga.support.printable import shorten
 
 REASON_BYTES_MAX = 500
 """Maximum size, in bytes, of the exception text of an upcaster that `UpcasterFailed` contains."""
-_FORWARD = ("forward", "full")
-"""Prefixes of the compatibility modes that guarantee forward compatibility: older versions can read newer ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +105,4 @@ def is_closed_to(reader: Version, writer: Version) -> bool:
     """
     if reader.number not in writer.upcasts:
         return False
-    mode = writer.compatible
-    is_promised = mode.startswith(_FORWARD) and (mode.endswith("_transitive") or writer.number == reader.number + 1)
-    return not is_promised or bool(meaning_changes(reader.record, writer.record))
+    return not promises_forward(writer, reader) or bool(meaning_changes(reader.record, writer.record))

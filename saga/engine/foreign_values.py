@@ -18,7 +18,15 @@ from saga.contracts.foreign_values import read_declared_id
 from saga.contracts.library import Library
 from saga.errors import BadInput, SchemaUnasked, UnknownSchema
 from saga.messages import Message, Writer
-from saga.messaging.envelope import FOREIGN, UNKNOWN_SOURCE, declared_identity, is_json, is_sensitive, media_type
+from saga.messaging.envelope import (
+    FOREIGN,
+    HEADER_BYTES_MAX,
+    UNKNOWN_SOURCE,
+    declared_identity,
+    is_json,
+    is_sensitive,
+    media_type,
+)
 from saga.messaging.message_ids import has_no_id
 
 WriterOf: TypeAlias = Callable[[int], Writer | None]
@@ -42,12 +50,14 @@ def to_single_object(message: Message, writer: Writer | None, library: Library) 
 def identify_message(message: Message, topic: str, contract: Contract, library: Library) -> Message:
     """Return the message with an id from the field that its contract names, if it has no other id.
 
-    If that field cannot be read, the id is a digest of the value's bytes, unless the contract has sensitive fields.
+    If that field has no usable id, the id is a digest of the value's bytes, unless the contract has sensitive fields.
     `topic`: topic of the message.
     """
     if contract.id_field is None or not has_no_id(message.id):
         return message
     id_ = read_declared_id(message.value, contract, library)
+    if id_ is not None and len(id_.encode()) > HEADER_BYTES_MAX:  # the progress stores it
+        id_ = None
     if id_ is None and is_sensitive(contract):  # from the digest of a sensitive value, the value could be guessed
         return message
     id_ = id_ or f"bytes-{blake2b(message.value, digest_size=16).hexdigest()}"

@@ -352,7 +352,7 @@ def _split_headers(
         return given, ()
     given, foreign = _partition_headers(record)
     if contract is not None and contract.principal_header and PRINCIPAL not in given:
-        given[PRINCIPAL] = _first(record, contract.principal_header)
+        given[PRINCIPAL] = unquote_header(_first(record, contract.principal_header) or b"")
     return given, foreign
 
 

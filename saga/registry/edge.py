@@ -486,7 +486,10 @@ class RegistryCache:
     async def _find_id(self, subject: str, fingerprint: bytes) -> int | None:
         version = self._versions.get((subject, fingerprint))
         for number in reversed(await self.registry.versions(subject)):
-            registered = await self.registry.version(subject, number)
+            try:
+                registered = await self.registry.version(subject, number)
+            except SchemaIncomplete:  # it cannot be compared, and must not hide the other versions
+                continue
             if is_version(registered.schema, fingerprint, version):
                 self._ids[subject, fingerprint] = registered.id
                 return registered.id

@@ -86,7 +86,8 @@ class HttpRegistry:
                 raise SchemaIncomplete(f"{what} refers to more than {REFERENCES_MAX} others: have its sender use fewer")
             # No subject contains half of a surrogate pair, which JSON can express and an address cannot.
             is_text = not any("\ud800" <= char <= "\udfff" for char in subject)
-            path = f"/subjects/{quote(subject, safe='', errors='replace')}/versions/{number}"
+            # A softly deleted version is needed, too, because the log may hold values of the schema that refers to it.
+            path = f"/subjects/{quote(subject, safe='', errors='replace')}/versions/{number}?deleted=true"
             part = await self._ask("GET", path) if is_text else None
             if part is None:
                 raise SchemaIncomplete(

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saga.contracts import codec
+from saga.contracts.checks import find_incompatible
 from saga.contracts.library import Library, binding_of, contract_of
 from saga.contracts.schema import without_logical_types
 from saga.contracts.sensitive_fields import collect_secrets
@@ -145,6 +146,13 @@ def test_a_field_that_its_contract_does_not_allow_is_named(
         with pytest.raises(BadInput) as caught:
             refuses(wrong)
         assert str(caught.value).startswith(problem)
+
+
+@pytest.mark.parametrize("zero", ["0E+20", "-0", "0E-999999", "0E+999999"])
+def test_zero_is_a_decimal_whatever_its_exponent(contracts: Any, zero: str) -> None:
+    """Multiplying zero by a large number keeps the exponent, and Java writes such a zero as 0E+20."""
+    said = contracts.Said(order_id="o-1", total=Decimal(zero))
+    assert codec.encode(said) == codec.encode(contracts.Said(order_id="o-1", total=Decimal(0)))
 
 
 def test_the_path_leads_into_nested_parts(contracts: Any) -> None:
@@ -312,6 +320,25 @@ def test_null_as_an_object_is_the_same_type_in_an_older_message(type_: Any, tmp_
     new = generated(tmp_path, "Said").Said
     read: Any = codec.decode(codec.encode(old(order_id="o")), new, Library.load(tmp_path / "contracts"))
     assert read.part is None
+
+
+@pytest.mark.parametrize("type_", [COLOR, PART])
+def test_a_field_may_become_optional_when_another_one_defines_its_type_now(type_: Any, tmp_path: Path) -> None:
+    """fastavro fails where the reader's union only names a type that the writer defines there."""
+    name, many = type_["name"], {"type": "array", "items": ["null", type_["name"]]}
+    listed = {"type": "array", "items": name}
+    write(tmp_path, schema("Said", field("part", type_), field("parts", listed)))
+    first = field("first", ["null", type_], default=None)
+    optional = schema("Said", first, field("part", ["null", name]), field("parts", many), compatible="backward")
+    write(tmp_path, optional, version=2)
+    module: Any = generated(tmp_path, "Said", "Said.v1")
+    contracts = Library.load(tmp_path / "contracts")
+    assert find_incompatible(contracts.contracts.values()) == []
+    part = module.Color.RED if type_ is COLOR else module.Part(raw=b"x")
+    old = module.SaidV1(order_id="o", part=part, parts=(part,))
+    assert codec.decode(codec.encode(old), module.Said, contracts) == module.Said(
+        order_id="o", part=part, parts=(part,)
+    )
 
 
 def test_the_default_of_a_map_is_not_shared_by_decoded_events(tmp_path: Path) -> None:

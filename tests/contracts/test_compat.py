@@ -80,6 +80,19 @@ def test_a_version_that_is_upcast_is_not_compared_backward_and_forward_all_the_s
     assert (3, 1, BACKWARD, "no-default") in breaks(tmp_path / "b", one | {"fields": [one["fields"][0]]}, two, three)
 
 
+def test_a_version_after_a_step_in_meaning_does_not_promise_more_than_the_step(tmp_path: Path) -> None:
+    """Version 1 has cents, the others have euros in the same field. The schemas alone would let version 1 read all."""
+    note = field("note", "string", default="")
+    one, two = schema("Said", WIDER), schema("Said", WIDER, note, upcasts=[1], compatible="backward_transitive")
+    three = schema("Said", WIDER, note, field("x", "int", default=0), upcasts=[1])
+    assert breaks(tmp_path / "a", one, two, three) == [(3, 1, FORWARD, "upcasts")]
+    for mode in ("backward_transitive", "full", "none"):
+        assert breaks(tmp_path / mode, one, two, {**three, "compatible": mode}) == []
+    assert breaks(tmp_path / "b", one, {**two, "compatible": "full_transitive"}, three) == [], "more is promised"
+    back = {**three, "upcasts": [2]}
+    assert breaks(tmp_path / "c", one, two, {**back, "compatible": "full_transitive"}) == [], "cents again"
+
+
 def test_what_is_optional_is_looked_into_even_if_it_may_not_be_absent_any_more() -> None:
     pair = [
         make_version(schema("Said", field("x", type_)), f"orders/Said.v{number}", "Said", number).record

@@ -1,6 +1,7 @@
 """`saga contracts generate` and `saga contracts check`, as a user calls them."""
 
 import json
+from decimal import Decimal
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from jsonschema import Draft4Validator
 from saga.cli.contracts import contracts
 from saga.contracts import library
 from saga.contracts.checks import REASON
+from saga.contracts.conversion import to_typed
 from saga.errors import ContractError
 from tests.contracts.folders import field, put, schema, write
 
@@ -381,6 +383,31 @@ def test_new_says_everything_that_a_contract_can_say(folder: Path) -> None:
     assert saga("generate", "events.py", "GoodsShipped").exit_code == 0
 
 
+def test_the_default_of_a_decimal_is_the_number_that_was_given(folder: Path) -> None:
+    """In a schema it is written as bytes. The text itself would be another number: 0 would be 0.48."""
+    amounts = [
+        *("--field", "total:decimal(12,2):In euros.", "--default", "total=0"),
+        *("--field", "fee:decimal(12,2)?:In euros.", "--default", "fee=-9.80"),
+        *("--field", "rates:decimal(5,3)[]:In percent.", "--default", 'rates=["1.5"]'),
+        *("--field", "caps:decimal(5,0){}:In euros.", "--default", 'caps={"a": "7"}'),
+        *("--record", "Cost:What it costs.", "--field", "Cost.eur:decimal(9,2):In euros.", "--field", "cost:Cost:All."),
+        *("--default", 'cost={"eur": "1.25"}'),
+    ]
+    done = saga(*SENT[:8], *amounts)
+    assert done.exit_code == 0, done.output
+    forget_folders()
+    contract = library.find_library(folder / "any.py").contracts["GoodsSent"]
+    classes: dict[str, type] = {"Cost": dict}
+    found = {each.name: to_typed(each.type, each.default, classes) for each in contract.newest.record.fields[1:]}
+    assert found == {
+        "total": Decimal(0),
+        "fee": Decimal("-9.80"),
+        "rates": (Decimal("1.500"),),
+        "caps": {"a": Decimal(7)},
+        "cost": {"eur": Decimal("1.25")},
+    }
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -394,6 +421,8 @@ def test_new_says_everything_that_a_contract_can_say(folder: Path) -> None:
         (["--default", "parcels=many"], "the default of parcels is 'many', which is no JSON, as 1, true, [] or null"),
         (["--default", "parcels"], "'parcels' is not NAME=VALUE, as quantity=1"),
         (["--default", "parcels=1.5"], "field parcels: its default is 1.5, which is no int"),
+        (["--field", "a:decimal(4,2):x", "--default", "a=9.805"], "has more than 2 digits after the point"),
+        (["--field", "a:decimal(4,2):x", "--default", "a=x"], "the default of a is 'x', which is no decimal, as 9.80"),
         (["--field", "Address.up:Address:x"], "Address contains itself"),
         (["--field", "x:Adress:x"], "there is no type 'Adress'; there are boolean"),
     ],

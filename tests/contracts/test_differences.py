@@ -78,6 +78,19 @@ def test_a_field_that_keeps_its_name_is_not_renamed_by_an_alias() -> None:
     assert [(c.kind, c.old, c.new) for c in changed] == [("aliases", "x", "x"), ("removed", "y", None)]
 
 
+def test_a_field_that_gets_its_older_name_back_has_the_findings_of_the_one_that_is_gone() -> None:
+    """The older version reads the newer one by its alias, so it finds what its own field cannot take."""
+    inner = part(field("price", "int"))
+    old = version(field("amount", "int", aliases=["total"]), field("parts", inner, aliases=["lines"]))
+    new = version(field("total", "long"), field("lines", part(field("price", "long"))), number=2)
+    assert [summarize(change) for change in list_changes(old, new)] == [
+        ("added: long", None, "total", ["no-default fails"], []),
+        ("added: record Part", None, "lines", ["no-default fails"], []),
+        ("removed: int", "amount", None, [], ["type fails"]),
+        ("removed: record Part", "parts", None, [], ["type fails"]),
+    ]
+
+
 def test_what_becomes_optional_is_one_change_and_those_inside_are_their_own() -> None:
     old = version(field("x", "int"), field("y", part(field("a", "int"))))
     new = version(

@@ -5,14 +5,15 @@ import re
 import sys
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
-from saga import Change, Service, event, upcast
+from saga import Avro, Change, Service, event, record, sensitive, upcast
 from saga.contracts import codec, library
 from saga.contracts.event_classes import declared_contract
 from saga.contracts.library import Library, binding_of, contract_at_import
+from saga.contracts.schema import RecordType
 from saga.contracts.schema_parser import format_schema
 from saga.engine.prepared_service import prepare
 from saga.errors import DeclarationError
@@ -152,10 +153,49 @@ def test_what_no_contract_can_say_is_refused_with_class_field_and_remedy(line: s
     assert re.match(r"declared_for_a_test_\d+\.Said: ", str(refused.value))
 
 
+def test_a_record_has_the_fields_of_the_record_from_which_it_is_derived() -> None:
+    @record
+    class Place:
+        """Where it is."""
+
+        street: Annotated[str, sensitive, "Street and number."]
+
+    @record
+    class Address(Place):
+        """Where the goods go."""
+
+        country: str = "CH"
+
+    @event(topic="orders", key="order_id", owner="order")
+    class Said(Event):
+        order_id: str
+        to: Address
+
+    contract = declared_contract(Said)
+    assert contract is not None
+    to = contract.newest.record.fields[1].type
+    assert isinstance(to, RecordType)
+    assert [(field.name, field.sensitive) for field in to.fields] == [("street", True), ("country", False)]
+    assert repr(Address(street="High Street 1")).endswith("Address(country='CH')")
+
+
 def test_a_field_with_the_name_of_a_keyword_is_refused() -> None:
     made = type("Said", (Event,), {"__module__": __name__, "__annotations__": {"order_id": str, "class": str}})
     with pytest.raises(DeclarationError, match="Said: field class: this name cannot be an attribute in Python"):
         event(topic="orders", key="order_id", owner="order")(made)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"aliases": "remark"}, r"Avro\(...\): aliases='remark': give a tuple, as in aliases=\('remark',\)"),
+        ({"lint": "unit"}, r"Avro\(...\): lint='unit': give a tuple, as in lint=\('unit',\)"),
+        ({"type": 3}, r"Avro\(...\): 3 is no name of a type: give text"),
+    ],
+)
+def test_text_in_place_of_a_tuple_is_not_taken_for_its_letters(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(DeclarationError, match=problem):
+        Avro(**given)
 
 
 ATTRIBUTES: list[tuple[dict[str, Any], str]] = [

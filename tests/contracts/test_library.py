@@ -314,6 +314,14 @@ def test_all_problems_of_all_files_are_reported_at_once(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("days", ["1" + "0" * 400, "1e300", "true", "0"])
+def test_a_retention_that_no_broker_can_have_is_refused(tmp_path: Path, days: str) -> None:
+    contracts = write(tmp_path, schema("Said"))
+    put(contracts / "orders/topic.json", f'{{"retention_days": {days}}}')
+    (problem,) = problems_of(tmp_path)
+    assert problem.startswith('orders/topic.json: "retention_days" is a number above 0, or null for ever, not ')
+
+
 @pytest.mark.parametrize(("text", "problem"), [("[", "is no JSON"), ("[]", "must be an object")])
 def test_a_topic_file_must_be_an_object(tmp_path: Path, text: str, problem: str) -> None:
     write(tmp_path, schema("Said"))

@@ -120,6 +120,7 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
         "x: the enum Way has no default",
     ),
     ("silenced", of("x", lint=["units"]), "x", "x: \"lint\" names 'units', which is no rule"),
+    ("silenced", of("x", lint=[["unit"]]), "x", "x: \"lint\" names ['unit'], which is no rule"),
     ("silenced", event_schema(lint="unit"), "", '"lint" is a list of rules, as ["unit"], not \'unit\''),
 ]
 

@@ -213,6 +213,16 @@ def test_what_any_version_marks_is_hidden_and_sealed_in_all(number: int, placed:
     assert codec.decode(decrypt_fields(value, binding.library, SAGA, lambda _: KEY), cls, binding.library) == event
 
 
+def test_every_text_inside_of_a_sensitive_map_of_records_is_a_secret(tmp_path: Path) -> None:
+    """A reason is searched for these texts before people see it."""
+    named, listed = {"type": "map", "values": PAYER}, {"type": "array", "items": {"type": "map", "values": "Payer"}}
+    write(tmp_path, schema("Said", field("named", named, sensitive=True), field("listed", listed, sensitive=True)))
+    module: Any = generated(tmp_path, "Said")
+    payer = module.Payer
+    event = module.Said(order_id=SAGA, named={"ada": payer(iban="CH1")}, listed=({"bob": payer(iban="CH2")},))
+    assert collect_secrets(event) == ["ada", "CH1", "bob", "CH2"]
+
+
 def test_check_names_each_mark_that_a_later_version_lacks(placed: Path) -> None:
     module: Any = generated(placed, "Placed")
     contracts = binding_of(module.Placed).library.contracts.values()

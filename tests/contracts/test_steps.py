@@ -73,6 +73,17 @@ def test_a_version_after_a_step_names_what_was_upcast_before_it(tmp_path: Path) 
     ]
 
 
+def test_a_version_with_the_fingerprint_of_an_upcast_one_is_upcast_too(tmp_path: Path) -> None:
+    """A reader takes messages of version 1 for those of version 2, and would not call the upcaster of version 1."""
+    versions(tmp_path, ([CENTS], None), ([{**CENTS, "doc": "The sum."}], None), ([CENTS, NOTE], [1]))
+    assert problems_of(tmp_path) == [
+        'orders/Said.v3.avsc: "upcasts" has to name version 2, too: it has the fingerprint of version 1, which this '
+        "one upcasts"
+    ]
+    versions(tmp_path, ([CENTS], None), ([{**CENTS, "doc": "The sum."}], None), ([CENTS, NOTE], [1, 2]))
+    assert steps(tmp_path) == [set(), set(), {1, 2}]
+
+
 def test_a_step_may_be_taken_back(tmp_path: Path) -> None:
     versions(tmp_path, ([CENTS], None), ([EUROS], [1]), ([CENTS, NOTE], [2]))
     assert steps(tmp_path) == [set(), {1}, {2}]

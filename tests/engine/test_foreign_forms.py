@@ -170,6 +170,16 @@ def test_json_of_a_version_that_is_not_deployed_here_waits_for_it(tmp_path: Path
     assert replace(SERVICE, schemas=KnownSchemas(library)).decode("reserve", message) == ORDER
 
 
+def test_json_is_no_unknown_type_while_its_contract_is_missing_in_the_folder(tmp_path: Path) -> None:
+    """In the middle of a deployment the folder may lack a contract. Its events must not be skipped from then on."""
+    contracts = Contracts(tmp_path)
+    for path in contracts.here.glob("orders/OrderPlaced.*"):
+        path.unlink()
+    library = replace(SERVICE.schemas.library, folder=contracts.here).reload()
+    service = replace(SERVICE, schemas=KnownSchemas(library))
+    assert read_message(recorded(JSON, "application/json"), service).value == NATIVE
+
+
 async def test_json_that_is_no_event_stops_its_saga_and_is_given_back_as_it_came(tmp_path: Path) -> None:
     bad = recorded(b'{"order_id":"order-1"}', "application/json")
     async with workplace(tmp_path) as place, at_work(place, payment):

@@ -9,9 +9,13 @@ import pytest
 
 from saga import Event, Saga, Service
 from saga.contracts import codec
-from saga.messages import Headers, Outgoing
+from saga.contracts.foreign_values import read_declared_id
+from saga.contracts.library import binding_of
+from saga.engine.foreign_values import identify_message
+from saga.messages import Headers, Message, Outgoing
+from saga.messaging.envelope import HEADER_BYTES_MAX
 from saga.telemetry.events import PassedOver, UnknownType
-from tests.contracts.folders import event, field, put
+from tests.contracts.folders import event, field, generated, put, schema, write
 from tests.engine.real_worker import Workplace, at_work, workplace
 
 CENTS = field("cents", "long")
@@ -114,6 +118,47 @@ async def test_a_message_without_a_readable_id_field_is_identified_by_its_bytes(
         await bank.publish_and_settle(place, b'{"order_id": "a-1", "cents": 1}', headers=as_json)
         (name,) = {headers["dead_message"] for _, headers in await place.dead(bank.service)}
         assert name.startswith("|accounts/Topped#bytes-")
+
+
+@pytest.mark.parametrize(("type_", "default"), [("long", 0), ("string", "none")])
+async def test_messages_from_before_the_id_field_are_no_repetitions_of_each_other(
+    tmp_path: Path, type_: str, default: object
+) -> None:
+    """Read as the newest version, each of them has the default of the field."""
+    write(tmp_path, schema("Topped", CENTS, **EXTERNAL))
+    write(
+        tmp_path,
+        schema("Topped", CENTS, field("number", type_, default=default), id_field="number", **EXTERNAL),
+        version=2,
+    )
+    module = generated(tmp_path, "Topped", "Topped.v1")
+    binding = binding_of(module.Topped)
+
+    def declared_id(made: Event) -> str | None:
+        return read_declared_id(codec.encode(made), binding.contract, binding.library)
+
+    assert declared_id(module.ToppedV1(order_id="a-1", cents=1)) is None
+    assert declared_id(module.Topped(order_id="a-1", cents=1)) is None
+    assert read_declared_id(b'{"number": %s}' % json.dumps(default).encode(), binding.contract, binding.library) is None
+    given = 17 if type_ == "long" else "u-17"
+    assert declared_id(module.Topped(order_id="a-1", cents=1, number=given)) == str(given)
+
+
+@pytest.mark.parametrize("id_", ["x" * (HEADER_BYTES_MAX + 1), "\ud800"])
+def test_an_id_in_a_field_that_is_too_long_or_no_text_is_none(tmp_path: Path, id_: str) -> None:
+    bank = Bank(tmp_path, field("number", "string"), id_field="number")
+    binding, value = binding_of(bank.topped), json.dumps({"number": id_}).encode()
+    message = Message(
+        id="|accounts/0/1",
+        type="Topped",
+        schema="",
+        saga="a-1",
+        source="unknown",
+        time="2026-11-21T14:06:40.123Z",
+        value=value,
+    )
+    identified = identify_message(message, "accounts", binding.contract, binding.library)
+    assert identified.id.startswith("|accounts/Topped#bytes-")
 
 
 async def test_an_id_without_a_source_does_not_swallow_another_senders_message(tmp_path: Path) -> None:

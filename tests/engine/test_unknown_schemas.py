@@ -399,7 +399,20 @@ def test_schemas_that_are_no_longer_in_the_folder_stay_known(tmp_path: Path) -> 
     (contracts.here / "orders" / "OrderConfirmed.v1.avsc").unlink()
     after = before.reload()
     assert after.by_fingerprint == before.by_fingerprint
-    assert "OrderConfirmed" not in after.contracts
+    assert after.contracts == before.contracts
+    assert after.topics == before.topics
+
+
+def test_a_contract_keeps_a_version_that_is_missing_in_the_folder_for_a_moment(tmp_path: Path) -> None:
+    contracts = Contracts(tmp_path)
+    contracts.newer_class("OrderConfirmed")
+    contracts.deploy()
+    before = Library.load(contracts.here)
+    (contracts.here / "orders" / "OrderConfirmed.v2.avsc").unlink()
+    after = before.reload()
+    assert after.contracts["OrderConfirmed"].newest.number == 2
+    contracts.deploy()
+    assert after.reload().contracts == before.contracts
 
 
 async def test_the_contracts_are_read_seldom_however_many_messages_are_unknown(tmp_path: Path) -> None:

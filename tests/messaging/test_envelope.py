@@ -384,3 +384,6 @@ def test_the_principal_of_other_senders_is_read_from_the_header_named_in_the_con
     assert signed(with_headers(theirs, ce_sagaprincipal=b"bea")).principal == "bea", "what we say ourselves comes first"
     twice = theirs._replace(headers=(*theirs.headers, ("x-user", b"eve")))
     assert signed(twice).principal == "ada"
+    quoted = with_headers(order, **{"x-user": b'"ada"'})
+    assert signed(quoted).principal == "ada", "Spring writes quotes around a header, as in the toolkit's own one"
+    assert signed(quoted).foreign == (("x-user", b'"ada"'),)

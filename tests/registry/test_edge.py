@@ -15,6 +15,7 @@ from saga.engine.prepared_service import get_consumed_contracts, get_emitted_con
 from saga.errors import ConfigurationError, RegistryUnavailable
 from saga.messages import Outgoing, Partition, Record, Writer, texts_of
 from saga.registry.edge import IDS_MAX, MISSING_S, RegistryAdministration, RegistryCache, problems_of
+from saga.registry.port import RegisteredSchema, SchemaIncomplete
 from saga.support.clock import SystemClock
 from saga.telemetry.events import GoesOn, Recovered, StandsStill, Unavailable
 from tests.contracts.folders import decimal, field, schema
@@ -236,6 +237,22 @@ async def test_of_schemas_with_one_fingerprint_the_equal_one_is_used(tmp_path: P
     only_other = FakeRegistry()
     only_other.put("money-Paid", other)
     assert await RegistryCache(only_other, Standing()).id_of(binding.contract, binding.version) is None
+
+
+async def test_an_incomplete_schema_under_the_subject_does_not_hide_the_own_one(tmp_path: Path) -> None:
+    class Broken(FakeRegistry):
+        async def version(self, subject: str, number: int) -> RegisteredSchema:
+            if number == 2:
+                raise SchemaIncomplete("version 2 refers to a schema that the registry does not have")
+            return await super().version(subject, number)
+
+    shop = Shop(tmp_path)
+    shop.registry = Broken()
+    shop.register()
+    shop.registry.put("sales-Placed", schema("Placed", field("more", "string"), topic="sales", owner="sale"))
+    known = RegistryCache(shop.registry, Standing())
+    message = Outgoing("sales", b"order-1", codec.encode(shop.an_order()), (), "sales-Placed")
+    assert (await known.to_wire_format(message)).value == frame(2, message.value or b"")
 
 
 async def test_schema_ids_for_publishing_are_requested_once(tmp_path: Path) -> None:

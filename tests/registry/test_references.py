@@ -50,6 +50,23 @@ def test_each_type_is_inlined_where_it_is_used_first() -> None:
     parse_schema(made)
 
 
+def test_a_type_that_a_referenced_type_defines_can_be_used_alone() -> None:
+    money = {**MONEY, "fields": [{"name": "in", "type": CURRENCY}, {"name": "also", "type": "Currency"}]}
+    by, total = {"name": "by", "type": "Currency"}, {"name": "total", "type": "Money"}
+    for fields in ([by, total], [total, by], [by], [by, by | {"name": "again"}, total]):
+        made = whole({**PLACED, "fields": fields}, money)
+        parsed: Any = parse_schema(made)
+        assert [each["name"] for each in parsed["fields"]] == [each["name"] for each in fields]
+        assert json.dumps(made).count('"EUR"') == 1, "it is defined once, where it is used first"
+
+
+def test_two_referenced_schemas_may_define_the_same_type() -> None:
+    price = {"type": "record", "name": "com.shop.Price", "fields": [{"name": "in", "type": CURRENCY}]}
+    cost = {"type": "record", "name": "com.shop.Cost", "fields": [{"name": "in", "type": {**CURRENCY, "doc": "Code."}}]}
+    fields = [{"name": "price", "type": "Price"}, {"name": "cost", "type": "Cost"}]
+    parse_schema(whole({**PLACED, "fields": fields}, price, cost))
+
+
 def test_a_type_without_a_namespace_is_found_inside_of_one() -> None:
     bare = {"type": "fixed", "name": "Bare", "size": 2}
     made = whole({"type": "record", "name": "a.B", "fields": [{"name": "x", "type": "Bare"}]}, bare)
@@ -78,13 +95,16 @@ class Parts:
 
     port: int = 0
     responses: dict[str, Any] = field(default_factory=dict)
+    deleted: set[str] = field(default_factory=set)
+    """Paths of versions that were deleted softly: the registry gives them only to those who ask for deleted ones."""
     asked: list[str] = field(default_factory=list)
 
     async def serve(self, reader: StreamReader, writer: StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         path = (re.match(r"GET (\S+) ", head) or [""])[1]
         self.asked.append(path)
-        found = self.responses.get(path)
+        plain = path.removesuffix("?deleted=true")
+        found = None if path in self.deleted else self.responses.get(plain)
         body = json.dumps({"error_code": 40403} if found is None else found).encode()
         writer.write(b"HTTP/1.1 %d Said\r\nContent-Length: %d\r\n" % (404 if found is None else 200, len(body)))
         writer.write(b"Connection: close\r\n\r\n" + body)
@@ -114,8 +134,16 @@ async def test_each_reference_of_a_schema_is_requested_once_and_inlined(parts: P
     async with registry_of(parts) as registry:
         made = await registry.schema(7)
         assert json.loads(made) == whole(PLACED, MONEY, CURRENCY)
-        assert parts.asked == ["/schemas/ids/7", "/subjects/money/versions/1", "/subjects/cur%2Frency/versions/3"]
+        paths = ["/schemas/ids/7", "/subjects/money/versions/1", "/subjects/cur%2Frency/versions/3"]
+        assert [path.removesuffix("?deleted=true") for path in parts.asked] == paths
         assert (await registry.version("orders-com.shop.Placed", 2)).schema == made
+
+
+async def test_a_reference_that_was_deleted_softly_is_inlined(parts: Parts) -> None:
+    """The log may hold messages of a schema whose subject is no longer in use. Its id is valid for ever."""
+    parts.deleted = {"/subjects/money/versions/1", "/subjects/cur%2Frency/versions/3"}
+    async with registry_of(parts) as registry:
+        assert json.loads(await registry.schema(7)) == whole(PLACED, MONEY, CURRENCY)
 
 
 async def test_a_missing_reference_is_named_and_requested_again_later(parts: Parts) -> None:
