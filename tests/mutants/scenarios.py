@@ -456,7 +456,7 @@ SCENARIOS = {
             name="parties at closed doors",
             play=parties_at_closed_doors,
             faults=CLUMSY | RESTLESS | FAILING,
-            lines_max=12_000,
+            lines_max=24_000,
         ),
         Scenario(
             name="an order at a bank that is away for hours",
