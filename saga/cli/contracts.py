@@ -163,7 +163,7 @@ def write_contracts(modules: tuple[Path, ...]) -> None:
     if without or not found:
         where = f"in {', '.join(without)}" if without else "below the current folder"
         page = link_page("guides/contracts", template=find_docs())
-        raise click.UsageError(f"there is no event class below @event {where}; {page} has one")
+        raise click.UsageError(f"there is no class decorated with @event {where}; {page} has one")
     drifts, problems, count = _compare_classes(found)
     problems += [problem for problem, drift in drifts.items() if drift.refusal]
     _exit_with([str(problem) for problem in problems])
@@ -303,8 +303,8 @@ def lint_(form: str | None) -> None:
     bad = ['"lint": ["RULE"] in a field or a record exempts it from a rule']
     if find_event_modules(Path.cwd()):
         bad.append(
-            'in a class below @event, "doc" is the docstring, or the text in Annotated[str, "TEXT"]; lint=("RULE",) is '
-            "an argument of @event, and of Avro(...) in Annotated"
+            'in a class decorated with @event, "doc" is the docstring, or the text in Annotated[str, "TEXT"]; '
+            'lint=("RULE",) is an argument of @event, and of Avro(...) in Annotated'
         )
     print_problems_and_exit(problems, form, rules=LINT_RULES, good=good, bad=bad, contracts=len(found))
 

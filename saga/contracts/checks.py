@@ -40,7 +40,7 @@ _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 
 CHECK_RULES: Final[Mapping[str, str]] = {
     "contract": "A file of contracts/ cannot be used.",
-    "class": "A class below @event is not what the contracts say, or cannot be imported.",
+    "class": "A class decorated with @event is not what the contracts say, or cannot be imported.",
     "alias": "An alias leaves open from which field a value is read.",
     "default-changed": "A default has changed.",
     "drift": "A generated module is not what the contracts say.",

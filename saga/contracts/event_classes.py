@@ -150,8 +150,8 @@ def event(**attributes: Unpack[EventAttributes]) -> Callable[[type[E]], type[E]]
     """Declare the contract of an event as a class.
 
     The annotations define the schema: `str`, `int`, `Decimal`, `tuple[T, ...]`, `Mapping[str, T]`, `T | None`, enums,
-    and classes below `@record`. `Annotated` adds what a type cannot express: a string that describes the field,
-    `sensitive`, `Avro`. The docstring describes the event.
+    and classes decorated with `@record`. `Annotated` adds what a type cannot express: a string that describes the
+    field, `sensitive`, `Avro`. The docstring describes the event.
 
         @event(topic="payments", key="order_id", owner="payment")
         class PaymentReserved(Event):
@@ -539,7 +539,7 @@ def _default_to_json(type_: schema.Type, raw: Any) -> Any:
 _DECIMAL_EXAMPLE: Final = 'Annotated[Decimal, Avro("decimal(12,2)")]'
 _TYPES: Final = (
     f"there are {', '.join(each.__name__ for each in _AVRO_TYPES)}, Decimal, T | None, tuple[T, ...], Mapping[str, T], "
-    f"a StrEnum and a class below @record; Avro(...) names one of {KINDS}"
+    f"a StrEnum and a class decorated with @record; Avro(...) names one of {KINDS}"
 )
 _REMEDIES: Final[Mapping[Any, str]] = {
     list: "write tuple[T, ...]",

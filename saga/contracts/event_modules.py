@@ -41,8 +41,8 @@ def find_event_modules(folder: Path) -> dict[Path, dict[str, int]]:
 
 
 def find_event_lines(module: Path) -> dict[str, int]:
-    """Return the line number of each class below `@event` in a module, by the name of the class. The result is empty
-    for a file that is not valid Python."""
+    """Return the line number of each class decorated with `@event` in a module, by the name of the class. The result is
+    empty for a file that is not valid Python."""
     source = module.read_text("utf-8", "replace")
     if "event" not in source or "saga" not in source:  # most modules need not be parsed
         return {}

@@ -170,7 +170,7 @@ def version_at_import(event: type[Event]) -> Version:
 
 
 def library_at_import(event: type[Event]) -> Library:
-    """Return the library of contracts to which an event belongs, while a service is imported. For a class below
+    """Return the library of contracts to which an event belongs, while a service is imported. For a class with
     `@event`, the library is empty if no contracts folder is found, because it may not have been written yet. Raises
     `DeclarationError` as `contract_of` does."""
     if declared_contract(event) is None:

@@ -110,8 +110,9 @@ _GENERATED: Final = """\
 - **An event**: a file in `contracts/`, then `saga contracts generate services/order/events.py OrderPlaced ...` for
   each service that uses it. `make check` says where classes and contracts differ."""
 _DECLARED: Final = """\
-- **An event**: a class below `@event` in `services/order/events.py`, then `saga contracts write`. It never changes a
-  contract that is released (`saga contracts release`). `make check` says where classes and contracts differ."""
+- **An event**: a class decorated with `@event` in `services/order/events.py`, then `saga contracts write`. It never
+  changes a contract that is released (`saga contracts release`). `make check` says where classes and contracts
+  differ."""
 _ON_KAFKA: Final = "- **On Kafka**: `make up` builds an image and runs each service in a container of its own."
 _ON_SERVERS: Final = """\
 - **On Kafka and Couchbase**: `make up` builds an image and runs each service in a container of its own. The monitor's

@@ -254,8 +254,8 @@ def test_without_event_classes_write_says_so(folder: Path) -> None:
     put(folder / "shop/broken.py", "from saga import event\n@event(\n")
     done = saga("write")
     assert done.exit_code == 2
-    assert "there is no event class below @event below the current folder" in done.output
-    assert "below @event in shop/events.py" in saga("write", "shop/events.py").output
+    assert "there is no class decorated with @event below the current folder" in done.output
+    assert "decorated with @event in shop/events.py" in saga("write", "shop/events.py").output
 
 
 def test_a_package_that_handles_its_new_event_is_imported_before_the_contract_is_there(folder: Path) -> None:
@@ -290,7 +290,7 @@ def test_modules_below_a_source_folder_have_the_names_by_which_python_imports_th
 
 def test_lint_says_where_the_description_of_a_class_is(folder: Path) -> None:
     write(folder, schema("Asked"))
-    hint = 'in a class below @event, "doc" is the docstring, or the text in Annotated[str, "TEXT"]; '
+    hint = 'in a class decorated with @event, "doc" is the docstring, or the text in Annotated[str, "TEXT"]; '
     assert hint not in saga("lint").output
     declare(folder)
     done = saga("lint")
