@@ -170,7 +170,7 @@ async def test_a_number_is_a_saga_id_and_a_list_is_none() -> None:
     with pytest.raises(SagaError, match="document 'a' of 'numbered': its number is not a saga id"):
         await trial(service, Insert(key="a", document=Numbered((1, 2))))
     with pytest.raises(
-        SagaError, match="document 'a' of 'numbered' is gone, and its source does not say what it was number"
+        SagaError, match="document 'a' of 'numbered' is gone, and its source does not say what its 'number'"
     ):
         await trial(service, Delete[Numbered](key="a"))
 

@@ -369,8 +369,8 @@ def _find_saga(changed: DocumentChange, kind: DocumentKind) -> str:
     content = changed.before if changed.after is None else changed.after
     if content is None:
         raise BadInput(
-            f"the document {changed.key!r} of {kind.collection!r} is gone, and its source does not say what it was "
-            f"{kind.saga} was: leave out saga=, so that the key is the saga id"
+            f"the document {changed.key!r} of {kind.collection!r} is gone, and its source does not say what its "
+            f"{kind.saga!r} was: leave out saga=, so that the key is the saga id"
         )
     try:
         header = _fields.decode(content).get(kind.saga)
