@@ -144,11 +144,13 @@ def find_breaks(contract: Contract) -> Iterator[CompatibilityBreak]:
 
 def _find_other_meaning(contract: Contract, newer: Version, older: Version) -> list[CompatibilityFinding]:
     """Report that an older version would read messages with another meaning, although the schemas fit: a version
-    between the two has the meaning of the newer one, and does not promise that the older one reads it."""
+    between the two has the meaning of the newer one, and its mode does not let older ones read it."""
     steps = [
         step
         for step in contract.versions[older.number : newer.number - 1]
-        if older.number in step.upcasts and step.number not in newer.upcasts and not promises_forward(step, older)
+        if older.number in step.upcasts
+        and step.number not in newer.upcasts
+        and "forward" not in promised_directions(step.compatible)
     ]
     return [
         CompatibilityFinding(

@@ -150,6 +150,8 @@ class _Draft:
         match type_, value:
             case {"logicalType": "decimal"}, str():
                 return _decimal_to_json(path, DecimalType(type_["precision"], type_["scale"]), value)
+            case {"logicalType": "decimal"}, int() | float():  # a float would lose digits
+                raise ValueError(f'the default of {path} has {value}: write decimals as text, as "9.80"')
             case {"items": items}, list():
                 return [self.write_decimals(path, items, each) for each in value]
             case {"values": values}, dict():

@@ -44,6 +44,7 @@ from saga.messages import Headers, Record, Writer
 from saga.support.printable import quote_text
 
 _NAMED = ("record", "enum", "fixed", "error")
+_LOGICAL = ("logicalType", "precision", "scale")
 FRAME = b"\x00"
 FRAME_SIZE = 5
 LONG_FRAME_SIZE = 9
@@ -140,13 +141,52 @@ def inline_references(schema: str, others: Iterable[str]) -> str:
         others: JSON of the schemas that define the referenced types.
     """
     try:
-        types = dict[str, Any]()
-        for other in others:
-            part = json.loads(other)
-            types |= dict(_named_types(part))
-        return json.dumps(_inline(json.loads(schema), "", types, set()), ensure_ascii=False)
+        types = _collect_types([json.loads(other) for other in others])
+        return json.dumps(_inline(json.loads(schema), "", types, {}), ensure_ascii=False)
     except (ValueError, RecursionError):
         return schema
+
+
+def _collect_types(schemas: Iterable[Any]) -> dict[str, Any]:
+    """Return the types that schemas define, by full name. The outermost ones come first. Inner types that are defined
+    in several ways are left out, because it is unknown which of them is meant."""
+    outer, inner, unclear = dict[str, Any](), dict[str, Any](), set[str]()
+    for schema in schemas:
+        for each in schema if isinstance(schema, list) else [schema]:
+            for i, (full, type_) in enumerate(_named_types(each)):
+                if not i:
+                    outer[full] = type_
+                elif _describe_values(inner.setdefault(full, type_), full) != _describe_values(type_, full):
+                    unclear.add(full)
+    return {full: type_ for full, type_ in inner.items() if full not in unclear} | outer
+
+
+def _describe_values(schema: Mapping[str, Any], full: str) -> Any:
+    """Return everything of a named type that determines how its values are written and what they mean, to compare two
+    definitions. `full`: full name of the type."""
+    around, fields = full.rpartition(".")[0], schema.get("fields")
+    return (
+        [schema.get(name) for name in ("type", "symbols", "size", *_LOGICAL)],
+        [
+            (field.get("name"), _describe_type(field.get("type"), around)) if isinstance(field, dict) else field
+            for field in (fields if isinstance(fields, list) else ())
+        ],
+    )
+
+
+def _describe_type(schema: Any, around: str) -> Any:
+    """Return a type with the full names of the named types in it, and without their definitions."""
+    if isinstance(schema, list):
+        return [_describe_type(branch, around) for branch in schema]
+    if isinstance(schema, str):
+        return schema if schema in PRIMITIVES else _full_name(schema, around)
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") in _NAMED and isinstance(schema.get("name"), str):
+        return _full_name(schema["name"], schema.get("namespace", around))
+    parts = {part: _describe_type(schema[part], around) for part in ("type", "items", "values") if part in schema}
+    parts |= {part: schema[part] for part in _LOGICAL if part in schema}
+    return parts["type"] if parts.keys() == {"type"} else parts
 
 
 def _named_types(schema: Any, around: str = "") -> Iterator[tuple[str, Any]]:
@@ -171,14 +211,14 @@ def _full_name(name: str, namespace: Any) -> str:
     return f"{namespace}.{name}" if isinstance(namespace, str) and namespace and "." not in name else name
 
 
-def _inline(schema: Any, around: str, types: Mapping[str, Any], defined: set[str]) -> Any:
+def _inline(schema: Any, around: str, types: Mapping[str, Any], defined: dict[str, Any]) -> Any:
     """Return a schema with referenced types inlined.
 
     Args:
         schema: the JSON of a schema, or of a part of one.
         around: the enclosing namespace.
         types: definitions of the types that may be referred to, by full name.
-        defined: full names of the types defined so far; those in `schema` are added.
+        defined: the types defined so far, by full name; those in `schema` are added.
     """
     if isinstance(schema, list):
         return [_inline(branch, around, types, defined) for branch in schema]
@@ -193,9 +233,9 @@ def _inline(schema: Any, around: str, types: Mapping[str, Any], defined: set[str
     result = dict(schema)
     if result.get("type") in _NAMED and isinstance(result.get("name"), str):
         full = _full_name(result["name"], result.get("namespace", around))
-        if full in defined:  # by another referenced schema, or because it was used before what contains it
-            return full
-        defined.add(full)
+        values = _describe_values(result, full)
+        if defined.setdefault(full, values) is not values:  # another schema defines it, or its container comes later
+            return full if defined[full] == values else result  # parsing reports that there are two definitions
         around = full.rpartition(".")[0]
         if isinstance(result.get("fields"), list):
             result["fields"] = [_inline_field(field, around, types, defined) for field in result["fields"]]
@@ -206,7 +246,7 @@ def _inline(schema: Any, around: str, types: Mapping[str, Any], defined: set[str
     return result
 
 
-def _inline_field(field: Any, around: str, types: Mapping[str, Any], defined: set[str]) -> Any:
+def _inline_field(field: Any, around: str, types: Mapping[str, Any], defined: dict[str, Any]) -> Any:
     if not isinstance(field, dict) or "type" not in field:
         return field
     return {**field, "type": _inline(field["type"], around, types, defined)}

@@ -89,6 +89,11 @@ def test_a_version_after_a_step_in_meaning_does_not_promise_more_than_the_step(t
     for mode in ("backward_transitive", "full", "none"):
         assert breaks(tmp_path / mode, one, two, {**three, "compatible": mode}) == []
     assert breaks(tmp_path / "b", one, {**two, "compatible": "full_transitive"}, three) == [], "more is promised"
+    full = {**two, "compatible": "full"}
+    found = breaks(
+        tmp_path / "d", one, full, {**three, "compatible": "full"}, {**three, "compatible": "full_transitive"}
+    )
+    assert found == [], "version 2 lets version 1 read the new meaning, and version 3 says nothing about version 1"
     back = {**three, "upcasts": [2]}
     assert breaks(tmp_path / "c", one, two, {**back, "compatible": "full_transitive"}) == [], "cents again"
 

@@ -422,6 +422,10 @@ def test_the_default_of_a_decimal_is_the_number_that_was_given(folder: Path) -> 
         (["--default", "parcels"], "'parcels' is not NAME=VALUE, as quantity=1"),
         (["--default", "parcels=1.5"], "field parcels: its default is 1.5, which is no int"),
         (["--field", "a:decimal(4,2):x", "--default", "a=9.805"], "has more than 2 digits after the point"),
+        (
+            ["--field", "a:decimal(4,2)[]:x", "--default", "a=[9.8]"],
+            'the default of a has 9.8: write decimals as text, as "9.80"',
+        ),
         (["--field", "a:decimal(4,2):x", "--default", "a=x"], "the default of a is 'x', which is no decimal, as 9.80"),
         (["--field", "Address.up:Address:x"], "Address contains itself"),
         (["--field", "x:Adress:x"], "there is no type 'Adress'; there are boolean"),

@@ -110,6 +110,35 @@ async def test_a_cancellation_that_nobody_requested_ends_the_service_instead_of_
     assert str(raised.value.exceptions[0]) == "something was cancelled that the processing of saga 'a' waited for"
 
 
+def test_an_event_loop_that_ends_abandons_all_messages() -> None:
+    """It cancels all tasks at once, so those of the sagas may learn it first. None of them has failed."""
+    abandoned, reported = list[bool](), list[object]()
+
+    async def serve(begun: asyncio.Event) -> None:
+        async def handle(item: WorkItem) -> bool:
+            begun.set()
+            try:
+                return await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                abandoned.append(lanes.is_abandoned())
+                raise
+
+        async with asyncio.TaskGroup() as tasks, KeyedExecutor(tasks, handle, handle) as lanes:
+            for saga in "abcdefgh":
+                lanes.add(*items(saga, OffsetTracker(0), 0, 0))
+            await asyncio.Event().wait()
+
+    async def main() -> asyncio.Task[None]:
+        loop, begun = asyncio.get_running_loop(), asyncio.Event()
+        loop.set_exception_handler(lambda _, context: reported.append(context))
+        serving = loop.create_task(serve(begun))
+        await begun.wait()
+        return serving
+
+    serving = asyncio.run(main())
+    assert (serving.cancelled(), abandoned, reported) == (True, [True] * 8, [])
+
+
 class Fails:
     """Fails with some sagas, when it is let; all others keep running until they are cancelled."""
 

@@ -58,6 +58,20 @@ class Bank:
         await asyncio.sleep(60)  # noqa: TID251 - no test waits for it
         return key
 
+    async def hides(self, key: str) -> str:
+        self.calls.append(("hides", key))
+        try:
+            await asyncio.sleep(60)  # noqa: TID251 - no test waits for it
+        except asyncio.CancelledError:
+            raise ConnectionResetError("the connection is closed") from None
+        return key
+
+    async def limits(self, key: str) -> str:
+        self.calls.append(("limits", key))
+        async with asyncio.timeout(0.01):
+            await asyncio.sleep(60)  # noqa: TID251 - no test waits for it
+        return key
+
     async def odd(self) -> object:
         self.calls.append(("odd",))
         return {"when": object()}
@@ -151,6 +165,36 @@ async def test_the_time_limit_of_a_step_is_never_an_answer(tmp_path: Path, answe
     async with workplace(tmp_path) as place, at_work(place, payment):
         assert await reason_of(place, payment) == "TimeoutError: step never gave no answer within 0.01 s"
         assert len(bank.calls) == 2
+
+
+async def test_an_error_of_a_client_that_the_time_limit_interrupted_is_no_answer(tmp_path: Path) -> None:
+    async def body(order: OrderPlaced, bank: Bank, saga: Saga) -> Reaction:
+        try:
+            return reserved(order, await saga.step(bank.hides, saga.idempotency_key("charge")))
+        except OSError:
+            return declined(order, "the bank refused it")  # although it may have taken the money
+
+    payment, bank = served(body, step_s=0.01, answers=(OSError,))
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        assert await reason_of(place, payment) == "ConnectionResetError: the connection is closed"
+        assert len(bank.calls) == 2
+
+
+async def test_a_time_limit_of_the_client_itself_may_be_an_answer(tmp_path: Path) -> None:
+    """`asyncio.timeout` raises its error from the cancellation that it has requested itself."""
+
+    async def body(order: OrderPlaced, bank: Bank, saga: Saga) -> Reaction:
+        try:
+            return reserved(order, await saga.step(bank.limits, saga.idempotency_key("charge")))
+        except TimeoutError:
+            return declined(order, "the bank took too long")
+
+    payment, bank = served(body, answers=(TimeoutError,))
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        assert [entry.outcome for entry in await place.history(payment)] == ["handled"]
+        assert len(bank.calls) == 1
 
 
 async def test_a_timeout_that_the_client_of_a_system_raises_may_be_an_answer(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fastavro import parse_schema
+from fastavro.schema import SchemaParseException, UnknownType
 
 from saga.contracts.foreign_values import inline_references
 from saga.messages import Record
@@ -65,6 +66,27 @@ def test_two_referenced_schemas_may_define_the_same_type() -> None:
     cost = {"type": "record", "name": "com.shop.Cost", "fields": [{"name": "in", "type": {**CURRENCY, "doc": "Code."}}]}
     fields = [{"name": "price", "type": "Price"}, {"name": "cost", "type": "Cost"}]
     parse_schema(whole({**PLACED, "fields": fields}, price, cost))
+
+
+TURNED = {**CURRENCY, "symbols": ["USD", "EUR"]}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_type_with_two_definitions_is_none(order: int) -> None:
+    """Values of one would be read as values of the other, such as dollars as euros."""
+    price = {"type": "record", "name": "com.shop.Price", "fields": [{"name": "in", "type": CURRENCY}]}
+    cost = {"type": "record", "name": "com.shop.Cost", "fields": [{"name": "in", "type": TURNED}]}
+    used = [{"name": "price", "type": "Price"}, {"name": "cost", "type": "Cost"}]
+    by = {"name": "by", "type": "Currency"}
+    for fields, others, error in (
+        (used, (price, cost), "redefined"),
+        ([by], (price, cost), "com.shop.Currency"),
+        ([by, {"name": "own", "type": TURNED}], (CURRENCY,), "redefined"),
+    ):
+        with pytest.raises((SchemaParseException, UnknownType), match=error):
+            parse_schema(whole({**PLACED, "fields": fields}, *others[::order]))
+    made = whole({**PLACED, "fields": [by]}, *(CURRENCY, cost)[::order])
+    assert made["fields"][0]["type"]["symbols"] == ["EUR"], "the outermost definition, as nothing uses the other one"
 
 
 def test_a_type_without_a_namespace_is_found_inside_of_one() -> None:

@@ -160,7 +160,7 @@ class KeyedExecutor:
                 try:
                     finished = await (self.handle_guarded if item.tracker.guarded else self.handle)(item)
                 except asyncio.CancelledError:
-                    if item not in self._late or queue.task in self._cancelled:
+                    if item not in self._late or self._is_ended(queue.task):
                         raise
                     finished = False  # draining took too long: abandon the message, continue with the queue
                 finally:
@@ -173,7 +173,7 @@ class KeyedExecutor:
                     self.finish(item.tracker, item.position.offset)
         except BaseException as why:  # the keeper raises it
             if isinstance(why, asyncio.CancelledError):
-                if queue.task in self._cancelled:
+                if self._is_ended(queue.task):
                     raise
                 stray = RuntimeError(f"something was cancelled that the processing of saga {saga!r} waited for")
                 stray.__cause__, why = why, stray
@@ -187,7 +187,14 @@ class KeyedExecutor:
     def is_abandoned(self) -> bool:
         """Return whether the executor has cancelled the message that the current task handles."""
         task = asyncio.current_task()
-        return task in self._cancelled or any(q.task is task and q.current in self._late for q in self._queues.values())
+        return self._is_ended(task) or any(q.task is task and q.current in self._late for q in self._queues.values())
+
+    def _is_ended(self, task: asyncio.Task[Any] | None) -> bool:
+        """Return whether this task was cancelled together with the whole executor.
+
+        When an event loop ends, it cancels all tasks at once, and a saga's task may learn it before the keeper does.
+        """
+        return task in self._cancelled or (self._keeper is not None and self._keeper.cancelling() > 0)
 
     def forget_cancellations(self) -> None:
         """Forget the cancellations of the current task, unless the executor has cancelled its message."""

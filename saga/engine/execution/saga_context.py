@@ -697,9 +697,14 @@ async def _call_or_answer(
     """Await a call. Return its result, or the expected error with which it answered.
 
     The error is caught here, within the time limit: the `TimeoutError` of the limit itself is no answer, even if
-    `answers` contains `OSError` or `TimeoutError`. The call may have had its effect, so it has to be repeated.
+    `answers` contains `OSError` or `TimeoutError`. The call may have had its effect, so it has to be repeated. The same
+    holds for an error that a client raises because it was cancelled, as by the limit.
     """
+    task = asyncio.current_task()
+    cancelled_before = 0 if task is None else task.cancelling()
     try:
         return await call, None
     except answers as why:
+        if isinstance(why.__context__, asyncio.CancelledError) and task and task.cancelling() > cancelled_before:
+            raise
         return None, why
