@@ -43,7 +43,7 @@ from saga.policies.retry import RETRY, FailureRule, Retry, choose_rule
 from saga.progress import ids, journal
 from saga.progress.document import ABORT, AbortAction, Intent, StepRecord, SuspendedRun
 from saga.progress.failed_attempts import READ_S_MIN
-from saga.support.clock import from_iso, iso
+from saga.support.clock import from_iso, is_cancelled, iso
 from saga.telemetry.events import FellBack, StepDone
 from saga.view import Saga
 
@@ -700,11 +700,9 @@ async def _call_or_answer(
     `answers` contains `OSError` or `TimeoutError`. The call may have had its effect, so it has to be repeated. The same
     holds for an error that a client raises because it was cancelled, as by the limit.
     """
-    task = asyncio.current_task()
-    cancelled_before = 0 if task is None else task.cancelling()
     try:
         return await call, None
     except answers as why:
-        if isinstance(why.__context__, asyncio.CancelledError) and task and task.cancelling() > cancelled_before:
+        if isinstance(why.__context__, asyncio.CancelledError) and is_cancelled():
             raise
         return None, why
