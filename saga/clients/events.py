@@ -33,15 +33,17 @@ async def encryptor_of(event: Event, keys: Keys | None) -> EncryptValue | None:
     configured.
 
     Raises:
-        SagaError: The key of the event's subject was erased, a field violates the contract or cannot be encrypted, or
-            the keys cannot be read.
+        SagaError: The key of the event's subject was erased, the event may not be published, a field cannot be
+            encrypted, or the keys cannot be read.
     """
-    version = binding_of(type(event)).version
+    binding = binding_of(type(event))
+    version = binding.version
     if keys is None or not has_sensitive(version.record):
         return None
+    _check_sender(binding.contract)
+    _encode(event, binding.contract)  # else its subject might have no name for a key, or a useless key would be created
     if problems := list(find_unencryptable(version.record)):
         raise SagaError(f"{version.name} was not published: {'; '.join(problems)}")
-    _encode(event, version.name)  # else its subject might have no name for a key, or a useless key would be created
     key = await keys.get_or_create_key(subject_of_event(event))
     if key is None:
         raise SagaError(
@@ -73,11 +75,7 @@ def to_record(
         SagaError: A client may not publish the event, a field violates the contract, or the event is too large.
     """
     contract = binding_of(type(event)).contract
-    if not contract.produced_externally:
-        raise SagaError(
-            f'only {contract.owner!r} may say {contract.name}; its contract has no "produced_by": "external", with '
-            "which clients could"
-        )
+    _check_sender(contract)
     saga, value = to_value(event, contract, record_bytes_max, encrypt)
     time = iso(now_ms)
     message = Message(
@@ -123,15 +121,7 @@ def to_value(
 ) -> tuple[str, bytes]:
     """Return the saga id and the encoded value of an event. Raises `SagaError` if a field violates the contract, the
     saga id is empty or too long, or the value is too large."""
-    value = _encode(event, contract.name)
-    saga = str(getattr(event, contract.key))
-    if not saga:
-        raise SagaError(f"{contract.name} was not published: its {contract.key} is empty, and it is the saga id")
-    if len(saga.encode()) > envelope.SAGA_BYTES_MAX:
-        raise SagaError(
-            f"{contract.name} was not published: its {contract.key} has {len(saga.encode())} bytes, and a saga id has "
-            f"at most {envelope.SAGA_BYTES_MAX}"
-        )
+    saga, value = _encode(event, contract)
     if encrypt is not None:
         value = encrypt(saga, value)
     bytes_max = value_bytes_max(record_bytes_max)
@@ -143,12 +133,31 @@ def to_value(
     return saga, value
 
 
-def _encode(event: Event, name: str) -> bytes:
-    """Encode an event. Raises `SagaError` if a field violates the contract."""
+def _check_sender(contract: Contract) -> None:
+    """Check that clients may publish the events of a contract. Raises `SagaError`."""
+    if not contract.produced_externally:
+        raise SagaError(
+            f'only {contract.owner!r} may say {contract.name}; its contract has no "produced_by": "external", with '
+            "which clients could"
+        )
+
+
+def _encode(event: Event, contract: Contract) -> tuple[str, bytes]:
+    """Return the saga id and the encoded, not encrypted value of an event. Raises `SagaError` if a field violates the
+    contract, or the saga id is empty or too long."""
     try:
-        return codec.encode(event)
+        value = codec.encode(event)
     except BadInput as why:
-        raise SagaError(f"{name} was not published: {why}") from why
+        raise SagaError(f"{contract.name} was not published: {why}") from why
+    saga = str(getattr(event, contract.key))
+    if not saga:
+        raise SagaError(f"{contract.name} was not published: its {contract.key} is empty, and it is the saga id")
+    if len(saga.encode()) > envelope.SAGA_BYTES_MAX:
+        raise SagaError(
+            f"{contract.name} was not published: its {contract.key} has {len(saga.encode())} bytes, and a saga id has "
+            f"at most {envelope.SAGA_BYTES_MAX}"
+        )
+    return saga, value
 
 
 # -------------------------------------------------------------------- event reader

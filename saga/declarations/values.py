@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from inspect import getmro, unwrap
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any, Literal, TypeAlias, cast
 
 from saga.declarations.annotations import EitherShape, OneEvent, ReturnShape, any_number_of, describe_returned
@@ -254,6 +254,8 @@ def _names(events: tuple[type[Event], ...]) -> str:
 
 
 _CONTAINERS = (list, tuple, set, frozenset, dict)
+_PLAIN = frozenset({str, bytes, int, float, bool, NoneType})
+"""Types of values that lead to no code. A table may have very many of them."""
 OBJECTS_MAX = 20_000
 """Maximum number of objects that are searched for flags. If there are more, any flag may be read."""
 
@@ -263,8 +265,9 @@ def find_flags(declared: Declared) -> frozenset[str] | None:
     name of one cannot be determined, or not all code can be searched."""
     found, known = set[str](), dict[int, object]()
     left: list[object] = [reaction.function for reaction in declared.reactions]
-    left += [each for resource in declared.resources for each in (resource.opener, resource.gives)]
-    own = frozenset(_package_of(getattr(there, "__module__", None)) for there in left)
+    left += [resource.opener for resource in declared.resources]
+    own = frozenset(_package_of(getattr(there, "__module__", None)) for there in left) - _FOREIGN
+    left += [resource.gives for resource in declared.resources]  # often a library's client, whose package is no own one
     while left:
         there = left.pop()
         if id(there) in known:
@@ -349,7 +352,7 @@ def _parts_of(there: Any, own: Collection[str]) -> Iterable[object]:
     """
     kind = type(there)
     if kind in _CONTAINERS:
-        return list(there.values() if kind is dict else there)
+        return [each for each in (there.values() if kind is dict else there) if type(each) not in _PLAIN]
     if kind is partial:
         return (there.func, *there.args, *there.keywords.values())
     if kind is MethodType:

@@ -30,8 +30,8 @@ the drain."""
 LOAD_S_MAX: Final = 60.0
 """Maximum time for loading a service, in seconds."""
 OUTPUT_S_MAX: Final = 1.0
-"""Maximum time between the end of a process and the end of its output, in seconds. After that, the processes that it
-has started are killed: one of them keeps the output open."""
+"""Maximum time between the end of a process and the end of its output, in seconds. After that it is not waited for any
+more: a process that it has started keeps the output open."""
 EXIT_LOOK_S: Final = 0.05
 """Pause between two checks whether a process has ended, in seconds."""
 LINE_BYTES_MAX: Final = 1 << 16
@@ -213,10 +213,10 @@ class ServiceProcesses:
         reading = asyncio.get_running_loop().create_task(self._read(module, process))
         while process.returncode is None:  # `process.wait()` would also wait until nobody has the output open
             await self.clock.sleep(EXIT_LOOK_S)
-        if not await self._ends_soon(reading):
-            _kill_all(process)
-            await self._ends_soon(reading)
-            reading.cancel()
+        await self._ends_soon(reading)
+        _kill_all(process)  # one that it has started may keep the output open, or have another one
+        await self._ends_soon(reading)
+        reading.cancel()
         running = self._running.get(module)
         if running is not None and running.process is process and not running.is_stopping:
             then = "its code or a shared file" if module != PAGE else "a contract"
@@ -267,7 +267,7 @@ class ServiceProcesses:
 
 def _kill_all(process: Process) -> None:
     """Kill a process and what it has started: all of them are in a session of their own."""
-    with suppress(ProcessLookupError):
+    with suppress(ProcessLookupError, PermissionError):  # all have ended; macOS then refuses it for a moment
         os.killpg(process.pid, signal.SIGKILL)
 
 

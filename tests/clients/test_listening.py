@@ -392,18 +392,23 @@ async def test_sealed_values_are_opened_with_the_keys_and_are_their_sealed_text_
         assert sealed.address.startswith("sealed:1:")
 
 
-async def test_an_event_that_cannot_be_encoded_is_refused_before_a_key_is_created_for_its_subject(
+async def test_an_event_is_refused_before_a_key_is_created_for_its_subject(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SAGA_BROKER", f"embedded:///{tmp_path / 'broker.db'}")
     monkeypatch.setenv("SAGA_KEYS", str(tmp_path / "keys"))
-    write(tmp_path, schema("Moved", field("address", "string", sensitive=True), topic="moves", produced_by="external"))
-    moved: Any = generated(tmp_path, "Moved").Moved
+    address = field("address", "string", sensitive=True)
+    write(tmp_path, schema("Moved", address, topic="moves", produced_by="external"))
+    write(tmp_path, schema("Kept", address, topic="moves"))
+    events: Any = generated(tmp_path, "Moved", "Kept")
+    moved, kept = events.Moved, events.Kept
     KeyFolder(tmp_path / "keys", CLOCK).create_wrapping_key("ada", "the first one")
     async with Client() as client:
-        for order_id in ("half of a pair: \ud800", None):
+        for order_id in ("half of a pair: \ud800", None, "", "o" * 1025):
             with pytest.raises(SagaError, match="Moved was not published"):
                 await client.publish(moved(order_id=order_id, address="Kiel"))
+        with pytest.raises(SagaError, match="only 'order' may say Kept"):
+            await client.publish(kept(order_id="o-1", address="Kiel"))
     assert KeyFolder(tmp_path / "keys", CLOCK).summarize().subjects == 0
 
 

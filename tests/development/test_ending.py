@@ -4,10 +4,13 @@ import asyncio
 import os
 import re
 import signal
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from textwrap import dedent
+
+import pytest
 
 from saga.development.processes import QUIET_S, ServiceProcesses
 from saga.support.clock import SystemClock
@@ -56,6 +59,7 @@ async def running(
 ) -> AsyncIterator[tuple[ServiceProcesses, asyncio.Event]]:
     """Run a service with this source until the block ends. It has to end in time then."""
     (folder / "services").mkdir()
+    (folder / "services/__init__.py").touch()  # else another package of this name in PYTHONPATH is taken
     (folder / "services/odd.py").write_text(dedent(source))
     stop = asyncio.Event()
     crew = ServiceProcesses(folder / "services", folder, os.environ, clock or SystemClock(), output)
@@ -80,13 +84,16 @@ async def has_ended(process: int) -> None:
             await SystemClock().sleep(0.01)
 
 
-async def test_what_a_service_left_running_is_ended_and_its_end_is_shown(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stdout", [None, subprocess.DEVNULL])
+async def test_what_a_service_left_running_is_ended_and_its_end_is_shown(tmp_path: Path, stdout: int | None) -> None:
+    """Also a process that does not have the output of the service."""
     output = Output()
-    source = """
+    source = f"""
         import subprocess
         from saga import Service
 
-        print("helper", subprocess.Popen(["sleep", "3600"]).pid, flush=True)
+        helper = subprocess.Popen(["sleep", "3600"], stdout={stdout}, stderr={stdout})
+        print("helper", helper.pid, flush=True)
         odd = Service("odd")  # without a handler, so it ends at once
     """
     async with running(tmp_path, source, output):

@@ -6,10 +6,11 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+import httpx
 import pytest
 
 from saga import Saga, Service
-from saga.declarations.values import find_flags
+from saga.declarations.values import OBJECTS_MAX, find_flags
 from services.payment.events import OrderPlaced
 from tests.service import flag_helpers
 from tests.service.flag_helpers import asks_for_six
@@ -149,6 +150,22 @@ async def test_flags_are_found_in_what_a_function_imports_itself(monkeypatch: py
     assert find_flags(service_of(relative).declared) == frozenset({"seven"})
     monkeypatch.delitem(sys.modules, flag_helpers.__name__)
     assert find_flags(service_of(reserve).declared) is None, "it is not loaded, so any flag may be read there"
+
+
+async def open_client() -> AsyncIterator[httpx.AsyncClient]:
+    """Opened by no test."""
+    yield httpx.AsyncClient()
+
+
+COUNTRIES = dict.fromkeys(range(2 * OBJECTS_MAX), "AT")
+
+
+async def test_a_client_of_a_library_and_a_large_table_leave_the_flags_known() -> None:
+    async def ask(order: OrderPlaced, client: httpx.AsyncClient, saga: Saga) -> None:
+        if COUNTRIES.get(3):
+            await saga.flag("of a country")
+
+    assert find_flags(service_of(ask, open_client).declared) == frozenset({"of a country"})
 
 
 async def test_too_many_objects_may_read_any_flag(monkeypatch: pytest.MonkeyPatch) -> None:
