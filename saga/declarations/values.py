@@ -365,7 +365,7 @@ def _parts_of(there: Any, own: Collection[str]) -> Iterable[object]:
         return (inner,)
     is_class = issubclass(kind, type)
     found: list[object] = []
-    for each in getmro(there if is_class else kind):
+    for each in getmro(cast("type", there) if is_class else kind):
         if _package_of(each.__module__) in own:
             found += [member for name, member in vars(each).items() if name != "__annotations__"]
             found += [] if is_class else _attributes_of(there)
