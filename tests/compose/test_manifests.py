@@ -123,7 +123,7 @@ def test_a_job_makes_the_topics_of_all_services_as_a_user_of_its_own() -> None:
     assert settings.of(KafkaOptions).kafka_username not in SERVICES
 
 
-@pytest.mark.parametrize("who", PEOPLE)
+@pytest.mark.parametrize("who", ["administrator", pytest.param("operator", marks=pytest.mark.slow)])
 def test_people_call_commands_in_a_pod_with_the_settings_and_a_user_of_its_own(who: str) -> None:
     pod, only = named("Deployment", who)["spec"]["template"]["spec"], container(who)
     assert only["image"] == container("order")["image"]

@@ -125,6 +125,7 @@ def most(costs: Sequence[Cost]) -> Cost:
     return Cost(*map(max, zip(*costs, strict=True)))
 
 
+@pytest.mark.slow
 async def test_neither_the_document_nor_a_turn_grows_with_thousands_of_results(tmp_path: Path) -> None:
     bank, count = a_bank(), 3000
     async with place(tmp_path) as workers:

@@ -107,7 +107,9 @@ CASES: Mapping[str, Callable[[], Choreo]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if n % 2 else []) for n, name in enumerate(CASES)]
+)
 def test_the_model_has_every_behaviour_of_the_runtime(name: str) -> None:
     compare(CASES[name]().manifests, range(25))
 

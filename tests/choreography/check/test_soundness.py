@@ -122,6 +122,7 @@ def run_under_faults(stand_ins: StandIns, seed: int) -> None:
                 assert service.declared.name == name
 
 
+@pytest.mark.slow
 def test_stand_ins_declare_what_the_manifests_say(tmp_path: Path) -> None:
     for seed in range(20):
         manifests, _ = make(seed)

@@ -206,7 +206,11 @@ def test_one_that_is_discarded(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "counted"), [([], "1 run; 2 events published"), (["--saga-world=embedded"], "1 run as real processes")]
+    ("options", "counted"),
+    [
+        ([], "1 run; 2 events published"),
+        pytest.param(["--saga-world=embedded"], "1 run as real processes", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.timeout(120)
 def test_a_plain_test_whose_only_saga_dies_fails_and_other_dead_letters_are_reported(

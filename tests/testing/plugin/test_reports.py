@@ -125,6 +125,7 @@ def test_a_report_is_the_same_each_time() -> None:
     assert report_first_failure() == report_first_failure()
 
 
+@pytest.mark.slow
 def test_a_summary_counts_points_and_pairs() -> None:
     tally = Tally()
     assert run_all(scenario(1, 99), Crashes(pairs=True), tally, RunOptions()) is None
