@@ -703,6 +703,13 @@ async def _call_or_answer(
     try:
         return await call, None
     except answers as why:
-        if isinstance(why.__context__, asyncio.CancelledError) and is_cancelled():
+        if _is_caused_by_cancellation(why) and is_cancelled():
             raise
         return None, why
+
+
+def _is_caused_by_cancellation(why: BaseException | None) -> bool:
+    """Return whether an exception was raised while a cancellation was handled, directly or through other exceptions."""
+    while why is not None and not isinstance(why, asyncio.CancelledError):
+        why = why.__context__
+    return why is not None
