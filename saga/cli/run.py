@@ -83,7 +83,7 @@ def _leave_all() -> None:
             "was running will run again",
             err=True,
         )
-    finally:  # nobody may read standard error any more
+    finally:  # writing fails if standard error was closed
         os._exit(1)
 
 

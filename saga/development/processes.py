@@ -105,7 +105,7 @@ class ServiceProcesses:
             await self._end(list(self._running))
 
     def _print(self, name: str, text: str) -> None:
-        """Print a line. If that is impossible, end everything: nobody would see any more what runs here."""
+        """Print a line. If that is impossible, end all services, because they could no longer be watched."""
         try:
             self.say(name, text)
         except (OSError, ValueError):  # the terminal or the reader of a pipe is gone; or the stream is closed
@@ -175,7 +175,7 @@ class ServiceProcesses:
             stopping.cancel()
             if not loading.done():
                 _kill_all(process)
-                await self._ends_soon(loading)
+                await self._await_end_of_output(loading)
                 loading.cancel()
         if process.returncode == 0:
             return True
@@ -211,11 +211,11 @@ class ServiceProcesses:
     async def _follow(self, module: str, process: Process) -> None:
         """Print the output of a process, and then how the process ended. Kill what it has left running."""
         reading = asyncio.get_running_loop().create_task(self._read(module, process))
-        while process.returncode is None:  # `process.wait()` would also wait until nobody has the output open
+        while process.returncode is None:  # `process.wait()` would also wait until the output is closed
             await self.clock.sleep(EXIT_LOOK_S)
-        await self._ends_soon(reading)
+        await self._await_end_of_output(reading)
         _kill_all(process)  # one that it has started may keep the output open, or have another one
-        await self._ends_soon(reading)
+        await self._await_end_of_output(reading)
         reading.cancel()
         running = self._running.get(module)
         if running is not None and running.process is process and not running.is_stopping:
@@ -224,7 +224,7 @@ class ServiceProcesses:
             self._print(_name(module), f"ended by itself with code {code}; it is started again when {then} changes")
 
     async def _read(self, module: str, process: Process) -> None:
-        """Print the output of a process line by line, until nobody has it open."""
+        """Print the output of a process line by line, until it is closed."""
         assert process.stdout is not None
         rest = b""
         while part := await process.stdout.read(LINE_BYTES_MAX):
@@ -237,11 +237,10 @@ class ServiceProcesses:
         if rest:
             self._print(_name(module), rest.decode("utf-8", "replace"))
 
-    async def _ends_soon(self, reading: asyncio.Task[Any]) -> bool:
-        """Wait for the end of the output of a process that has ended. Return whether it came within `OUTPUT_S_MAX`."""
+    async def _await_end_of_output(self, reading: asyncio.Task[Any]) -> None:
+        """Wait until the output of a process that has ended is read, but at most for `OUTPUT_S_MAX`."""
         with suppress(TimeoutError):
             await self.clock.within(OUTPUT_S_MAX, asyncio.wait([reading]))
-        return reading.done()
 
     async def _end(self, modules: Iterable[str]) -> None:
         """End these processes. They drain in parallel; those that take too long are killed, which loses nothing."""

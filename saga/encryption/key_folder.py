@@ -239,7 +239,8 @@ class KeyFolder:
                 names = list(self._subjects())
                 self._made_names.add_all(names)
                 count += sum(self._unless_damaged(self._wrap_again, name, damaged) for name in names)
-                for name, trouble in damaged.items():
+                if damaged:
+                    name, trouble = next(iter(damaged.items()))
                     raise KeysUnavailable(
                         f"{count_noun(count, 'secret')} wrapped again, and not {self._place(name)}, so it is not known "
                         f"which keys are still needed: {trouble}"

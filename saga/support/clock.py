@@ -160,9 +160,9 @@ def is_cancelled() -> bool:
 
 
 def _is_on_its_way(task: "asyncio.Task[Any]") -> bool:
-    """Return whether a task was cancelled, and its coroutine has not been told yet.
+    """Return whether a task was cancelled, and its coroutine has not received the `CancelledError` yet.
 
-    asyncio tells this only by private attributes of a task. If they are missing, the answer is False.
+    Only private attributes of asyncio's tasks show this. If they are missing, the result is False.
     """
     waits_for = getattr(task, "_fut_waiter", None)
     return getattr(task, "_must_cancel", False) or (

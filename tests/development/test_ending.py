@@ -71,11 +71,10 @@ async def running(
             stop.set()
             async with asyncio.timeout(END_S_MAX):
                 await task
-    except BaseException:
+    finally:  # whatever has failed, no process stays
         for process in re.findall(r"started, process (\d+)", "\n".join(output.lines)):
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(int(process), signal.SIGKILL)
-        raise
 
 
 async def has_ended(process: int) -> None:
@@ -163,7 +162,7 @@ async def until(holds: Callable[[], bool]) -> None:
         await SystemClock().sleep(0.01)
 
 
-async def test_it_ends_with_its_services_when_nobody_reads_its_output_any_more(tmp_path: Path) -> None:
+async def test_it_ends_with_its_services_when_its_output_is_closed(tmp_path: Path) -> None:
     output = Output(fails_at="ready")
     source = """
         import signal

@@ -78,7 +78,7 @@ def test_a_handler_that_will_not_end_is_left_as_by_a_crash(tmp_path: Path, body:
     assert "it ends as by a crash, and a handler that was running will run again" in output
 
 
-def test_it_is_left_although_nobody_reads_the_log_any_more(tmp_path: Path) -> None:
+def test_it_is_left_although_standard_error_is_closed(tmp_path: Path) -> None:
     with stuck(tmp_path, "await asyncio.sleep(60)") as running:
         assert running.stderr is not None
         running.stderr.close()

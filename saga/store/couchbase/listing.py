@@ -5,8 +5,8 @@ own thread may need that lock to report how an earlier operation ended. Then bot
 process. So the process that scans does nothing else, is idle for a moment before the scan, and can be killed.
 
 The separate process also asks whether the bucket evicts documents, if the connection has TLS: this request contains the
-password. If the answer is not one that Couchbase Server
-gives, the SDK ends the whole process. CouchbaseMock gives such an answer.
+password. If the answer is not one that Couchbase Server gives, the SDK ends the whole process. CouchbaseMock gives such
+an answer.
 """
 
 import asyncio
