@@ -1,6 +1,7 @@
 """What is closed leaves nothing behind; for most of this no broker is needed."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.admin import ApiVersionResponse_v0
+from aiokafka.protocol.metadata import MetadataRequest
 
 from saga.broker.kafka import client, consumers, producer
 from saga.broker.kafka.access import KafkaAccess
@@ -156,6 +159,47 @@ async def test_a_connection_that_aiokafka_forgets_is_closed() -> None:
         assert not await forgetful.ready(0)
         await CLOCK.within(5, ended.wait())
         await forgetful.close()
+
+
+async def end_producer_at_once(ended: AIOKafkaProducer) -> None:
+    await client.end_producer(ended, CLOCK, 0)
+
+
+async def end_producer(ended: AIOKafkaProducer) -> None:
+    await client.end_producer(ended, CLOCK, 5)
+
+
+async def end_consumer(ended: AIOKafkaConsumer) -> None:
+    await client.end_consumer(ended, CLOCK, 5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "end"),
+    [(AIOKafkaProducer, end_producer), (AIOKafkaProducer, end_producer_at_once), (AIOKafkaConsumer, end_consumer)],
+)
+async def test_a_request_that_connects_while_its_client_is_closed_leaves_no_connection_open(
+    kind: type, end: Callable[[Any], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connecting, is_closed, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def answers_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connecting.set()
+        await is_closed.wait()
+        await _versions(reader, writer)
+        await reader.read()
+        ended.set()
+
+    async with listening(answers_late) as port:
+        closed = kind(bootstrap_servers=f"127.0.0.1:{port}")
+        node = SimpleNamespace(host="127.0.0.1", port=port)
+        monkeypatch.setattr(_client_of(closed).cluster, "broker_metadata", lambda _: node)
+        asking = asyncio.get_running_loop().create_task(_client_of(closed).send(0, MetadataRequest([])))
+        await connecting.wait()
+        await end(closed)
+        is_closed.set()
+        with pytest.raises(KafkaConnectionError):
+            await asking
+        await CLOCK.within(5, ended.wait())
 
 
 async def _versions(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -174,10 +174,23 @@ class _Connections(dict[Any, _SessionConnection]):
 
     When the session of a connection is about to end, new requests use another connection. Otherwise the broker would
     close the connection during a request, which looks like an outage.
+
+    A request may still be connecting when its client is closed. aiokafka would leave the new connection open for ever.
     """
+
+    is_closed = False
+
+    def close(self) -> None:
+        """Close all connections, and each one that is added later."""
+        self.is_closed = True
+        for connection in list(self.values()):
+            connection.close()
 
     def __setitem__(self, name: object, connection: _SessionConnection) -> None:
         super().__setitem__(name, connection)
+        if self.is_closed:
+            connection.close()
+            return
         if session_s := getattr(
             connection, "session_s", 0.0
         ):  # missing on connections that were not made by `_connect`
@@ -229,8 +242,13 @@ async def _end_tasks(tasks: Iterable[asyncio.Task[object] | None], client: AIOKa
     pending = client._md_update_fut
     if pending is not None and not pending.done():
         pending.set_result(False)  # otherwise callers that wait for it would wait for ever
-    for connection in list(client._conns.values()):
-        connection.close()
+    _close_connections(client)
+
+
+def _close_connections(client: AIOKafkaClient) -> None:
+    """Close a client's connections, and each one that a request in progress still opens."""
+    client._conns = connections = _Connections(client._conns)
+    connections.close()
 
 
 # -------------------------------------------------------------------- producers
@@ -277,6 +295,7 @@ async def end_producer(producer: AIOKafkaProducer, clock: Clock, seconds: float)
         except (*FAILED, asyncio.CancelledError) as why:
             ended = why
         else:
+            _close_connections(producer.client)
             return
     producer._closed = True  # otherwise aiokafka warns that the producer was not stopped
     accumulator = producer._message_accumulator
@@ -508,6 +527,7 @@ async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float)
     except (*FAILED, asyncio.CancelledError) as why:  # a fetch that waits for its retry ends with a stray cancellation
         ended = why
     else:
+        _close_connections(consumer._client)
         return
     tasks: list[asyncio.Task[object] | None] = []
     coordinator, fetcher = consumer._coordinator, consumer._fetcher

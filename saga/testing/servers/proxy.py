@@ -81,6 +81,9 @@ class Proxy:
             writer.transport.abort()
 
     def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._over.is_set():  # accepted just before the proxy ended, which no longer waits for it
+            writer.transport.abort()
+            return
         # Not a coroutine: its task would only begin later, so a proxy that ends in this moment would not wait for it.
         task = self._loop.create_task(self._connect(reader, writer))
         self._tasks.add(task)
