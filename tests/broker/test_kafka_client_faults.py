@@ -17,7 +17,7 @@ from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, Topic
 from saga.testing.conformance.broker_suite import RecordingListener, event, values
 from tests.broker.waiting import CLOCK, WITHIN_S, until
-from tests.servers.plain_clients import start_client
+from tests.servers.plain_clients import started
 
 
 @pytest.fixture
@@ -176,10 +176,8 @@ async def test_records_that_were_removed_before_they_were_read_are_reported(
         async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()) as membership:
             await until(lambda: listening.has)
             await membership.commit({Partition(topic, 0): 2})
-        admin = AIOKafkaAdminClient(bootstrap_servers=list(settings.servers))
-        await start_client(admin)
-        await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=5)})
-        await admin.close()
+        async with started(AIOKafkaAdminClient(bootstrap_servers=list(settings.servers))) as admin:
+            await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=5)})
         async with broker.join(Subscription(topic, [topic]), listening := RecordingListener()) as membership:
             await until(lambda: listening.has)
             assert values(await membership.poll(list(listening.has), records_max=1, timeout_s=WITHIN_S)) == ["5"]
@@ -190,10 +188,8 @@ async def test_a_topic_is_made_as_it_has_to_be(settings: KafkaSettings, topic: s
     async with KafkaBroker(settings, clock=CLOCK) as broker, KafkaBroker(settings, clock=CLOCK) as other:
         wanted = [Topic(topic, 3, retention_days=2), Topic(f"{topic}.wakes", 3, retention_days=None)]
         await asyncio.gather(broker.ensure_topics(wanted), other.ensure_topics(wanted))
-    admin = AIOKafkaAdminClient(bootstrap_servers=list(settings.servers))
-    await start_client(admin)
-    described = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, t.name) for t in wanted])
-    await admin.close()
+    async with started(AIOKafkaAdminClient(bootstrap_servers=list(settings.servers))) as admin:
+        described = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, t.name) for t in wanted])
     configs = [{entry[0]: entry[1] for entry in resource[4]} for answer in described for resource in answer.resources]
     assert [config["retention.ms"] for config in configs] == [str(2 * 86_400_000), "-1"]
     for config in configs:

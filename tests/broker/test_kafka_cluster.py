@@ -25,7 +25,7 @@ from tests.broker.waiting import until
 from tests.cli.conftest import Call, embedded_pottery, folder, saga
 from tests.cli.pottery_service import Pottery
 from tests.servers.cluster import NODES, KafkaCluster, kafka_cluster
-from tests.servers.plain_clients import start_client
+from tests.servers.plain_clients import started
 
 __all__ = ["embedded_pottery", "folder", "saga"]
 
@@ -121,14 +121,10 @@ async def everywhere(settings: KafkaSettings, topic: Topic) -> None:
 
 async def coordinates(cluster: KafkaCluster, group: str, topic: str) -> int:
     """The broker that coordinates the group; it leads partitions of the topic, too."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=list(cluster.addresses))
-    await start_client(admin)
-    try:
+    async with started(AIOKafkaAdminClient(bootstrap_servers=list(cluster.addresses))) as admin:
         node: int = await admin.find_coordinator(group)
         [described] = await admin.describe_topics([topic])
-        assert node in {partition["leader"] for partition in described["partitions"]}
-    finally:
-        await admin.close()
+    assert node in {partition["leader"] for partition in described["partitions"]}
     return node
 
 
@@ -238,18 +234,14 @@ async def test_the_only_broker_of_a_new_partition_is_away_and_the_others_are_rea
     cluster: KafkaCluster, settings: KafkaSettings
 ) -> None:
     single = replace(settings, replication_factor=1, min_insync_replicas=1)
-    admin = AIOKafkaAdminClient(bootstrap_servers=list(cluster.addresses))
     await everywhere(settings, Topic("elsewhere", 1))  # all brokers are there
     async with KafkaBroker(single, clock=CLOCK) as broker:
         await broker.ensure_topics([Topic("single", len(NODES))])
         keys = {partition_of(key.encode(), len(NODES)): key for key in "abcdefgh"}
         for number, key in keys.items():
             await put(broker, "single", key, f"{number}")
-        await start_client(admin)
-        try:
+        async with started(AIOKafkaAdminClient(bootstrap_servers=list(cluster.addresses))) as admin:
             [described] = await admin.describe_topics(["single"])
-        finally:
-            await admin.close()
         away = described["partitions"][0]
         number, others = away["partition"], {f"{number}" for number in keys if number != away["partition"]}
         cluster.kill(away["leader"])

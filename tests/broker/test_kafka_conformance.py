@@ -16,7 +16,7 @@ from saga.support.clock import SystemClock
 from saga.testing.conformance.broker import BrokerConformance, Damage
 from saga.testing.conformance.broker_suite import Connect, Recreate, Remove
 from tests.servers.damage import WAYS, spoil
-from tests.servers.plain_clients import recreate_topic, start_client
+from tests.servers.plain_clients import recreate_topic, started
 
 NUMBERS = itertools.count()
 
@@ -42,10 +42,9 @@ class TestKafkaBroker(BrokerConformance):
     @pytest.fixture
     def remove(self, kafka_address: str) -> Remove:
         async def removed(before: Mapping[Partition, int]) -> None:
-            admin = AIOKafkaAdminClient(bootstrap_servers=kafka_address)
-            await start_client(admin)
-            await admin.delete_records({TopicPartition(*p): RecordsToDelete(offset) for p, offset in before.items()})
-            await admin.close()
+            up_to = {TopicPartition(*p): RecordsToDelete(offset) for p, offset in before.items()}
+            async with started(AIOKafkaAdminClient(bootstrap_servers=kafka_address)) as admin:
+                await admin.delete_records(up_to)
 
         return removed
 

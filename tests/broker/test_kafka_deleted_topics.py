@@ -14,7 +14,7 @@ from saga.messages import Topic
 from saga.testing.conformance.broker_suite import RecordingListener, event, values
 from tests.broker.retrying import Reader, put
 from tests.broker.waiting import CLOCK, until
-from tests.servers.plain_clients import start_client
+from tests.servers.plain_clients import started
 
 WITHIN_S = 60.0
 
@@ -56,11 +56,9 @@ async def test_a_topic_that_is_gone_stops_nothing_else_and_is_written_and_read_w
 
 
 async def remove(settings: KafkaSettings, topic: str) -> None:
-    admin = AIOKafkaAdminClient(bootstrap_servers=list(settings.servers))
-    await start_client(admin)
-    answer = await admin.delete_topics([topic])
+    async with started(AIOKafkaAdminClient(bootstrap_servers=list(settings.servers))) as admin:
+        answer = await admin.delete_topics([topic])
     assert [code for _, code in answer.topic_error_codes] == [0]
-    await admin.close()
 
 
 async def write_without_end(broker: KafkaBroker, topic: str) -> None:

@@ -17,7 +17,7 @@ from saga.errors import BrokerUnavailable
 from saga.messages import Partition, Topic
 from saga.testing.conformance.broker_suite import RecordingListener, event, values
 from tests.broker.waiting import CLOCK, until
-from tests.servers.plain_clients import recreate_topic
+from tests.servers.plain_clients import recreate_topic, started
 
 
 @pytest.fixture
@@ -37,12 +37,9 @@ async def begins(broker: KafkaAdministration, topic: str) -> tuple[int, list[int
 async def committed(settings: KafkaSettings, topic: str, offset: int, metadata: str) -> None:
     """Commit an offset like a slow member that still believes to have the partition."""
     consumer = AIOKafkaConsumer(bootstrap_servers=list(settings.servers), group_id=topic, enable_auto_commit=False)
-    await consumer.start()
-    try:
+    async with started(consumer):
         consumer.assign([TopicPartition(topic, 0)])
         await consumer.commit({TopicPartition(topic, 0): OffsetAndMetadata(offset, metadata)})
-    finally:
-        await consumer.stop()
 
 
 async def test_a_position_of_the_log_before_counts_neither_for_members_nor_for_tools(

@@ -14,7 +14,7 @@ from saga.broker.port import Subscription
 from saga.messages import Partition, Topic
 from saga.testing.conformance.broker_suite import RecordingListener, event, values
 from tests.broker.waiting import CLOCK, until
-from tests.servers.plain_clients import start_client
+from tests.servers.plain_clients import started
 
 
 @pytest.fixture
@@ -33,11 +33,8 @@ async def broker(kafka_settings: KafkaSettings, place: Partition) -> AsyncIterat
 async def foreign(settings: KafkaSettings, name: str) -> AsyncIterator[AIOKafkaProducer]:
     """A producer with transactions: of another program, for ours has none."""
     producer = AIOKafkaProducer(bootstrap_servers=list(settings.servers), transactional_id=name)
-    await start_client(producer)
-    try:
+    async with started(producer):
         yield producer
-    finally:
-        await producer.stop()
 
 
 async def send(producer: AIOKafkaProducer, topic: str, *words: str) -> None:

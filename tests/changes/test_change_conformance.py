@@ -21,7 +21,7 @@ from saga.testing.conformance.broker_suite import Remove
 from tests.broker.removal import removal_from
 from tests.changes.change_conformance import Connect, PublishedChangesConformance
 from tests.changes.change_sources import CLOCK, PARCELS, ChangePublisher, ConnectorChangePublisher, StoreChangePublisher
-from tests.servers.plain_clients import start_client
+from tests.servers.plain_clients import started
 from tests.testing.parcels import Seen, watcher, watching
 
 NUMBERS = itertools.count()
@@ -107,9 +107,7 @@ def removal_on(kafka_address: str) -> Remove:
     """Way to remove records of a log on Kafka."""
 
     async def removed(before: Mapping[Partition, int]) -> None:
-        admin = AIOKafkaAdminClient(bootstrap_servers=kafka_address)
-        await start_client(admin)
-        await admin.delete_records({TopicPartition(*p): RecordsToDelete(offset) for p, offset in before.items()})
-        await admin.close()
+        async with started(AIOKafkaAdminClient(bootstrap_servers=kafka_address)) as admin:
+            await admin.delete_records({TopicPartition(*p): RecordsToDelete(offset) for p, offset in before.items()})
 
     return removed

@@ -24,7 +24,7 @@ from saga.support.clock import SystemClock
 from saga.testing.servers.kafka import KafkaServer
 from tests.fuzz.records import SCHEMAS, TOPIC, Written
 from tests.registry.fake_registry import FakeRegistry
-from tests.servers.plain_clients import start_client
+from tests.servers.plain_clients import started
 
 CLOCK = SystemClock()
 PARTITIONS = 4
@@ -234,8 +234,7 @@ class Kafka:
                 max_request_size=2 * self.bytes_max,
                 linger_ms=5,
             )
-            await start_client(producer)
-            try:
+            async with started(producer):
                 sent = [
                     await producer.send(
                         TOPIC,
@@ -249,16 +248,10 @@ class Kafka:
                     if CODECS[each.codec % len(CODECS)] == compression
                 ]
                 await asyncio.gather(*sent)
-            finally:
-                await producer.stop()
 
     async def positions(self) -> Mapping[Partition, int]:
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
-        await start_client(admin)
-        try:
+        async with started(AIOKafkaAdminClient(bootstrap_servers=self.address)) as admin:
             found = await admin.list_consumer_group_offsets("payment")
-        finally:
-            await admin.close()
         return {
             Partition(*place): position.offset
             for place, position in found.items()
@@ -271,8 +264,6 @@ async def kafka(folder: Path) -> AsyncIterator[Kafka]:
     """A new one, with topics that other people have made."""
     server = KafkaServer.start(folder / "kafka")
     try:
-        admin = AIOKafkaAdminClient(bootstrap_servers=server.address)
-        await start_client(admin)
         theirs = {
             "message.timestamp.type": "CreateTime",
             "message.timestamp.after.max.ms": str((1 << 63) - 1),
@@ -281,8 +272,9 @@ async def kafka(folder: Path) -> AsyncIterator[Kafka]:
             "retention.ms": "-1",
         }
         limits = {**{topic: {} for topic in ALL}, TOPIC: theirs, DEAD: {"max.message.bytes": "300000"}}
-        await admin.create_topics([NewTopic(t, PARTITIONS, 1, topic_configs=configs) for t, configs in limits.items()])
-        await admin.close()
+        topics = [NewTopic(name, PARTITIONS, 1, topic_configs=configs) for name, configs in limits.items()]
+        async with started(AIOKafkaAdminClient(bootstrap_servers=server.address)) as admin:
+            await admin.create_topics(topics)
         settings = KafkaSettings(
             servers=(server.address,), replication_factor=1, min_insync_replicas=1, heartbeat_s=0.2, rebalance_s=10
         )

@@ -8,37 +8,29 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.errors import TopicAlreadyExistsError
 
-from saga.broker.kafka.client import closing_on_failure
+from saga.broker.kafka.client import close_connections, closing_on_failure
 from saga.broker.kafka.consumers import fetch_log_ids
 from tests.broker.waiting import CLOCK
 
 PlainClient = TypeVar("PlainClient", AIOKafkaAdminClient, AIOKafkaConsumer, AIOKafkaProducer)
 
 
-async def start_client(client: AIOKafkaAdminClient | AIOKafkaConsumer | AIOKafkaProducer) -> None:
-    """Start a client that closes, as ours do, its connections if the start fails: aiokafka's own stay open, until the
-    garbage collector reports them in another test."""
-    with closing_on_failure(client.client if isinstance(client, AIOKafkaProducer) else client._client):
-        try:
-            await client.start()
-        except BaseException:
-            await close_client(client)
-            raise
-
-
-async def close_client(client: AIOKafkaAdminClient | AIOKafkaConsumer | AIOKafkaProducer) -> None:
-    """Close a client, of whichever kind."""
-    await (client.close() if isinstance(client, AIOKafkaAdminClient) else client.stop())
-
-
 @asynccontextmanager
 async def started(client: PlainClient) -> AsyncIterator[PlainClient]:
-    """A client that is started, and closed at the end."""
-    await start_client(client)
+    """Start a client, and close it at the end with all of its connections, as ours do.
+
+    aiokafka leaves some open if a start or an end fails, until the garbage collector reports them in another test.
+    """
+    inner = client.client if isinstance(client, AIOKafkaProducer) else client._client
     try:
+        with closing_on_failure(inner):
+            await client.start()
         yield client
     finally:
-        await close_client(client)
+        try:
+            await (client.close() if isinstance(client, AIOKafkaAdminClient) else client.stop())
+        finally:
+            close_connections(inner)
 
 
 async def recreate_topic(server: str, topic: str, partitions: int) -> None:

@@ -15,7 +15,7 @@ from saga.broker.kafka.client import Topics
 from saga.support.clock import SystemClock
 from saga.testing.servers.kafka import KafkaServer
 from saga.testing.servers.server import free_ports
-from tests.servers.plain_clients import start_client
+from tests.servers.plain_clients import started
 
 CLOCK = SystemClock()
 USER, PASSWORD = "potter", "sesame"
@@ -147,12 +147,8 @@ class Take(Request[TakeStruct]):  # type: ignore[misc]  # aiokafka has no types
 
 @asynccontextmanager
 async def a_client(address: str, **options: str) -> AsyncIterator[AIOKafkaAdminClient]:
-    admin = AIOKafkaAdminClient(bootstrap_servers=address, **options)
-    try:
-        await start_client(admin)
+    async with started(AIOKafkaAdminClient(bootstrap_servers=address, **options)) as admin:
         yield admin
-    finally:
-        await admin.close()
 
 
 class Guarded(NamedTuple):

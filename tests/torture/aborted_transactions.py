@@ -17,7 +17,7 @@ from saga.support.clock import Clock
 from saga.testing.servers.kafka import KafkaServer
 from services.order.events import OrderPlaced
 from tests.servers.damage import WAYS, spoil
-from tests.servers.plain_clients import recreate_topic, start_client
+from tests.servers.plain_clients import recreate_topic, started
 from tests.torture.customers import orders
 
 ABORTED, ODD, LARGE_BYTES = 30, 40, 800_000
@@ -104,11 +104,8 @@ class Foreigners:
         producer = AIOKafkaProducer(
             bootstrap_servers=self._kafka.address, transactional_id="elsewhere", max_request_size=1 << 21
         )
-        await start_client(producer)
-        try:
+        async with started(producer):
             yield producer
-        finally:
-            await producer.stop()
 
 
 def _renamed(placed: OrderPlaced, number: int) -> OrderPlaced:

@@ -32,6 +32,7 @@ from saga.broker.kafka.client import (
     UNKNOWN,
     WRITE,
     Topics,
+    close_connections,
     closing_on_failure,
     count_partitions,
     fetch_bounds,
@@ -235,7 +236,10 @@ async def _create(topics: Sequence[Topic], settings: KafkaSettings, access: Kafk
             await admin.start()
         answer = await admin.create_topics([_new_topic(topic, settings) for topic in topics])
     finally:
-        await admin.close()
+        try:
+            await admin.close()
+        finally:
+            close_connections(admin._client)
     for name, code, *words in answer.topic_errors:
         kind = for_code(code)
         if code != 0 and kind is not TopicAlreadyExistsError:  # another process has created the topic first

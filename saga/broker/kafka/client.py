@@ -242,10 +242,10 @@ async def _end_tasks(tasks: Iterable[asyncio.Task[object] | None], client: AIOKa
     pending = client._md_update_fut
     if pending is not None and not pending.done():
         pending.set_result(False)  # otherwise callers that wait for it would wait for ever
-    _close_connections(client)
+    close_connections(client)
 
 
-def _close_connections(client: AIOKafkaClient) -> None:
+def close_connections(client: AIOKafkaClient) -> None:
     """Close a client's connections, and each one that a request in progress still opens."""
     client._conns = connections = _Connections(client._conns)
     connections.close()
@@ -295,7 +295,7 @@ async def end_producer(producer: AIOKafkaProducer, clock: Clock, seconds: float)
         except (*FAILED, asyncio.CancelledError) as why:
             ended = why
         else:
-            _close_connections(producer.client)
+            close_connections(producer.client)
             return
     producer._closed = True  # otherwise aiokafka warns that the producer was not stopped
     accumulator = producer._message_accumulator
@@ -527,7 +527,7 @@ async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float)
     except (*FAILED, asyncio.CancelledError) as why:  # a fetch that waits for its retry ends with a stray cancellation
         ended = why
     else:
-        _close_connections(consumer._client)
+        close_connections(consumer._client)
         return
     tasks: list[asyncio.Task[object] | None] = []
     coordinator, fetcher = consumer._coordinator, consumer._fetcher
