@@ -70,3 +70,12 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_finish() -> None:
     """Leave out of each look of the cyclic collector what is there before the first test: it stays to the end."""
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def collected(request: pytest.FixtureRequest) -> Generator[None]:
+    """Have the cyclic collector look after each slow test, when all is closed: a connection that stays open then fails
+    the test that left it, and not another one much later."""
+    yield
+    if request.node.get_closest_marker("slow"):
+        gc.collect()
