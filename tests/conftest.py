@@ -72,6 +72,17 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+SLOW_S_MAX = 300
+"""Seconds that a slow test may take on a busy machine, if it does not say otherwise."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give slow tests more time than the others have: they start processes that a busy machine starts slowly."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_S_MAX))
+
+
 @pytest.fixture(autouse=True)
 def collected(request: pytest.FixtureRequest) -> Generator[None]:
     """Have the cyclic collector look after each slow test, when all is closed: a connection that stays open then fails
