@@ -128,10 +128,13 @@ def open_broker(
     return _in_time(broker, f"the broker {settings.broker}", settings.open_s)
 
 
-def open_store(service: str, clock: Clock, settings: Settings | None = None) -> AbstractAsyncContextManager[Store]:
-    """Open the store of a service."""
+def open_store(
+    service: str, clock: Clock, settings: Settings | None = None, *, readonly: bool = False
+) -> AbstractAsyncContextManager[Store]:
+    """Open the store of a service. `readonly`: true for tools, which must not create or change anything."""
     settings = settings or Settings.from_environment()
-    return _in_time(adapters.store_at(settings, service, clock), f"the store {settings.store}", settings.open_s)
+    store = adapters.store_at(settings, service, clock, readonly=readonly)
+    return _in_time(store, f"the store {settings.store}", settings.open_s)
 
 
 def open_keys(settings: Settings, clock: Clock, services: Sequence[Declared] = ()) -> Keys | None:

@@ -249,7 +249,7 @@ async def read_offsets(services: Sequence[str], settings: Settings, clock: Clock
 
     The result includes the topics in which the service has committed an offset, and those that it reads now.
     """
-    _check_broker_exists(settings)
+    check_broker_exists(settings)
     async with open_administration(settings, clock) as broker:
         return await read_offsets_of(services, broker)
 
@@ -260,7 +260,7 @@ async def delete_group(service: str, settings: Settings, clock: Clock) -> tuple[
     Return its last state, and the reason why it was not deleted (`None` if it was). Raises `SagaError` if the broker
     cannot be used.
     """
-    _check_broker_exists(settings)
+    check_broker_exists(settings)
     async with open_administration(settings, clock) as broker:
         was = await read_service_offsets(service, broker)
         if not was.is_known:
@@ -277,7 +277,7 @@ async def delete_group(service: str, settings: Settings, clock: Clock) -> tuple[
 async def find_unattended(settings: Settings, clock: Clock) -> list[ServiceOffsets]:
     """Find the services that have unhandled records but no running process. Raises `SagaError` if the broker cannot be
     used, or if its file does not exist."""
-    _check_broker_exists(settings)
+    check_broker_exists(settings)
     return [each for each in await read_offsets_of_every_service(settings, clock) if each.lag and not each.members]
 
 
@@ -356,7 +356,7 @@ async def _open_partitions(
 ) -> AsyncIterator[tuple[Administration, Mapping[Partition, PartitionState], Mapping[Partition, str]]]:
     """Open the broker. Yield it, the states of the selected partitions, and for each partition the reason why its
     offset cannot be moved now. There are reasons only if the service runs."""
-    _check_broker_exists(settings)
+    check_broker_exists(settings)
     async with open_administration(settings, clock) as broker:
         group = await broker.describe_group(service)
         states = list_partition_states(group, await broker.fetch_bounds([topic]))
@@ -428,7 +428,8 @@ def _refuse_request(problem: str) -> ConfigurationError:
     return ConfigurationError("nothing was moved:", [problem])
 
 
-def _check_broker_exists(settings: Settings) -> None:
+def check_broker_exists(settings: Settings) -> None:
+    """Raise `ConfigurationError` if the file of an embedded broker is missing. Opening the broker would create it."""
     if (file := missing_broker_file(settings)) is not None:
         raise ConfigurationError(
             "there is no broker to be asked:",

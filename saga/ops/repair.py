@@ -10,12 +10,14 @@ from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mappi
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from msgspec import Raw, structs
 
 from saga.broker.administration import Administration, OffsetBounds
 from saga.broker.port import Broker, partition_of
-from saga.configuration import wiring
+from saga.configuration import adapters, wiring
 from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
 from saga.encryption.port import Keys
@@ -46,7 +48,8 @@ from saga.messaging.message_ids import could_be_own
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.messaging.transition_events import TransitionEvent, make_line, transitions_to_records
 from saga.ops.histories import add_archives
-from saga.ops.sources import open_administration
+from saga.ops.offsets import check_broker_exists
+from saga.ops.sources import missing_broker_file, open_administration
 from saga.progress.document import UNREADABLE, SagaProgress, decode_progress, decode_transition, progress_key
 from saga.progress.history import archive_key, decode_archive
 from saga.progress.stranded_work import StrandedWork, find_stranded_work
@@ -60,6 +63,7 @@ SETTLES_S_MAX = 60.0
 """Seconds that are added to the longest timeout of a handler. If work has been ready for longer than the sum, it is
 assumed that no worker is processing it."""
 NOTHING = StrandedWork()
+NAME_IT = "name the store of the service with --store or SAGA_STORE, or leave out a service that has never run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,16 +96,22 @@ async def repair(
         dry_run: Only yield the sagas that need repair, and change nothing.
 
     Raises:
-        SagaError: A store or the broker cannot be opened, or no service knows `saga`.
+        SagaError: A store is missing, a store or the broker cannot be opened, or no service knows `saga`.
     """
     is_known = saga is None
+    if missing := [file for each in services if (file := _missing_store(each, settings)) is not None]:
+        raise ConfigurationError(
+            "there is no store to be repaired:", [f"no file {file}; {NAME_IT}" for file in missing]
+        )
     for declared in services:
         async with _run_worker(declared, settings, clock, report, dry_run=dry_run) as (service, broker, telling):
             store, is_whole = service.ports.store, saga is None and not dry_run
             if saga is not None:
                 is_known = await store.get(PROGRESS, progress_key(service.name, saga)) is not None or is_known
             log_ids = await broker.fetch_log_ids(writes_of(declared))
-            lost = replaced_logs(await known_logs(store, declared.name), log_ids)
+            # Topics that are missing would be created, but not by a dry run.
+            would_be_new = dict.fromkeys(writes_of(declared), "") if dry_run and broker.creates_topics else {}
+            lost = replaced_logs(await known_logs(store, declared.name), {**would_be_new, **log_ids})
             async for each in _find_lost_topics(service, frozenset(lost) - service.wakes.keys(), saga, dry_run=dry_run):
                 is_whole = is_whole and each.problem is None
                 yield each
@@ -207,7 +217,9 @@ async def _run_worker(
     """
     keys = wiring.open_keys(settings, clock, [declared])
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(wiring.open_store(declared.name, clock, settings))
+        if dry_run:
+            settings = _without_missing_files(declared, settings, stack)
+        store = await stack.enter_async_context(wiring.open_store(declared.name, clock, settings, readonly=dry_run))
         broker = await stack.enter_async_context(wiring.open_broker(None, clock, settings))
         if not dry_run:
             await wiring.with_topics([declared], broker, (), clock, settings.open_s, settings.transition_topic)
@@ -225,6 +237,21 @@ async def _run_worker(
         resources = {} if dry_run else await open_resources(declared, stack, clock, settings.open_s)
         ports = replace(make_worker_ports(store, broker, assignment), keys=keys, transition_listener=telling)
         yield make_service_runtime(prepared, resources, ports), broker, telling
+
+
+def _missing_store(declared: Declared, settings: Settings) -> Path | None:
+    return adapters.store_adapter(settings.store).missing_file(settings, declared.name)
+
+
+def _without_missing_files(declared: Declared, settings: Settings, stack: AsyncExitStack) -> Settings:
+    """Return settings with which a dry run creates no file. If the file of the broker or of the service's store is
+    missing, they name an empty one in a temporary folder, which `stack` removes."""
+    folder = stack.enter_context(TemporaryDirectory())
+    if missing_broker_file(settings) is not None:
+        settings = replace(settings, broker=f"embedded:///{folder}/broker.db")
+    if _missing_store(declared, settings) is not None:
+        settings = replace(settings, store=f"sqlite:///{folder}/store.db")
+    return settings
 
 
 # -------------------------------------------------------------------- rebuild
@@ -275,11 +302,12 @@ async def rebuild(
         apply: True to write each rebuilt progress. Otherwise nothing is changed.
 
     Raises:
-        SagaError: A store or the broker cannot be opened or read.
+        SagaError: A store or the broker cannot be opened or read, or the file of the broker is missing.
     """
+    check_broker_exists(settings)
     for declared in services:
         keys = wiring.open_keys(settings, clock, [declared])
-        async with _open(declared, settings, clock) as (broker, store):
+        async with _open(declared, settings, clock, dry_run=not apply) as (broker, store):
             found, oldest = await _find_messages(prepare(declared), broker, store, saga)
             publishes_transitions = settings.transition_topic is not None and bool(
                 await broker.describe_topics([settings.transition_topic.name])
@@ -295,17 +323,26 @@ async def is_known(saga: str, services: Sequence[Declared], settings: Settings, 
     """Return whether the store of any of these services has a progress of the saga. Raises `SagaError` if a store
     cannot be opened."""
     for declared in services:
-        async with wiring.open_store(declared.name, clock, settings) as store:
+        if _missing_store(declared, settings) is not None:
+            continue
+        async with wiring.open_store(declared.name, clock, settings, readonly=True) as store:
             if not await _is_lost(declared.name, store, saga):
                 return True
     return False
 
 
 @asynccontextmanager
-async def _open(declared: Declared, settings: Settings, clock: Clock) -> AsyncIterator[tuple[Administration, Store]]:
+async def _open(
+    declared: Declared, settings: Settings, clock: Clock, *, dry_run: bool
+) -> AsyncIterator[tuple[Administration, Store]]:
     async with AsyncExitStack() as stack:
+        is_store_missing = _missing_store(declared, settings) is not None
+        if dry_run:
+            settings = _without_missing_files(declared, settings, stack)
         broker = await stack.enter_async_context(open_administration(settings, clock))
-        yield broker, await stack.enter_async_context(wiring.open_store(declared.name, clock, settings))
+        is_readonly = dry_run and not is_store_missing
+        opening = wiring.open_store(declared.name, clock, settings, readonly=is_readonly)
+        yield broker, await stack.enter_async_context(opening)
 
 
 # -------------------------------------------------------------------- search

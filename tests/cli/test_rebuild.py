@@ -139,6 +139,26 @@ def test_finished_sagas_are_made_as_they_were(folder: Path, saga: Call, service:
     assert saga("sagas", "rebuild", *MODULES, "--dry-run").stdout == "no sagas to be rebuilt, 0 cannot be\n"
 
 
+def test_a_dry_run_beside_a_lost_store_creates_no_file(folder: Path, saga: Call) -> None:
+    ordered(folder, good=Shop())
+    for file in (folder / ".saga").glob("payment.db*"):
+        file.unlink()
+    before = sorted(folder.rglob("*"))
+    result = saga("sagas", "rebuild", "services.payment", "--dry-run")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "1 saga to be rebuilt, 0 cannot be")
+    assert saga("sagas", "rebuild", "services.payment", "--dry-run", "--saga", "none").exit_code == 1
+    assert sorted(folder.rglob("*")) == before
+    assert saga("sagas", "rebuild", "services.payment", "--apply").stdout.endswith("1 saga rebuilt, 0 cannot be\n")
+
+
+@pytest.mark.parametrize("how", ["--dry-run", "--apply"])
+def test_a_rebuild_without_a_log_is_refused_and_creates_no_file(folder: Path, saga: Call, how: str) -> None:
+    result = saga("sagas", "rebuild", "services.payment", how)
+    assert result.exit_code == 2
+    assert "no file .saga/broker.db" in result.stderr
+    assert not [*(folder / ".saga").iterdir()]
+
+
 def test_a_waiting_saga_is_rebuilt_as_it_was_and_continues(folder: Path, saga: Call) -> None:
     shop = Shop()
 

@@ -99,6 +99,15 @@ def test_all_sagas_receive_what_earlier_releases_emitted(released: Path, saga: C
     ]
 
 
+@pytest.mark.parametrize("how", [(), ("--dry-run",)])
+def test_a_store_that_is_missing_is_refused_and_nothing_is_created(released: Path, saga: Call, how: list[str]) -> None:
+    before = sorted(released.rglob("*.db"))
+    result = saga("sagas", "repair", "second_release", *how, "--store", "sqlite:///elsewhere/{service}.db")
+    assert result.exit_code == 2
+    assert "no file elsewhere/payment.db" in result.stderr
+    assert sorted(released.rglob("*.db")) == before
+
+
 @pytest.mark.parametrize("damaged", ["progress", "transition"])
 def test_a_saga_that_cannot_be_resumed_is_reported_and_the_others_are_done(
     released: Path, saga: Call, damaged: str
@@ -225,6 +234,9 @@ def test_a_log_that_is_lost_beside_its_store_is_seen_and_a_repair_publishes_all_
     result = saga("doctor", kiln.module)
     assert result.exit_code == 1
     assert "the log is gone, but the store" in result.stdout
+    result = saga("sagas", "repair", kiln.module, "--dry-run")
+    assert "timed  1 record would be published again" in result.stdout
+    assert not [*(kiln.pottery.folder / ".saga").glob("broker.db*")], "a dry run creates no file"
     for _ in range(2):  # the first one makes a new file
         refusal = refused("run", kiln.module)
         assert "its log is new, and its store is not" in refusal
