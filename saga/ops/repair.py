@@ -516,7 +516,7 @@ async def _write(place: _RebuildTarget, saga: str, rebuilt: RebuiltProgress) -> 
     first, and publish its own events about it, as a different history of the saga.
 
     Raises:
-        Exists: The saga has a progress or an archive by now. Documents that were inserted are removed again.
+        Exists: The saga has a progress, or another archive, by now. Documents that were inserted are removed again.
     """
     await place.broker.publish([_find_timer(place, saga, AHEAD_S)])
     if place.publishes_transitions:
@@ -529,8 +529,11 @@ async def _write(place: _RebuildTarget, saga: str, rebuilt: RebuiltProgress) -> 
         try:
             cas = await place.store.insert(collection, key, content, expiry_s=expiry_s)
         except Exists as why:
-            for there in inserted:
-                await place.store.remove(there[0], there[1], cas=there[2])
+            there = await place.store.get(collection, key)
+            if collection == ARCHIVES and there is not None and there.content == content:
+                continue  # from a rebuild that was interrupted
+            for document in inserted:
+                await place.store.remove(document[0], document[1], cas=document[2])
             what = "an archive of it" if collection == ARCHIVES else "its progress"
             raise Exists(f"{what} is there by now: it is left as it is") from why
         inserted.append((collection, key, cas))

@@ -17,6 +17,7 @@ from saga.broker.embedded.broker import EmbeddedAdministration, EmbeddedBroker
 from saga.cli import sagas as cli
 from saga.clients import events
 from saga.engine.repair import rebuild_progress
+from saga.errors import StoreUnavailable
 from saga.messages import Partition, Record
 from saga.messaging.envelope import type_of
 from saga.messaging.names import PROGRESS
@@ -280,6 +281,40 @@ def test_a_worker_that_comes_first_keeps_its_progress(
     assert done.exit_code == 1
     assert "payment  one  cannot be rebuilt: its progress is there by now: it is left as it is" in done.stdout
     assert progresses(folder)["payment::one"].n == 0
+
+
+@pytest.mark.slow
+def test_a_rebuild_that_was_interrupted_between_archive_and_progress_is_continued(
+    folder: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def act(house: House) -> None:
+        once = events.to_record(Shop().order("long"), house.clock.now_ms())
+        repeats = [
+            once._replace(headers=tuple((n, b"%s-%d" % (v, i) if n == "ce_id" else v) for n, v in once.headers))
+            for i in range(70)
+        ]
+        await house.broker.publish(repeats)
+        await house.at_rest()
+
+    ran(folder, act)
+    before = progresses(folder)["payment::long"]
+    assert before.first, "a part of it is in an archive"
+    for file in (folder / ".saga").glob("payment.db*"):
+        file.unlink()
+    insert = SqliteStore.insert
+
+    async def refuses_progress(self: SqliteStore, collection: str, key: str, *args: Any, **named: Any) -> int:
+        if collection == PROGRESS:
+            raise StoreUnavailable("the disk is full")
+        return await insert(self, collection, key, *args, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteStore, "insert", refuses_progress)
+        assert saga("sagas", "rebuild", "services.payment", "--apply").exit_code == 2
+    assert "payment::long" not in progresses(folder)
+    done = saga("sagas", "rebuild", "services.payment", "--apply")
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "1 saga rebuilt, 0 cannot be"), done.output
+    assert meaning(progresses(folder)["payment::long"]) == meaning(before)
 
 
 def test_decisions_of_operators_are_not_rebuilt(folder: Path, saga: Call) -> None:
