@@ -33,7 +33,7 @@ class Selection:
     owner: str | None = None
     """The service that owns the event's contract."""
     before: str | None = None
-    """RFC 3339 time; only older records match."""
+    """RFC 3339 time; only older records match. A record whose time is not known does not."""
     limit: int = 50
     """Maximum number of sagas or records to return."""
     only_open: bool = False
@@ -62,7 +62,7 @@ class Selection:
             self.includes_saga(record.saga)
             and all(wanted is None or wanted == value for wanted, value in expected)
             and (self.reason is None or self.reason in record.reason)
-            and (self.before is None or record.time < self.before)
+            and (self.before is None or "" < record.time < self.before)
         )
 
 

@@ -9,7 +9,7 @@ from saga.configuration.settings import Settings
 from saga.engine.persistence import dead_letters
 from saga.errors import BadInput
 from saga.messages import Message, Position, Record, Topic
-from saga.ops.dead_letters import decode_dead_letter, read_originals
+from saga.ops.dead_letters import DeadLetter, decode_dead_letter, read_originals
 from saga.ops.selection import Selection
 from saga.support.clock import SystemClock
 
@@ -68,3 +68,9 @@ def test_a_selection_matches_a_dead_letter_if_all_its_fields_do(selection: Selec
     letter = decode_dead_letter("payment", Record("payment.dead", 0, 0, whole.key, whole.value, whole.headers, 0))
     assert letter is not None
     assert selection.matches(letter) is holds
+
+
+def test_a_record_of_unknown_time_is_not_selected_by_its_age() -> None:
+    unknown = DeadLetter(service="payment", id="d", what="dead letter", time="", reason="not known", remedy="")
+    assert not Selection(before="2027").matches(unknown)
+    assert Selection().matches(unknown)
