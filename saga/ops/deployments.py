@@ -14,6 +14,7 @@ from saga.contracts.library import find_library
 from saga.declarations.values import Declared
 from saga.engine.prepared_service import PreparedService, prepare
 from saga.errors import BrokerError, ConfigurationError, DeclarationError, SagaError
+from saga.messaging.names import is_without_events
 from saga.ops.histories import decode_progress, read_documents
 from saga.ops.offsets import ServiceOffsets, read_offsets_of
 from saga.ops.selection import Deployment
@@ -157,7 +158,7 @@ def find_abandoned_topics(
     for partition, state in offsets.states.items():
         behind[partition.topic] = behind.get(partition.topic, 0) + state.lag
     for topic, count in sorted(behind.items()):
-        if not count or topic.startswith(f"{service.name}."):
+        if not count or is_without_events(topic):
             continue
         records = count_noun(count, "record")
         taken = {use.contract for use in released.consumes if use.topic == topic} if released is not None else set()

@@ -102,6 +102,9 @@ def test_records_that_the_release_does_not_read_are_found() -> None:
     assert list(find_abandoned_topics(release, offsets("refunds", 0), released)) == []
     assert list(find_abandoned_topics(release, offsets("orders", 3), released)) == []
     assert list(find_abandoned_topics(release, offsets("payment.wake.1m", 3), None)) == [], "timers stay readable"
+    for topic in ("payment.refunds", "payment.changes.returns"):
+        (found,) = find_abandoned_topics(release, offsets(topic, 3), released)
+        assert found.reason == "3 records not handled, and the release does not read it"
 
 
 def test_records_of_an_event_that_the_release_does_not_take_any_more_are_found() -> None:
