@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 from saga.contracts.contract import Contract
-from saga.errors import NoStore, SagaError
+from saga.errors import NoStore, SagaError, StoreUnavailable
 from saga.ops.dead_letters import read_dead_letters
 from saga.ops.histories import (
     ParkedRunStatus,
@@ -373,13 +373,27 @@ async def follow_saga(
 ) -> AsyncIterator[list[TimelineEntry]]:
     """Yield the existing transitions of a saga, then new ones as they are written. This never ends.
 
-    The saga and the stores need not exist yet.
+    The saga and the stores need not exist yet. Each warning is given once. A store that becomes unavailable is one, and
+    is read again.
     """
     known: dict[str, int] = {}
+    warned, has_read = set[str](), False
+
+    def warn_once(why: object) -> None:
+        if str(why) not in warned:
+            warned.add(str(why))
+            deployment.warn(why)
+
+    warning = replace(deployment, warn=warn_once)
     while True:
         try:
-            seen = await read_saga(saga, deployment, service, known)
+            seen, has_read = await read_saga(saga, warning, service, known), True
         except NoStore:
+            seen = SagaDetails((), (), ())
+        except StoreUnavailable as why:
+            if not has_read:
+                raise
+            warn_once(why)
             seen = SagaDetails((), (), ())
         lines = [line for line in seen.entries if line.transition >= known.get(line.service, 0)]
         known |= {h.service: h.progress.n for h in seen.histories}
@@ -394,7 +408,8 @@ async def wait_for_end(
     """Wait until a saga has ended in all services that know it, at most `seconds_max` seconds. Return what it still
     waits for; empty if it has ended.
 
-    The saga and the stores need not exist yet.
+    The saga and the stores need not exist yet. A store that is unavailable is read again until the time is over; then
+    `StoreUnavailable` is raised.
 
     Args:
         contracts: Contracts by event. They say which outcomes are failures.
@@ -406,6 +421,11 @@ async def wait_for_end(
             seen = await read_saga(saga, quiet)
         except NoStore:
             seen = SagaDetails((), (), ())
+        except StoreUnavailable:
+            if clock.monotonic_s() >= until_s:
+                raise
+            await clock.sleep(FOLLOW_S)
+            continue
         left = find_unfinished(seen, contracts)
         if not left or clock.monotonic_s() >= until_s:
             return left

@@ -17,13 +17,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from saga.errors import SagaError
+from saga.errors import SagaError, StoreUnavailable
 from saga.ops.histories import TimelineEntry
 from saga.ops.sagas import follow_saga, wait_for_end
 from saga.ops.selection import Deployment
 from saga.ops.sources import open_stores
 from saga.progress.document import decode_progress, decode_transition, encode
 from saga.progress.history import decode_archive
+from saga.store.port import Document
 from saga.store.sqlite.adapter import files_of
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
@@ -310,6 +311,56 @@ async def test_waiting_for_a_saga_ends_when_it_has_ended_and_does_not_warn_meanw
     clock = Paced(folder / ".saga")
     left = await wait_for_end("order-9", Deployment(clock=clock, warn=warned.append), {}, 600)
     assert (left, clock.sleeps, warned) == ([], 2, []), "at the first two looks there was no store, then all had ended"
+
+
+class Recovering(ShopClock):
+    """Brings the store back when it sleeps for the second time."""
+
+    def __init__(self, come_back: Callable[[], object], last: int) -> None:
+        super().__init__()
+        self._come_back, self._last, self.sleeps = come_back, last, 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.sleeps += 1
+        if self.sleeps == 2:
+            self._come_back()
+        if self.sleeps == self._last:
+            raise Interrupted
+
+
+async def test_following_goes_on_when_the_store_does_and_warns_once(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asyncio.to_thread(put, shop / ".saga" / "payment.db", "payment::order-1", b"rubbish")
+    warned, seen, read = list[object](), list[TimelineEntry](), SqliteStore.get
+    clock = Recovering(lambda: monkeypatch.setattr(SqliteStore, "get", read), last=5)
+
+    async def away(self: SqliteStore, collection: str, key: str) -> Document | None:
+        raise StoreUnavailable("the store is away")
+
+    with suppress(Interrupted):
+        async for lines in follow_saga("order-1", Deployment(clock=clock, warn=warned.append)):
+            seen += lines
+            monkeypatch.setattr(SqliteStore, "get", away)
+    assert clock.sleeps == 5
+    assert sorted({line.service for line in seen}) == [name for name in ALL if name != "payment"]
+    assert [str(why) for why in warned if "away" in str(why)] == ["the store is away"]
+    assert len(warned) == 2, "and the damaged progress once"
+
+
+async def test_waiting_goes_on_while_the_store_is_unavailable(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = SqliteStore.get
+
+    async def away(self: SqliteStore, collection: str, key: str) -> Document | None:
+        raise StoreUnavailable("the store is away")
+
+    monkeypatch.setattr(SqliteStore, "get", away)
+    clock = Recovering(lambda: monkeypatch.setattr(SqliteStore, "get", read), last=9)
+    assert await wait_for_end("order-1", Deployment(clock=clock, warn=print), {}, 600) == []
+    assert clock.sleeps == 2
+    monkeypatch.setattr(SqliteStore, "get", away)
+    with pytest.raises(StoreUnavailable, match="the store is away"):
+        await wait_for_end("order-1", Deployment(clock=clock, warn=print), {}, 0)
 
 
 def test_following_ends_well_with_ctrl_c_and_prints_what_it_saw_at_once(shop: Path) -> None:
