@@ -133,17 +133,21 @@ async def move_offsets(
 
 async def read_manual_moves(service: str, broker: Administration) -> Mapping[Partition, int]:
     """Return the partitions whose offset an operator has moved, each with the highest offset to which it was moved."""
-    dead, furthest = dead_letter_topic(service), dict[Partition, int]()
+    dead, moves = dead_letter_topic(service), list[tuple[Partition, int]]()
     if dead not in await broker.describe_topics([dead]):
-        return furthest
+        return {}
     async for record in broker.scan(dead):
-        if texts_of(record.headers).get("dead_what") != MOVED:
+        what = texts_of(record.headers).get("dead_what")
+        if what not in (MOVED, STAYED):
             continue
         with suppress(*UNREADABLE):  # any client may write to the topic
             for each in _move_decoder.decode(record.value or b"").moves:
-                partition = Partition(each.topic, each.partition)
-                furthest[partition] = max(each.to, furthest.get(partition, 0))
-    return furthest
+                move = Partition(each.topic, each.partition), each.to
+                if what == MOVED:
+                    moves.append(move)
+                elif move in moves:  # the broker refused it
+                    moves.remove(move)
+    return {partition: max(to for at, to in moves if at == partition) for partition, _ in moves}
 
 
 class _MovedOffset(msgspec.Struct, frozen=True):

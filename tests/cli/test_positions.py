@@ -357,6 +357,16 @@ async def test_a_record_of_a_move_that_is_none_is_passed_over(tmp_path: Path, va
         assert await read_manual_moves("potter", broker) == {Partition("cups", 0): 4}
 
 
+async def test_a_move_that_the_broker_refused_is_none(tmp_path: Path) -> None:
+    at = Partition("cups", 0)
+    made = [(MOVED, 4), (MOVED, 9), (STAYED, 9), (STAYED, 7)]
+    async with EmbeddedAdministration(tmp_path / "broker.db", clock=CLOCK) as broker:
+        records = [encode_moves(what, "potter", [OffsetMove(at, 5, to)], ADA, 1) for what, to in made]
+        await broker.ensure_topics([Topic(records[0].topic, 1)])
+        await broker.publish(records)
+        assert await read_manual_moves("potter", broker) == {at: 4}
+
+
 # -------------------------------------------------------------------- stepping over what cannot be read
 
 
