@@ -5,6 +5,7 @@ them.
 import asyncio
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from difflib import get_close_matches
 from importlib.metadata import version
@@ -170,7 +171,7 @@ def write_contracts(modules: tuple[Path, ...]) -> None:
     try:
         _write_files({drift.file: drift.text for drift in drifts.values()})
     except ContractError as why:
-        _exit_with([f"{why}\nno contract was written: correct the classes, and call saga contracts write again"])
+        _exit_with([f"{why}\nno contract was written: correct that, and call saga contracts write again"])
     generate_too = "saga contracts generate, " if find_generated(Path.cwd()) else ""
     done = f"next: {generate_too}saga contracts check" if drifts else "all contracts are up to date"
     print_lines(
@@ -221,22 +222,26 @@ def _describe_drift(name: str, drift: ClassDrift, file: str, line: int) -> Contr
 
 
 def _write_files(texts: Mapping[Path, str]) -> None:
-    """Write contract files. If a folder of contracts is invalid with them, restore the old files and raise
-    `ContractError`."""
+    """Write contract files. If one cannot be written, or a folder of contracts is invalid with them, restore the old
+    files and raise `ContractError`."""
     before = {file: file.read_bytes() if file.exists() else None for file in texts}
-    for file, text in texts.items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, "utf-8")
     try:
+        for file, text in texts.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, "utf-8")
         for folder in {file.parent.parent for file in texts}:
             Library.load(folder)
-    except ContractError:
+    except (ContractError, OSError) as why:
         for file, content in before.items():
-            if content is None:
-                file.unlink()
-            else:
-                file.write_bytes(content)
-        raise
+            with suppress(OSError):  # the one that could not be written
+                if content is None:
+                    file.unlink()
+                else:
+                    file.write_bytes(content)
+        if isinstance(why, ContractError):
+            raise
+        problem = f"{why.filename}: it cannot be written: {why.strerror}"
+        raise ContractError("some contracts cannot be written:", [problem]) from why
 
 
 @contracts.command()

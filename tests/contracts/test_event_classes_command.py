@@ -174,13 +174,24 @@ def test_a_released_file_that_says_the_same_in_other_words_is_left_alone(folder:
     assert (folder / "contracts" / PLACE).read_text() == before
 
 
+def test_nothing_is_written_if_one_of_the_files_cannot_be(folder: Path) -> None:
+    declare(folder)
+    put(folder / "till/events.py", EVENTS.format(line="", more="").replace("Paid", "Rung").replace("payments", "tills"))
+    put(folder / "contracts/tills", "a file where the folder of the topic would be")
+    done = saga("write")
+    assert done.exit_code == 1, done.exception
+    assert "contracts/tills: it cannot be written: File exists" in done.output
+    assert "no contract was written" in done.output
+    assert not (folder / "contracts" / PLACE).exists()
+
+
 def test_nothing_is_written_if_the_folder_could_not_be_loaded_then(folder: Path) -> None:
     write(folder, schema("Other", topic="payments", owner="till"))
     declare(folder)
     done = saga("write")
     assert done.exit_code == 1
     assert "a topic has one owner" in done.output
-    assert "no contract was written: correct the classes" in done.output
+    assert "no contract was written: correct that" in done.output
     assert not (folder / "contracts" / PLACE).exists()
     (folder / "contracts/payments/Other.v1.avsc").unlink()
     assert saga("write").exit_code == 0
