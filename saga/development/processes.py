@@ -43,7 +43,9 @@ Seen: TypeAlias = Mapping[Path, tuple[int, int]]
 """Result of a scan: each file's time of last change and size. Two scans are compared to find changes."""
 FILES_MAX = 20_000
 """Maximum number of files that are scanned. If there are more, changes may go unnoticed."""
-_ENDINGS = (".py", ".avsc", ".json", ".toml")
+_ENDINGS = (".py", ".avsc", ".toml")
+_DATA_FILES = frozenset({"topic.json", "released.json"})
+"""Names of JSON files that belong to contracts."""
 _LEFT_OUT = frozenset({"__pycache__", "tests", "node_modules", "build", "dist", "site"})
 
 
@@ -371,7 +373,11 @@ def _files_below(root: Path) -> Iterator[Path]:
             folders.clear()
             continue
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _LEFT_OUT)
-        yield from (Path(above, name) for name in sorted(files) if name.endswith(_ENDINGS))
+        # A service may write JSON files of its own, so only those of contracts, manifests and packages are watched.
+        has_data = "__init__.py" in files or Path(above).name == "manifests"
+        for name in sorted(files):
+            if name.endswith(_ENDINGS) or name in _DATA_FILES or (has_data and name.endswith(".json")):
+                yield Path(above, name)
 
 
 def changed_files(before: Seen, now: Seen) -> frozenset[Path]:

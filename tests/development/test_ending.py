@@ -129,7 +129,7 @@ async def test_it_ends_although_files_never_stop_changing(tmp_path: Path) -> Non
         from saga import Service
 
         while True:
-            Path("report.json").write_text(str(time.monotonic_ns()))
+            Path("report.toml").write_text(str(time.monotonic_ns()))
             time.sleep(0.01)
         odd = Service("odd")
     """

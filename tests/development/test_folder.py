@@ -66,6 +66,24 @@ def test_files_that_were_written_made_or_removed_are_found_and_no_others(tmp_pat
     assert changed_files(before, snapshot_files(root, contracts)) == {code, gone, new, outside}
 
 
+def test_json_that_a_service_writes_itself_is_not_watched_but_that_of_contracts_manifests_and_packages(
+    tmp_path: Path,
+) -> None:
+    watched = {
+        put(tmp_path / name, "{}")
+        for name in (
+            "contracts/orders/topic.json",
+            "contracts/released.json",
+            "manifests/order.json",
+            "services/p.json",
+        )
+    }
+    watched.add(put(tmp_path / "services/__init__.py"))
+    for unseen in ("report.json", "data/stock.json"):
+        put(tmp_path / unseen, "{}")
+    assert set(snapshot_files(tmp_path)) == watched
+
+
 def test_only_a_limited_number_of_files_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "FILES_MAX", 3)
     for n in range(9):
