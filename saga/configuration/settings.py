@@ -222,6 +222,11 @@ class Settings:
                 f"SAGA_INFLIGHT_MIN={self.inflight_min} is more than SAGA_INFLIGHT_MAX={self.inflight_max}: make it "
                 "less, or the same to have as many in flight however slow the store is",
             )
+        if self.hook_secret_file and not self.hook:
+            yield (
+                frozenset({"hook", "hook_secret_file"}),
+                "SAGA_HOOK_SECRET_FILE is given without SAGA_HOOK, so nothing would be called: give both",
+            )
         yield from adapters.problems(self)
         yield from registry_settings.problems(self.of(RegistryOptions))
 

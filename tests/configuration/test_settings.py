@@ -218,6 +218,7 @@ def test_a_log_and_a_store_with_servers_can_be_set(tmp_path: Path) -> None:
         ({**KAFKA, "SAGA_KAFKA_SASL": "plain"}, "needs SAGA_KAFKA_USERNAME and SAGA_KAFKA_PASSWORD_FILE"),
         ({**KAFKA, "SAGA_KAFKA_SASL": "oauthbearer"}, "needs SAGA_KAFKA_TOKEN=module:function"),
         ({**KAFKA, "SAGA_KAFKA_USERNAME": "me"}, "but not how to use it"),
+        ({"SAGA_HOOK_SECRET_FILE": __file__}, "SAGA_HOOK_SECRET_FILE is given without SAGA_HOOK"),
         ({**KAFKA, "SAGA_KAFKA_CERT_FILE": __file__}, "SAGA_KAFKA_CERT_FILE and SAGA_KAFKA_KEY_FILE belong together"),
         ({**KAFKA, "SAGA_KAFKA_PASSWORD": "p", "SAGA_KAFKA_PASSWORD_FILE": __file__}, "are both given: keep one"),
         ({**KAFKA, "SAGA_KAFKA_CA_FILE": __file__}, "need SAGA_KAFKA_TLS=true"),
