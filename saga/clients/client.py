@@ -118,17 +118,13 @@ class Client:
     async def __aexit__(self, *exc: object) -> None:
         """Disconnect. No published event is lost, because events are durable when `publish` returns. Pending questions
         and subscriptions end with an error."""
-        try:
+        async with AsyncExitStack() as ending:  # if one of these ends with an error, the others end, too
+            ending.push_async_callback(self._stack.aclose)
+            ending.push_async_callback(self._close_all_dropped)
+            for listening in self._listening:
+                ending.push_async_callback(listening.aclose)
             for outcomes in self._outcomes.values():
-                await outcomes.close()
-            for listening in list(self._listening):
-                await listening.aclose()
-            for source in list(self._sources):
-                self._close_dropped(source)
-            if self._closing:
-                await asyncio.wait(self._closing)
-        finally:
-            await self._stack.aclose()
+                ending.push_async_callback(outcomes.close)
 
     async def publish(self, *events: Event, principal: str | None = None) -> None:
         """Publish events in this order. Return when all are durable.
@@ -266,6 +262,12 @@ class Client:
         if source in self._sources:
             with suppress(RuntimeError):  # the event loop is closed
                 self._loop.call_soon_threadsafe(self._close_dropped, source)
+
+    async def _close_all_dropped(self) -> None:
+        for source in list(self._sources):
+            self._close_dropped(source)
+        if self._closing:
+            await asyncio.wait(self._closing)
 
     def _close_dropped(self, source: UngroupedReader | GroupReader) -> None:
         if source in self._sources:
@@ -455,6 +457,8 @@ class OutcomeReader(Generic[E]):
             self._scattered.add(topic)
             for asker in self._askers:
                 asker.partitions, asker.ends = self._places_of(asker.key), None
+                if not asker.answer.done():
+                    asker.caught_up.clear()  # together with `ends`: see `_find_existing`
 
     async def _sample(self, bounds: Mapping[Partition, OffsetBounds]) -> None:
         """Read the oldest records of partition 0 of each topic that this reader did not know before. A key in the wrong
@@ -500,24 +504,31 @@ class OutcomeReader(Generic[E]):
     async def _find_existing(self, asker: OutcomeQuery) -> Record | None:
         """Wait until the existing records have been read. Return the saga's outcome if it has been published by now,
         else `None`."""
-        try:
-            await self._clock.within(FOUND_S_MAX, asker.caught_up.wait())
-        except TimeoutError:
-            raise BrokerUnavailable(
-                f"what the broker has could not be looked through within {FOUND_S_MAX:.0f} s: "
-                f"{self._trouble or 'there is much of it'}; ask again, it goes on where it is"
-            ) from None
-        if asker.answer.done():
-            return asker.answer.result()
-        for partition in asker.partitions:
-            strand = self._strands[partition]
-            for at in strand.places.of(asker.key):
-                if (record := await self._search(partition, asker.key, range(at, at + 1))) is not None:
+        while True:
+            try:
+                await self._clock.within(FOUND_S_MAX, asker.caught_up.wait())
+            except TimeoutError:
+                raise BrokerUnavailable(
+                    f"what the broker has could not be looked through within {FOUND_S_MAX:.0f} s: "
+                    f"{self._trouble or 'there is much of it'}; ask again, it goes on where it is"
+                ) from None
+            if asker.answer.done():
+                return asker.answer.result()
+            if (ends := asker.ends) is None:
+                continue  # another partitioner was noticed just now: the outcome may be in other partitions, too
+            record = await self._search_all(asker.key, ends)
+            if record is not None or ends is asker.ends:  # else it was noticed during the search
+                return record
+
+    async def _search_all(self, key: bytes, ends: Mapping[Partition, OffsetBounds]) -> Record | None:
+        """Return the outcome of a saga in partitions that have been read; `None` if there is none."""
+        for partition in ends:
+            for at in self._strands[partition].places.of(key):
+                if (record := await self._search(partition, key, range(at, at + 1))) is not None:
                     return record
-        for partition in asker.partitions:  # the index does not reach back to the beginning of the log
-            begin = asker.ends[partition].begin if asker.ends is not None else 0
-            before = range(begin, self._strands[partition].places.begin)
-            if before and (record := await self._search(partition, asker.key, before)) is not None:
+        for partition, bounds in ends.items():  # the index does not reach back to the beginning of the log
+            before = range(bounds.begin, self._strands[partition].places.begin)
+            if before and (record := await self._search(partition, key, before)) is not None:
                 return record
         return None
 
@@ -628,6 +639,9 @@ class OutcomeReader(Generic[E]):
         if not new:
             return
         bounds = await self._broker.fetch_bounds(sorted({p.topic for asker in new for p in asker.partitions}))
+        if unknown := {partition for asker in new for partition in asker.partitions} - bounds.keys():
+            topics = ", ".join(sorted({partition.topic for partition in unknown}))
+            raise BrokerUnavailable(f"the broker does not know all partitions of {topics} yet: it is tried again")
         await self._sample(bounds)
         for asker in new:
             asker.ends = {partition: bounds[partition] for partition in asker.partitions}

@@ -1,7 +1,8 @@
 """What is closed leaves nothing behind; for most of this no broker is needed."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError, RequestTimedOutError
 from aiokafka.protocol.admin import ApiVersionResponse_v0
 from aiokafka.protocol.metadata import MetadataRequest
 
@@ -200,6 +201,107 @@ async def test_a_request_that_connects_while_its_client_is_closed_leaves_no_conn
         with pytest.raises(KafkaConnectionError):
             await asking
         await CLOCK.within(5, ended.wait())
+
+
+async def test_a_closed_client_lets_nobody_wait_for_metadata() -> None:
+    """Its task that fetches the metadata has ended. A caller that asks later would wait for ever, too."""
+    closed = AIOKafkaClient(bootstrap_servers="127.0.0.1:9")
+    waiting = closed.force_metadata_update()
+    client.close_connections(closed)
+    assert await CLOCK.within(5, waiting) is False
+    with pytest.raises(KafkaConnectionError, match="closed"):
+        await CLOCK.within(5, closed.force_metadata_update())
+
+
+async def test_a_request_without_an_answer_ends_its_own_connection_though_its_session_has_ended() -> None:
+    """New requests have used another connection since then, which has to stay open."""
+    answered, ended = asyncio.Event(), asyncio.Event()
+
+    async def answers_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await _versions(reader, writer)
+        await _asked(reader)
+        answered.set()
+        await reader.read()
+        ended.set()
+
+    async with listening(answers_once) as port:
+        asking, name = AIOKafkaClient(bootstrap_servers=f"127.0.0.1:{port}"), (0, ConnectionGroup.DEFAULT)
+        with client.closing_on_failure(asking):
+            asking._conns[name] = first = await aiokafka.client.create_conn(
+                "127.0.0.1", port, client_id="any", request_timeout_ms=100
+            )
+            request = asyncio.get_running_loop().create_task(asking.send(0, MetadataRequest([])))
+            await answered.wait()
+            asking._conns._put_aside(name)
+            asking._conns[name] = second = await aiokafka.client.create_conn("127.0.0.1", port, client_id="any")
+            with pytest.raises(RequestTimedOutError):
+                await request
+            await CLOCK.within(5, ended.wait())
+        assert not first.connected()
+        assert second.connected()
+        await asking.close()
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_publisher_whose_end_is_cancelled_while_records_are_under_way_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Some frameworks cancel a task again at each of its waits."""
+    looking, ended = asyncio.Event(), list[float]()
+
+    async def silent(*_: object) -> None:
+        looking.set()
+        await asyncio.get_running_loop().create_future()
+
+    async def another(_: Publisher) -> object:
+        return SimpleNamespace(client=None, _sender=SimpleNamespace(sender_task=None))
+
+    async def end(_: object, __: object, seconds: float) -> None:
+        await CLOCK.sleep(0)
+        ended.append(seconds)
+
+    monkeypatch.setattr(client, "count_partitions", silent)
+    monkeypatch.setattr(client, "end_producer", end)
+    monkeypatch.setattr(producer, "enqueue_record", lambda *_: None)
+    monkeypatch.setattr(Publisher, "_start_producer", another)
+    settings = KafkaSettings(servers=("127.0.0.1:9",), publish_s=60)
+    publisher = Publisher(settings, KafkaAccess(settings), CLOCK)
+    await publisher.open()
+    publishing = asyncio.get_running_loop().create_task(publisher.publish([event("orders", "k", "v")]))
+    await looking.wait()
+    closing = asyncio.get_running_loop().create_task(publisher.close())
+    for _ in range(times):
+        await CLOCK.sleep(0)
+        closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await until(lambda: asyncio.all_tasks() <= {asyncio.current_task(), publishing})
+    assert ended == [0]
+    with pytest.raises(BrokerUnavailable):
+        await publishing
+
+
+@pytest.mark.parametrize(("kind", "end"), [(AIOKafkaProducer, end_producer), (AIOKafkaConsumer, end_consumer)])
+async def test_an_end_that_is_cancelled_again_and_again_leaves_nothing_behind(
+    kind: type, end: Callable[[Any], Coroutine[Any, Any, None]]
+) -> None:
+    async def busy() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.get_running_loop().create_future()
+        await CLOCK.sleep(0.05)  # finishes its work
+
+    before = asyncio.all_tasks()
+    ended = kind(bootstrap_servers="127.0.0.1:9")
+    _client_of(ended)._sync_task = asyncio.get_running_loop().create_task(busy())
+    ended._closed, ended.stop = True, asyncio.get_running_loop().create_future  # waits for brokers that do not answer
+    closing = asyncio.get_running_loop().create_task(end(ended))
+    for _ in range(5):
+        await CLOCK.sleep(0)
+        closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await until(lambda: asyncio.all_tasks() <= before)
+    assert _client_of(ended)._conns.is_closed
 
 
 async def _versions(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

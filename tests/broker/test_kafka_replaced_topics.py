@@ -132,6 +132,20 @@ async def test_a_reader_reads_all_of_a_recreated_topic_though_its_bounds_could_n
         assert reading.log_ids() == await broker.fetch_log_ids([kafka_topic])
 
 
+async def test_a_reader_reads_on_though_its_topic_was_created_again_with_fewer_partitions(
+    broker: KafkaAdministration, kafka_settings: KafkaSettings, kafka_topic: str
+) -> None:
+    topic, places = f"{kafka_topic}.wide", [Partition(f"{kafka_topic}.wide", number) for number in range(2)]
+    await broker.ensure_topics([Topic(topic, 2)])
+    before = await broker.fetch_log_ids([topic])
+    await recreate_topic(kafka_settings.servers[0], topic, 1)
+    await broker.publish([event(topic, "k", "new")])
+    async with broker.open_reader(dict.fromkeys(places, 10), before) as reading:
+        assert values(await reading.poll(records_max=100, timeout_s=5)) == ["new"]
+        assert reading.positions() == {places[0]: 1, places[1]: 0}
+        assert reading.log_ids() == await broker.fetch_log_ids([topic])
+
+
 async def test_a_member_reads_on_though_its_position_was_found_out_of_range_while_it_was_assigned(
     broker: KafkaAdministration, kafka_settings: KafkaSettings, kafka_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

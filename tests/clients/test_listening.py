@@ -15,7 +15,7 @@ import pytest
 from saga import Client, Event, SagaError, upcast
 from saga.broker.embedded.broker import EmbeddedAdministration, EmbeddedReader
 from saga.broker.port import partition_of
-from saga.clients.subscription import EventSubscription
+from saga.clients.subscription import EventSubscription, GroupReader
 from saga.configuration.settings import Settings
 from saga.contracts.library import binding_of
 from saga.encryption.key_folder import KeyFolder
@@ -633,3 +633,36 @@ async def test_closing_the_client_ends_a_subscription(shop: Shop, group: str | N
     assert found == [shop.sent(order_id="o-1")]
     with pytest.raises(StopAsyncIteration):
         await anext(events)
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_closing_the_client_ends_every_subscription_though_the_end_of_one_fails_or_is_cancelled(
+    embedded: Shop, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+) -> None:
+    close, closing, groups = GroupReader.close, asyncio.Event(), ["a", "b", "c"]
+
+    async def close_badly(source: GroupReader) -> None:
+        await close(source)
+        if not closing.is_set():
+            closing.set()
+            if is_cancelled:
+                await asyncio.get_running_loop().create_future()
+            raise SagaError("planted")
+
+    async def listen() -> None:
+        async with Client() as client:
+            several: list[EventSubscription[Any]] = [client.listen(embedded.sent, group=group) for group in groups]
+            for events in several:
+                await events.__aenter__()
+            monkeypatch.setattr(GroupReader, "close", close_badly)
+
+    await embedded.publish()
+    listening = a_task(listen())
+    await closing.wait()
+    if is_cancelled:
+        listening.cancel()
+    with pytest.raises(asyncio.CancelledError if is_cancelled else SagaError):
+        await listening
+    async with open_administration(Settings.from_environment(), CLOCK) as broker:
+        for group in groups:
+            assert not (await broker.describe_group(f"{CLIENTS}{group}")).members

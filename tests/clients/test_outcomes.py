@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from saga import Client, Event, SagaError
-from saga.broker.administration import Administration
+from saga.broker.administration import Administration, OffsetBounds
 from saga.broker.embedded.broker import EmbeddedAdministration, EmbeddedReader
 from saga.broker.port import partition_of
 from saga.clients import client as client_module
@@ -21,7 +21,7 @@ from saga.configuration.settings import Settings
 from saga.contracts import codec
 from saga.contracts.library import binding_of
 from saga.errors import BadInput, BrokerBroken, BrokerUnavailable
-from saga.messages import Message, Outgoing, Record
+from saga.messages import Message, Outgoing, Partition, Record
 from saga.messaging.envelope import to_record
 from saga.ops.sources import open_administration
 from saga.support.clock import SystemClock
@@ -235,6 +235,44 @@ async def test_an_outcome_counts_that_comes_with_the_first_record_of_another_par
     assert await asked == embedded.confirmed(order_id="o-1")
     (reader,) = client._outcomes.values()
     assert reader._scattered == {embedded.topic}
+
+
+async def test_an_outcome_counts_though_another_partitioner_is_noticed_when_the_question_has_been_looked_up(
+    embedded: Shop, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The question waits to be continued at that moment, and has to look in all partitions."""
+    order = next(f"o-{n}" for n in range(99) if partition_of(f"o-{n}".encode(), 3) == 1)
+    monkeypatch.setattr(client_module, "partition_of", lambda *_: 2)
+    answer, noticed = OutcomeReader._answer_caught_up, list[Record]()
+
+    def answer_and_notice(reader: OutcomeReader[Any]) -> None:
+        answer(reader)
+        if not noticed and any(asker.caught_up.is_set() for asker in reader._askers):
+            noticed.append(Record(embedded.topic, 1, 0, order.encode(), None, (), 0))
+            reader._check_partitioner(noticed)
+
+    monkeypatch.setattr(OutcomeReader, "_answer_caught_up", answer_and_notice)
+    await embedded.publish(embedded.confirmed(order_id=order))
+    outcome = await client.outcome(order, embedded.confirmed, embedded.cancelled, within=SOON)
+    assert outcome == embedded.confirmed(order_id=order)
+
+
+async def test_a_broker_that_does_not_know_a_new_partition_yet_is_asked_again(
+    embedded: Shop, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "AGAIN_S", 0)
+    fetch_bounds, fetched = client._broker.fetch_bounds, list[object]()
+
+    async def fetch_some(topics: Collection[str]) -> Mapping[Partition, OffsetBounds]:
+        bounds = await fetch_bounds(topics)
+        fetched.append(bounds)
+        return bounds if len(fetched) > 1 else {Partition(embedded.topic, 0): bounds[Partition(embedded.topic, 0)]}
+
+    order = next(f"o-{n}" for n in range(99) if partition_of(f"o-{n}".encode(), 3) == 1)
+    await embedded.publish(embedded.confirmed(order_id=order))
+    monkeypatch.setattr(client._broker, "fetch_bounds", fetch_some)
+    outcome = await client.outcome(order, embedded.confirmed, embedded.cancelled, within=SOON)
+    assert outcome == embedded.confirmed(order_id=order)
 
 
 # -------------------------------------------------------------------- who is asked

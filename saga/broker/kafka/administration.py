@@ -52,6 +52,7 @@ from saga.broker.kafka.client import (
     count_partitions,
     fetch_bounds,
     fetch_offsets_at,
+    fetch_topics,
     raise_if_reader_broken,
     read_identity,
     read_position,
@@ -531,12 +532,16 @@ class KafkaReader:
 
     async def _look_at_logs(self) -> None:
         """Set the reader back to the beginning of topics that were deleted and created again."""
-        topics = {partition.topic for partition in self._begun}
-        self._replaced.update(await self._fetching.log_ids.learn(topics, self._consumer._client))
+        topics, client = {partition.topic for partition in self._begun}, self._consumer._client
+        self._replaced.update(await self._fetching.log_ids.learn(topics, client))
+        if not self._replaced:
+            return
+        counts = await fetch_topics(client)
         places = [TopicPartition(*partition) for partition in self._begun if partition.topic in self._replaced]
-        if places:
-            for place, (begin, _) in (await self._clock.within(BOUNDS_S, fetch_bounds(self._consumer, places))).items():
-                self._fetching.resume_at(place, begin)
+        there = [place for place in places if place.partition < counts.get(place.topic, 0)]
+        bounds = await self._clock.within(BOUNDS_S, fetch_bounds(self._consumer, there))
+        for place in places:  # a partition that is missing now is read from offset 0 on if it is added later
+            self._fetching.resume_at(place, bounds[place][0] if place in bounds else 0)
         self._replaced.clear()
 
     async def _go_on(self) -> None:

@@ -10,7 +10,7 @@ import inspect
 import logging
 import traceback
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from operator import attrgetter
@@ -20,12 +20,19 @@ import aiokafka
 import aiokafka.client
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.client import AIOKafkaClient
-from aiokafka.conn import AIOKafkaConnection
+from aiokafka.conn import AIOKafkaConnection, CloseReason
 from aiokafka.consumer.fetcher import Fetcher, FetchResult
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import TopicPartitionState
 from aiokafka.coordinator.protocol import ConsumerProtocol
-from aiokafka.errors import KafkaError, KafkaTimeoutError, TopicAuthorizationFailedError, for_code
+from aiokafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    RequestTimedOutError,
+    TopicAuthorizationFailedError,
+    for_code,
+)
 from aiokafka.protocol.admin import DescribeGroupsRequest, SaslAuthenticateRequest
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.group import LeaveGroupRequest
@@ -122,14 +129,18 @@ def renew_password(client: AIOKafkaClient, password: str | None) -> None:
 
 
 class _SessionConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
-    """A connection that knows how long its SASL session lasts, and closes itself once the broker has hung up.
+    """A connection that knows how long its SASL session lasts, and closes itself once the broker has hung up, or does
+    not answer.
 
     Brokers may limit the session of a client that has authenticated by SASL. When aiokafka's own client finds, by
-    `connected`, that the broker has hung up, it forgets the connection without closing it.
+    `connected`, that the broker has hung up, it forgets the connection without closing it. After a request without an
+    answer it closes the connection that new requests use by then, or raises `KeyError` if there is none.
     """
 
     session_s = 0.0
     """Lifetime of the session in seconds; 0 if it is not limited."""
+    is_ready = False
+    """True once connecting has succeeded."""
 
     def connected(self) -> bool:
         is_connected = bool(super().connected())
@@ -139,7 +150,16 @@ class _SessionConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka 
 
     def send(self, request: Request[Any], expect_response: bool = True) -> Awaitable[Any]:
         answer: Awaitable[Any] = super().send(request, expect_response)
+        if self.is_ready:
+            return self._await_answer(answer)
         return self._note_session(answer) if isinstance(request, SaslAuthenticateRequest) else answer
+
+    async def _await_answer(self, answer: Awaitable[Any]) -> object:
+        try:
+            return await answer
+        except TimeoutError as why:
+            self.close(reason=CloseReason.CONNECTION_TIMEOUT)
+            raise RequestTimedOutError from why
 
     async def _note_session(self, answer: Awaitable[Any]) -> object:
         response = await answer
@@ -163,6 +183,7 @@ async def _connect(host: str, port: int, *, client_id: str, **options: Any) -> _
     finally:
         if access is not None:
             access.record_refusal(server, reason)
+    connection.is_ready = True
     return connection
 
 
@@ -239,16 +260,33 @@ async def _end_tasks(tasks: Iterable[asyncio.Task[object] | None], client: AIOKa
             for task in pending:
                 task.cancel()
             _, pending = await asyncio.wait(pending, timeout=END_S)
-    pending = client._md_update_fut
-    if pending is not None and not pending.done():
-        pending.set_result(False)  # otherwise callers that wait for it would wait for ever
     close_connections(client)
 
 
 def close_connections(client: AIOKafkaClient) -> None:
-    """Close a client's connections, and each one that a request in progress still opens."""
+    """Close a client's connections, and each one that a request in progress still opens.
+
+    The task that fetches the client's metadata has ended, so callers that wait for metadata would wait for ever. Those
+    that wait now get `False`, and later ones an error.
+    """
     client._conns = connections = _Connections(client._conns)
     connections.close()
+    pending, client._md_update_fut = client._md_update_fut, client._loop.create_future()
+    if pending is not None and not pending.done():
+        pending.set_result(False)
+    client._md_update_fut.set_exception(KafkaConnectionError("the client is closed"))
+    client._md_update_fut.exception()  # marks the exception as retrieved, because often nothing awaits it
+
+
+async def run_to_end(cleanup: Coroutine[Any, Any, None]) -> None:
+    """Run a cleanup to its end, even if the caller is cancelled meanwhile. Some frameworks cancel a task again at each
+    of its waits."""
+    task = asyncio.get_running_loop().create_task(cleanup)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 # -------------------------------------------------------------------- producers
@@ -286,7 +324,7 @@ def enqueue_record(
 async def end_producer(producer: AIOKafkaProducer, clock: Clock, seconds: float) -> None:
     """Let a producer send its pending records for up to `seconds`, then stop it.
 
-    Records that are still unsent fail with `KafkaTimeoutError`. A cancelled caller leaves no task behind either.
+    Records that are still unsent fail with `KafkaTimeoutError`. A cancelled caller leaves nothing behind either.
     """
     ended: BaseException = TimeoutError()
     if seconds > 0:
@@ -297,6 +335,11 @@ async def end_producer(producer: AIOKafkaProducer, clock: Clock, seconds: float)
         else:
             close_connections(producer.client)
             return
+    await run_to_end(_abandon_producer(producer))
+    reraise_cancellation(ended)
+
+
+async def _abandon_producer(producer: AIOKafkaProducer) -> None:
     producer._closed = True  # otherwise aiokafka warns that the producer was not stopped
     accumulator = producer._message_accumulator
     batches = {*accumulator._pending_batches, *(batch for queue in accumulator._batches.values() for batch in queue)}
@@ -307,7 +350,6 @@ async def end_producer(producer: AIOKafkaProducer, clock: Clock, seconds: float)
     for batch in batches:
         if batch._drain_waiter.done() and not batch._drain_waiter.cancelled():
             batch._drain_waiter.exception()  # marks the exception as retrieved, because nothing awaits it
-    reraise_cancellation(ended)
 
 
 class _Batches(set[object]):
@@ -529,6 +571,12 @@ async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float)
     else:
         close_connections(consumer._client)
         return
+    await run_to_end(_abandon_consumer(consumer, clock))
+    reraise_cancellation(ended)
+
+
+async def _abandon_consumer(consumer: AIOKafkaConsumer, clock: Clock) -> None:
+    """Leave the group, unless the member is static, and cancel everything that the consumer still does."""
     tasks: list[asyncio.Task[object] | None] = []
     coordinator, fetcher = consumer._coordinator, consumer._fetcher
     if isinstance(coordinator, GroupCoordinator):
@@ -539,7 +587,6 @@ async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float)
     if fetcher is not None:
         tasks += [fetcher._fetch_task, *fetcher._pending_tasks]
     await _end_tasks(tasks, consumer._client)
-    reraise_cancellation(ended)
 
 
 async def _leave(coordinator: GroupCoordinator, client: AIOKafkaClient, clock: Clock) -> None:
@@ -575,7 +622,7 @@ def to_broker_error(
 
 
 CLIENT = (
-    *("_conns", "_md_update_fut", "_sasl_plain_password", "_sync_task", "_metadata_max_age_ms", "add_topic"),
+    *("_conns", "_loop", "_md_update_fut", "_sasl_plain_password", "_sync_task", "_metadata_max_age_ms", "add_topic"),
     *("cluster", "coordinator_lookup", "fetch_all_metadata", "force_metadata_update", "get_random_node", "send"),
 )
 PRODUCER = (

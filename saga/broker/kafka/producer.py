@@ -84,16 +84,24 @@ class Publisher:
         self._looking = asyncio.get_running_loop().create_task(self._watch_deadlines())
 
     async def close(self) -> None:
-        """Wait for all running calls of `publish`, then stop the producer."""
-        await self._idle.wait()  # each call has its own timeout
+        """Wait for all running calls of `publish`, then stop the producer. If the caller is cancelled meanwhile, the
+        calls fail."""
+        flush_s = 0.0
+        try:
+            await self._idle.wait()  # each call has its own timeout
+            flush_s = END_S
+        finally:
+            await client.run_to_end(self._end(flush_s))
+
+    async def _end(self, flush_s: float) -> None:
+        producer, self._producer = self._producer, None  # first: a call that fails now must not replace the producer
         ending = {*self._replacing, *self._asking, *(task for task in (self._looking,) if task is not None)}
         for task in ending:
             task.cancel()
         if ending:
             await asyncio.wait(ending)
-        if self._producer is not None:
-            producer, self._producer = self._producer, None
-            await client.end_producer(producer, self._clock, END_S)
+        if producer is not None:
+            await client.end_producer(producer, self._clock, flush_s)
 
     @property
     def producer(self) -> AIOKafkaProducer:
