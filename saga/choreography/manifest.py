@@ -4,7 +4,7 @@ waits for. Other repositories can read it, too."""
 import inspect
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import fields
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias, get_type_hints
@@ -110,7 +110,7 @@ class DeclaredReaction(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one run, or one turn of a suspended run, emits together: one tuple for each alternative. For example, `A |
     tuple[B, C] | None` has the alternatives `A`, `B C` and nothing. `A*` stands for any number of events of the
     contract `A`, and `@later` for a `Later`. If a handler has more alternatives than `ALTERNATIVES_MAX`, there is only
-    one tuple: any number of events of each contract."""
+    any number of events of each contract, without and with a `Later` if it may return one."""
     steps: tuple[str, ...] | None = ()
     """Calls of external systems in the code, as passed to `saga.step`; `None` if they cannot be determined."""
     updates: tuple[str, ...] | None = ()
@@ -362,7 +362,7 @@ def list_alternatives(shape: ReturnShape) -> tuple[tuple[str, ...], ...]:
     found = tuple(dict.fromkeys(_alternatives(shape)))
     if len(found) <= ALTERNATIVES_MAX:
         return found
-    return ((*(f"{name}*" for name in _names(shape.events)), *([LATER] if shape.may_wait else ())),)
+    return tuple(_any_number([*_names(shape.events), *([LATER] if shape.may_wait else [])]))
 
 
 def _alternatives(shape: ReturnShape) -> list[tuple[str, ...]]:
@@ -376,13 +376,18 @@ def _alternatives(shape: ReturnShape) -> list[tuple[str, ...]]:
     if isinstance(shape, EitherShape):
         return [each for part in inner for each in part]
     if isinstance(shape, SequenceShape):
-        names = dict.fromkeys(name for part in inner for each in part for name in each)
-        return [tuple(name if name == LATER else f"{name.rstrip('*')}*" for name in names)]
+        return _any_number({name.rstrip("*"): None for part in inner for each in part for name in each})
     found: list[tuple[str, ...]] = [()]  # `None`, and the empty beginning of a tuple
     for part in inner if isinstance(shape, TupleShape) else ():
         together = (tuple(sorted((*before, *each))) for before in found[: ALTERNATIVES_MAX + 1] for each in part)
         found = list(dict.fromkeys(together))
     return found
+
+
+def _any_number(names: Collection[str]) -> list[tuple[str, ...]]:
+    """Return the alternatives of a list of these events. `LATER` among the names may be in the list or not."""
+    many = tuple(f"{name}*" for name in names if name != LATER)
+    return [many, (*many, LATER)] if LATER in names else [many]
 
 
 def _describe_state(declared: Declared) -> DeclaredState | None:

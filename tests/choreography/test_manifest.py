@@ -250,6 +250,7 @@ def test_events_returned_together_are_distinguished_from_alternatives() -> None:
     assert alternatives(list[PaymentReserved | PaymentDeclined]) == ((f"{reserved}*", f"{declined}*"),)
     assert alternatives(tuple[list[PaymentReserved], Later]) == ((LATER, f"{reserved}*"),)
     assert alternatives(Later[PaymentDeclined] | PaymentReserved) == ((LATER,), (reserved,))
+    assert alternatives(list[PaymentReserved | Later]) == ((f"{reserved}*",), (f"{reserved}*", LATER)), "or without it"
     three: TypeAlias = PaymentReserved | PaymentDeclined | None
     assert len(alternatives(tuple[three, three, three, three])) == 15, "what is emitted together has no order"
     assert list_alternatives(TupleShape((parse_shape(three, "here"),) * 12)) == ((f"{reserved}*", f"{declined}*"),), (

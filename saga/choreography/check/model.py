@@ -32,8 +32,11 @@ MANY_MAX = 6
 
 EventInstance: TypeAlias = tuple[str, int]
 """A contract, and the number of an event of that contract in the saga: 0 or 1."""
-HandlerStatus: TypeAlias = Literal["idle", "suspended", "completed", "closed"]
+HandlerStatus: TypeAlias = Literal["idle", "suspended", "suspended twice", "completed", "closed"]
+"""Status of a handler in a saga. A handler with `repeats` is idle whenever none of its runs is suspended."""
 DeadlineStatus: TypeAlias = Literal["unopened", "open", "over"]
+_BY_SUSPENDED_RUNS: Sequence[HandlerStatus] = ("idle", "suspended", "suspended twice")
+"""Status of a handler with `repeats`, by the number of its suspended runs. Further ones behave like the second one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,11 @@ class ReactionModel:
     def emits(self) -> frozenset[str]:
         """Return the contracts whose events the reaction may emit."""
         return frozenset(name for each in self.alternatives for name in each.events)
+
+    @property
+    def never_ends(self) -> bool:
+        """Return whether each run is suspended at its end, whatever the handler chooses."""
+        return bool(self.alternatives) and all(each.later for each in self.alternatives)
 
     @cached_property
     def takes(self) -> frozenset[str]:
@@ -456,7 +464,22 @@ def list_moves(choreography: ChoreographyModel, state: SagaState) -> list[Move]:
             if name in consumed
         ]
         found += [Move("deadline", service.name, name) for name, status in known.deadlines if status == "open"]
-        found += [Move("turn", service.name, name) for name, status in known.handlers if status == "suspended"]
+        found += [move for move in _list_turns(service, known) if not service.reactions[move.name].never_ends]
+    return found
+
+
+def _list_turns(service: ServiceModel, known: ServiceSnapshot) -> list[Move]:
+    """Return the next turn of each handler that has a suspended run."""
+    return [Move("turn", service.name, name) for name, status in known.handlers if status in _BY_SUSPENDED_RUNS[1:]]
+
+
+def list_optional_moves(choreography: ChoreographyModel, state: SagaState) -> list[Move]:
+    """Return the moves that may or may not happen: those of external events, and turns of handlers that never end.
+
+    A saga in which nothing else is left to happen has come to rest: no such turn brings it to an end."""
+    found = list_external_moves(choreography, state)
+    for service, known in zip(choreography.services.values(), state.services, strict=True):
+        found += [move for move in _list_turns(service, known) if service.reactions[move.name].never_ends]
     return found
 
 
@@ -490,7 +513,7 @@ def take_steps(choreography: ChoreographyModel, state: SagaState, move: Move) ->
 def _has_undeclared_work(release: ServiceModel, known: ServiceSnapshot, move: Move) -> bool:
     """Return whether the saga has open work, or results that may have to be undone, of a handler that this release does
     not declare."""
-    names = {name for name, status in known.handlers if status == "suspended"}
+    names = {move.name for move in _list_turns(release, known)}
     names |= {name for name, status in known.deadlines if status == "open"}
     names |= {name for name, _ in known.results} | ({move.name} if move.kind in ("deadline", "turn") else set())
     return not names <= release.reactions.keys()
@@ -527,7 +550,7 @@ class _Working:
     agenda: list[tuple[str, str, int]] = field(default_factory=list)
     """What remains to be done in this move, in order, as a task, a name and a number. `event`: react to the event with
     this name and number. `order`: react to it with its handlers in each possible order. `run`: run the reaction with
-    this name."""
+    this name. `turn`: continue a suspended run of it."""
 
     @classmethod
     def begin(cls, choreography: ChoreographyModel, state: SagaState, service: ServiceModel) -> "_Working":
@@ -562,7 +585,7 @@ class _Working:
             self.deadlines[move.name] = "over"
             self.agenda.append(("run", move.name, 0))
         else:
-            self.agenda.append(("run", move.name, 0))
+            self.agenda.append(("turn", move.name, 0))
         yield from self.settle()
 
     def settle(self) -> Iterator["_Working"]:
@@ -575,7 +598,7 @@ class _Working:
                 yield from self._each_order(name, number)
                 return
             else:
-                yield from self._each_choice(self.service.reactions[name])
+                yield from self._each_choice(self.service.reactions[name], is_turn=what == "turn")
                 return
         yield self
 
@@ -650,7 +673,7 @@ class _Working:
 
     # ---------------------------------------------------------------- runs
 
-    def _each_choice(self, reaction: ReactionModel) -> Iterator["_Working"]:
+    def _each_choice(self, reaction: ReactionModel, *, is_turn: bool) -> Iterator["_Working"]:
         """Run a reaction if it may still run. Yield a copy for each of its choices."""
         if reaction.kind == "handler" and self.handlers.get(reaction.name) == "closed":
             yield from self.settle()
@@ -659,12 +682,14 @@ class _Working:
             self.handlers[reaction.name] = "completed"
             yield from self.settle()
             return
-        taken = self._consume(reaction)
+        taken = () if is_turn else self._consume(reaction)
         for alternative in reaction.alternatives:
             for emitted in alternative.list_choices():
                 if sum(name in self.choreography.outcomes for name in emitted) > 1:
                     continue  # the runtime refuses it: see `find_defects`
                 copy = self.copy()
+                if reaction.kind == "handler":
+                    copy.set_status(reaction, alternative.later, is_turn=is_turn)
                 copy.end_run(reaction, taken, emitted, alternative.later)
                 yield from copy.settle()
 
@@ -684,11 +709,23 @@ class _Working:
         used = [part for part in mine if part not in repeated]
         return tuple(part[1][0] for part in (*repeated[:1], *used))
 
+    def set_status(self, handler: ReactionModel, later: bool, *, is_turn: bool) -> None:
+        """Set the status of a handler after a run. `later`: whether the run is suspended now; `is_turn`: whether it was
+        suspended before."""
+        if not handler.repeats:
+            self.handlers[handler.name] = "suspended" if later else "completed"
+            return
+        status = self.handlers.get(handler.name, "idle")
+        if status not in _BY_SUSPENDED_RUNS:
+            return  # completed in another release, in which it has no `repeats`
+        count = min(_BY_SUSPENDED_RUNS.index(status) - is_turn + later, INSTANCES)
+        self.handlers[handler.name] = _BY_SUSPENDED_RUNS[count]
+        if not count:
+            del self.handlers[handler.name]
+
     def end_run(self, reaction: ReactionModel, taken: tuple[str, ...], emitted: tuple[str, ...], later: bool) -> None:
-        """Record a finished run: its status, its effects and the events that it emitted."""
+        """Record a finished run: its effects and the events that it emitted."""
         self.runs.append(ReactionRun(self.service.name, reaction.name, taken, emitted, later))
-        if reaction.kind == "handler" and not (reaction.repeats and not later):
-            self.handlers[reaction.name] = "suspended" if later else "completed"
         self._record_effect(reaction, emitted)
         for name in emitted:
             number = 0 if (name, 0) not in self.published else 1

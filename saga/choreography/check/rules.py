@@ -401,6 +401,11 @@ def find_defects(choreography: ChoreographyModel) -> Iterator[Defect]:
     for cycle in find_loops(choreography):
         labels = " -> ".join(each.label for each in (*cycle, cycle[0]))
         yield Defect("endless-loop", cycle[0].label, f"each run may cause the next one, without end: {labels}")
+    for reaction in choreography.reactions:
+        if reaction.never_ends:
+            yield Defect(
+                "endless-loop", reaction.label, "each turn is followed by another one: it always returns Later"
+            )
 
 
 def find_contradictions(manifests: Iterable[Manifest]) -> Iterator[Defect]:

@@ -20,8 +20,8 @@ from saga.choreography.check.model import (
     Step,
     begin,
     has_no_effect,
-    list_external_moves,
     list_moves,
+    list_optional_moves,
     take_steps,
 )
 
@@ -201,7 +201,7 @@ def explore(choreography: ChoreographyModel, states_max: int, *, is_naive: bool 
             if violation not in found:
                 found[violation] = _make_trace(starts, seen, state, violation)
         quiet = None if is_naive else next((m for m in moves if has_no_effect(choreography, state, m)), None)
-        for move in [quiet] if quiet else [*moves, *list_external_moves(choreography, state)]:
+        for move in [quiet] if quiet else [*moves, *list_optional_moves(choreography, state)]:
             for step in take_steps(choreography, state, move):
                 completed |= {run.label for run in step.runs}
                 if step.state not in seen:
@@ -237,7 +237,7 @@ def walk(choreography: ChoreographyModel, seed: int, start: str) -> tuple[list[S
         moves = list_moves(choreography, state)
         if not moves:
             break
-        moves += list_external_moves(choreography, state)
+        moves += list_optional_moves(choreography, state)
         options: list[Step] = []
         while moves and not options:  # the runtime refuses a move without options
             chances = [weights.setdefault((m.service, m.name), random.random() ** 4 + 1e-6) for m in moves]
@@ -293,7 +293,7 @@ def replay(choreography: ChoreographyModel, start: str, steps: Sequence[Step]) -
     possible."""
     state, made = begin(choreography, start), list[Step]()
     for step in steps:
-        possible = [*list_moves(choreography, state), *list_external_moves(choreography, state)]
+        possible = [*list_moves(choreography, state), *list_optional_moves(choreography, state)]
         if step.move not in possible:
             continue
         chosen = [(run.reaction, run.emitted, run.later) for run in step.runs]

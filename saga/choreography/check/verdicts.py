@@ -47,7 +47,8 @@ ADVICE: Mapping[str, str] = {
     "no-consumer": "remove it, or mark its contract consumed_by external",
     "contradiction": "write the manifests again with the same contracts",
     "never-runs": "remove the handler, or repair what it waits for",
-    "endless-loop": "leave out repeats= in one of them, or end the chain with a condition and accept this finding",
+    "endless-loop": "leave out repeats= in one of them, or accept this finding if a condition ends the chain; let a "
+    "handler that returns Later also return something without it",
     "two-deciders": "let the other service report a plain event, and the deciding service emit the outcome",
     "neighbours-failure": "replace the handler by a compensation on the failure outcome",
     "direct-call": "call it by `await saga.step(...)`, or accept a call that only reads",

@@ -355,3 +355,42 @@ def test_many_handlers_of_one_event_are_not_ordered_in_every_way() -> None:
     explored = explore(build_choreography(KIND, made.manifests), STATES_MAX)
     assert explored.is_complete
     assert explored.outcomes == {"Confirmed", "Cancelled"}
+
+
+def test_a_handler_that_may_return_no_event_and_no_later_in_a_list_ends_its_saga_nowhere() -> None:
+    made = (
+        Choreo(to_outside=("Confirmed",))
+        .service("w", handler("poll", START, "Asked* | Asked* @later"))
+        .service("d", handler("confirm", "Asked", "Confirmed", repeats="Asked"))
+    )
+    (verdict,) = check_manifests(made.manifests)
+    assert [each.code for each in verdict.findings] == ["no-outcome"]
+
+
+def test_a_handler_that_always_returns_later_brings_no_saga_to_an_end() -> None:
+    made = (
+        Choreo(to_outside=("Confirmed", "Asked"))
+        .service("w", handler("poll", START, "Asked @later"))
+        .service("d", handler("confirm", START, "Confirmed | -"))
+    )
+    (verdict,) = check_manifests(made.manifests)
+    assert {each.key for each in verdict.findings} == {("endless-loop", "w.poll"), ("no-outcome", KIND)}
+
+
+def test_a_suspended_run_of_a_handler_with_repeats_ends() -> None:
+    made = (
+        Choreo(to_outside=("Confirmed", "Cancelled"), external=("Note", "Extra"))
+        .service("w", handler("poll", "Note", "A @later | C", repeats="Note"))
+        .service(
+            "d",
+            handler("confirm", "A", "Confirmed"),
+            handler("cancel", "C", "Cancelled"),
+            deadline("expire", START, "Cancelled"),
+        )
+        .service("s", handler("ship", "Confirmed + Extra"))
+    )
+    (verdict,) = check_manifests(made.manifests)
+    (finding,) = verdict.findings
+    assert finding.key == ("waits-for-ever", "s.ship")
+    assert finding.trace is not None
+    assert replay_trace(made.manifests, finding.trace)
