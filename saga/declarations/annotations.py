@@ -9,6 +9,7 @@ from inspect import Parameter, iscoroutinefunction, signature, unwrap
 from types import NoneType, UnionType
 from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
+from saga.encryption.sensitive_fields import resolve_alias
 from saga.errors import DeclarationError, Permanent
 from saga.messages import Event
 from saga.view import Later
@@ -59,8 +60,8 @@ def split_union(annotation: Any) -> tuple[object, ...]:
     >>> split_union(int | None), split_union(int)
     ((<class 'int'>, <class 'NoneType'>), (<class 'int'>,))
     """
-    while hasattr(annotation, "__value__"):  # an alias, of `typing_extensions` or of the `type` statement
-        annotation = annotation.__value__
+    while hasattr(annotation, "__value__"):
+        annotation = resolve_alias(annotation)
     if get_origin(annotation) not in (Union, UnionType):
         return (annotation,)
     return tuple(option for member in get_args(annotation) for option in split_union(member))

@@ -16,7 +16,7 @@ from dataclasses import fields, is_dataclass
 from datetime import date, datetime
 from functools import lru_cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 from urllib import parse
 
 import msgspec
@@ -315,13 +315,26 @@ def unwrap_annotation(hint: Any) -> tuple[Any, list[Any]]:
     first."""
     metadata: list[Any] = []
     while True:
-        if hasattr(hint, "__value__"):  # an alias, of `typing_extensions` or of the `type` statement
-            hint = hint.__value__
+        if hasattr(hint, "__value__"):
+            hint = resolve_alias(hint)
         elif get_origin(hint) is Annotated:
             metadata += hint.__metadata__
             hint = hint.__origin__
         else:
             return hint, metadata
+
+
+def resolve_alias(alias: Any) -> Any:
+    """Return what an alias stands for, one of `typing_extensions` or of the `type` statement. `Maybe[A]` of the alias
+    `type Maybe[T] = T | None` stands for `A | None`."""
+    value, own = alias.__value__, alias.__type_params__
+    if not all(isinstance(each, TypeVar) for each in own):
+        return value  # `*Ts` takes several types
+    given = dict(zip(own, get_args(alias), strict=False))
+    if isinstance(value, TypeVar):
+        return given.get(value, value)
+    needed = getattr(value, "__parameters__", ())
+    return value[tuple(given[each] for each in needed)] if needed and given.keys() >= {*needed} else value
 
 
 def _hints_of(cls: type) -> Mapping[str, Any]:

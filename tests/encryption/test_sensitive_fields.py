@@ -14,6 +14,7 @@ from urllib import parse
 
 import msgspec
 import pytest
+from typing_extensions import TypeAliasType
 
 from saga import sensitive
 from saga.encryption.sensitive_fields import (
@@ -140,6 +141,14 @@ def test_sensitive_fields_of_a_generic_class_and_of_a_new_type_are_redacted(hint
     recorded = marks.change(value, plain, mark)
     assert not re.search("me|4242", json.dumps(hide_marked(recorded)))
     assert msgspec.convert(unwrap_marked(recorded), hint) == value
+
+
+def test_sensitive_is_found_in_the_argument_of_an_alias_with_parameters() -> None:
+    maybe = TypeAliasType("maybe", T | None, type_params=(T,))
+    marks = find_marks(maybe[Annotated[str, sensitive]])
+    assert marks is not None
+    assert marks.change("4111", "4111", mark) == {"_sensitive": "4111"}
+    assert find_marks(maybe[str]) is None
 
 
 @pytest.mark.parametrize("hint", [int, str | None, dict[str, Any], list[int], type, Any, None, ..., [], Mapping])

@@ -4,12 +4,13 @@ import sys
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import pytest
 from typing_extensions import TypeAliasType
 
-from saga import DeclarationError, Event, Retry, Saga, Service
+from saga import DeclarationError, Event, Later, Retry, Saga, Service
+from saga.declarations.annotations import parse_shape
 from saga.service import Parameter
 from services.payment.bank import Bank
 from services.payment.events import (
@@ -36,6 +37,9 @@ class Other:
 
 Ending: TypeAlias = OrderConfirmed | OrderCancelled
 Named = TypeAliasType("Named", OrderPlaced | PaymentDeclined)
+T, U = TypeVar("T"), TypeVar("U")
+Maybe = TypeAliasType("Maybe", T | None, type_params=(T,))
+Both = TypeAliasType("Both", tuple[U, Maybe[T]] | PaymentDeclined, type_params=(T, U))
 
 
 def a_service() -> Service:
@@ -105,6 +109,21 @@ def test_a_union_parameter_takes_any_of_its_events_also_by_another_name() -> Non
 
     assert payment.declared.handlers[0].parameters[0].events == (OrderConfirmed, OrderCancelled)
     assert payment.declared.handlers[1].parameters[0].events == (OrderPlaced, PaymentDeclined, PaymentReserved)
+
+
+def test_an_alias_with_parameters_stands_for_its_type_with_the_arguments() -> None:
+    payment = a_service()
+
+    @payment.handler
+    async def reserve(order: OrderPlaced, end: Maybe[Ending]) -> Both[Later[Ending], PaymentReserved]:
+        return PaymentDeclined(order_id="", reason="")
+
+    (handler,) = payment.declared.handlers
+    assert [(p.events, p.optional) for p in handler.parameters] == [
+        ((OrderPlaced,), False),
+        ((OrderConfirmed, OrderCancelled), True),
+    ]
+    assert handler.shape == parse_shape(tuple[PaymentReserved, Later[Ending] | None] | PaymentDeclined, "here")
 
 
 def test_order_and_kind_of_parameters_do_not_matter() -> None:
