@@ -112,6 +112,7 @@ def test_sensitive_is_found_behind_a_type_statement() -> None:
 
 
 T = TypeVar("T")
+Maybe = TypeAliasType("Maybe", T | None, type_params=(T,))
 
 
 @dataclass(frozen=True)
@@ -144,11 +145,10 @@ def test_sensitive_fields_of_a_generic_class_and_of_a_new_type_are_redacted(hint
 
 
 def test_sensitive_is_found_in_the_argument_of_an_alias_with_parameters() -> None:
-    maybe = TypeAliasType("maybe", T | None, type_params=(T,))
-    marks = find_marks(maybe[Annotated[str, sensitive]])
+    marks = find_marks(Maybe[Annotated[str, sensitive]])
     assert marks is not None
     assert marks.change("4111", "4111", mark) == {"_sensitive": "4111"}
-    assert find_marks(maybe[str]) is None
+    assert find_marks(Maybe[str]) is None
 
 
 @pytest.mark.parametrize("hint", [int, str | None, dict[str, Any], list[int], type, Any, None, ..., [], Mapping])

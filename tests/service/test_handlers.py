@@ -37,7 +37,8 @@ class Other:
 
 Ending: TypeAlias = OrderConfirmed | OrderCancelled
 Named = TypeAliasType("Named", OrderPlaced | PaymentDeclined)
-T, U = TypeVar("T"), TypeVar("U")
+T = TypeVar("T")
+U = TypeVar("U")
 Maybe = TypeAliasType("Maybe", T | None, type_params=(T,))
 Both = TypeAliasType("Both", tuple[U, Maybe[T]] | PaymentDeclined, type_params=(T, U))
 
