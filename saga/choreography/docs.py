@@ -202,7 +202,7 @@ def _send_operation(contract: Contract, emitter: Emitter) -> Json:
 
 
 def _receive_operation(contract: Contract, consumer: EventConsumer) -> Json:
-    group = {"groupId": {"type": "string", "enum": [consumer.service]}, "bindingVersion": _BINDING}
+    group = {"groupId": {"type": "string", "enum": [consumer.group]}, "bindingVersion": _BINDING}
     fields = consumer.use.fields if isinstance(consumer.use.fields, str) else list(consumer.use.fields)
     return {
         **_operation("receive", consumer.service, contract, contract.versions, consumer.reactions),

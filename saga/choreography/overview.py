@@ -24,6 +24,8 @@ class EventConsumer:
     """A service that consumes an event, from the log or from its own progress."""
 
     service: str
+    group: str
+    """Consumer group of the service, which keeps the first name of a renamed one."""
     use: ConsumedContract
     reactions: tuple[DeclaredReaction, ...]
     from_log: bool
@@ -71,7 +73,11 @@ class Overview:
         """Return the services that consume an event."""
         return [
             EventConsumer(
-                name, use, tuple(r for r in manifest.reactions if contract in r.hears), self.is_read(manifest, contract)
+                service=name,
+                group=manifest.stored,
+                use=use,
+                reactions=tuple(r for r in manifest.reactions if contract in r.hears),
+                from_log=self.is_read(manifest, contract),
             )
             for name, manifest in sorted(self.manifests.items())
             if (use := manifest.find_consumed(contract)) is not None

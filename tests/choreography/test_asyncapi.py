@@ -52,6 +52,15 @@ def test_messages_have_the_schema_as_it_is_in_the_file(shop: Any) -> None:
     assert shop["components"]["messages"]["OrderCancelled.v1"]["x-saga"]["outcome"] == "failure"
 
 
+def test_a_renamed_service_reads_in_the_group_of_its_first_name() -> None:
+    known = read_manifests(ROOT / "manifests")
+    renamed = msgspec.structs.replace(known["payment"], service="billing", was="payment")
+    others = {name: each for name, each in known.items() if name != "payment"}
+    overview = Overview(Library.load(ROOT / "contracts"), {**others, "billing": renamed})
+    received = make_asyncapi(overview, "The order saga", "1")["operations"]["billing.receive.OrderPlaced"]
+    assert received["bindings"]["kafka"]["groupId"]["enum"] == ["payment"]
+
+
 def test_services_send_and_receive_what_their_manifests_say(shop: Any) -> None:
     operations = {name: (each["action"], each["channel"]["$ref"]) for name, each in shop["operations"].items()}
     mine = {name: what for name, what in operations.items() if name.startswith("payment.")}
