@@ -61,9 +61,12 @@ SHOWN_MAX = 60
 def to_json(type_: schema.Type, classes: Classes, *, essential: bool = False) -> Convert:
     """Make a function that converts typed values to JSON.
 
-    If `essential` is true, the function leaves out fields that equal their default.
+    If `essential` is true, the function leaves out fields that equal their default, and gives equal values one form:
+    0.0 and -0.0 are equal.
     """
     match type_:
+        case schema.ScalarType("float" | "double") if essential:
+            return lambda value: _number_to_json(value + 0.0)
         case schema.ScalarType(kind):
             return _SCALARS_TO_JSON.get(kind, _keep_value)
         case schema.DecimalType():
@@ -93,8 +96,11 @@ def from_json(type_: schema.Type, classes: Classes, *, foreign: bool = False) ->
             return (_SCALARS_FROM_FOREIGN_JSON if foreign else _SCALARS_FROM_JSON).get(kind, _keep_value)
         case schema.DecimalType():
             return _parse_with(_ANY_DECIMAL if foreign else _DECIMAL, Decimal, 'a decimal as text: "9.80"')
-        case schema.EnumType(symbols=symbols):
-            return _parse_with(_ANY, classes[type_.name], f"one of {', '.join(symbols)}")
+        case schema.EnumType(symbols=symbols, default=default):
+            cls, wanted = classes[type_.name], f"one of {', '.join(symbols)}"
+            if foreign and default is not None:  # as in Avro: a sender may know symbols that came later
+                return _parse_with(_ANY, lambda text: cls(text if text in symbols else default), wanted)
+            return _parse_with(_ANY, cls, wanted)
         case schema.ArrayType(items):
             each = from_json(items, classes, foreign=foreign)
             return lambda data: tuple(map(each, data))

@@ -125,9 +125,27 @@ def make_document_kind(
                 f"{where}: the documents of {collection!r} are {spell(other.kind)} already; choose another collection"
             )
     _check_answers(declared, expected_errors, where)
-    if saga is not None and saga not in [each.name for each in fields(kind)]:
-        raise DeclarationError(f"{where}: saga={saga!r} is no field of {spell(kind)}: name the one with the saga id")
+    if saga is not None:
+        _check_saga_field(kind, saga, where)
     return DocumentKind(kind=kind, collection=collection, expected_errors=expected_errors, saga=saga)
+
+
+def _check_saga_field(kind: type, name: str, where: str) -> None:
+    """Check that a document class has a field of this name whose values are strings in JSON, as a saga id is. Raises
+    `DeclarationError`."""
+    from msgspec import inspect  # imported here, because only services with states or documents need it
+
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.DataclassType)
+    found = next((each.type for each in info.fields if each.name == name), None)
+    if found is None:
+        raise DeclarationError(f"{where}: saga={name!r} is no field of {spell(kind)}: name the one with the saga id")
+    texts = (inspect.StrType, inspect.UUIDType, inspect.EnumType, inspect.LiteralType, inspect.AnyType)
+    if not any(isinstance(each, texts) for each in (found.types if isinstance(found, inspect.UnionType) else (found,))):
+        raise DeclarationError(
+            f"{where}: saga={name!r} is a field without text, and a saga id is text: each change would be a dead "
+            "letter; name a field of type str"
+        )
 
 
 def check_state(state: object, where: str) -> type:

@@ -387,6 +387,15 @@ def test_equal_events_have_equal_content(contracts: Any, tmp_path: Path) -> None
     assert content_of(replace(one, prices=ordered)) == content_of(replace(one, prices=turned))
 
 
+def test_zero_and_minus_zero_have_equal_content(tmp_path: Path) -> None:
+    floats = [field("f", "float"), field("d", "double"), field("many", {"type": "array", "items": "double"})]
+    write(tmp_path, schema("Said", *floats))
+    cls = generated(tmp_path, "Said").Said
+    one, two = (cls(order_id="o", f=zero, d=zero, many=(zero,)) for zero in (0.0, -0.0))
+    assert one == two
+    assert content_of(one) == content_of(two)
+
+
 def test_every_field_is_part_of_the_content(contracts: Any) -> None:
     changes = {
         "order_id": "o-2",

@@ -259,6 +259,22 @@ def test_a_field_that_its_sender_calls_otherwise_by_now_is_not_read_by_its_name(
     assert (found.rule, found.path, found.effect) == ("alias", "x", "misread")
 
 
+def test_an_unknown_symbol_in_json_is_read_as_the_default_of_its_enum(tmp_path: Path) -> None:
+    enum = {"type": "enum", "name": "Colour", "symbols": ["red", "other"]}
+    write(tmp_path, schema("Painted", field("colour", {**enum, "default": "other"})))
+    write(tmp_path, schema("Drawn", field("colour", enum)))
+    known = Library.load(tmp_path / "contracts").contracts
+    painted, drawn = known["Painted"].newest, known["Drawn"].newest
+
+    def line(colour: str) -> bytes:
+        return f'{{"order_id": "o-1", "colour": {colour}}}'.encode()
+
+    assert from_foreign_json(line('"blue"'), painted) == from_foreign_json(line('"other"'), painted)
+    for colour, version in (('"blue"', drawn), ("null", painted), ("1", painted)):
+        with pytest.raises(BadInput, match="colour: must be one of red, other"):
+            from_foreign_json(line(colour), version)
+
+
 def test_a_whole_number_that_a_float_changes_is_refused(tmp_path: Path) -> None:
     write(tmp_path, schema("Counted", field("count", "long")))
     version = Library.load(tmp_path / "contracts").contracts["Counted"].newest

@@ -1,9 +1,11 @@
 """Handlers of changes of documents: what is declared and refused, and what a service does with them."""
 
 import asyncio
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, make_dataclass
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -234,6 +236,16 @@ def test_a_service_that_handles_changes_has_to_declare_which_sagas_it_follows() 
 def test_a_saga_field_that_is_none_is_refused() -> None:
     with pytest.raises(DeclarationError, match="saga='number' is no field of OrderDocument"):
         Service("intake").document(OrderDocument, "orders", saga="number")
+
+
+@pytest.mark.parametrize(
+    ("hint", "fits"),
+    [(int, False), (float | None, False), (tuple[str, ...], False), (str, True), (str | None, True), (UUID, True)],
+)
+def test_a_saga_field_without_text_is_refused(hint: Any, fits: bool) -> None:
+    kind = make_dataclass("Kind", [("number", hint)], frozen=True)
+    with nullcontext() if fits else pytest.raises(DeclarationError, match="saga='number' is a field without text"):
+        Service("intake").document(kind, "orders", saga="number")
 
 
 def test_deadlines_and_compensations_take_no_changes() -> None:
