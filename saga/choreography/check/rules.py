@@ -346,7 +346,8 @@ def _run_plan(choreography: ChoreographyModel, planned: tuple[Plan, str], found:
             return
         move = min(moves, key=partial(_rank, choreography, plan))
         left = [each for each in left if each != move]
-        step = min(take_steps(choreography, state, move), key=lambda step: _differs(plan, step), default=None)
+        options = take_steps(choreography, state, move)
+        step = min(options, key=partial(_differs, choreography, plan), default=None)
         if step is None:  # the runtime refuses all that a handler may return
             refused.add(move)
             continue
@@ -381,10 +382,13 @@ def _rank(choreography: ChoreographyModel, plan: Plan, move: Move) -> int:
     return (0 if needed else 2) + 3 * (move.name in choreography.outcomes)
 
 
-def _differs(plan: Plan, step: Step) -> int:
-    """Return the number of runs in a step that did not choose what was planned."""
+def _differs(choreography: ChoreographyModel, plan: Plan, step: Step) -> int:
+    """Return the number of runs in a step that did not choose what was planned, or emitted an outcome that was not
+    planned: it ends what the plan still waits for."""
     return sum(
-        run.label in plan and bool(plan[run.label].events) and sorted(run.emitted) != sorted(plan[run.label].events)
+        sorted(run.emitted) != sorted(planned.events)
+        if (planned := plan.get(run.label, Alternative())).events
+        else not choreography.outcomes.isdisjoint(run.emitted)
         for run in step.runs
     )
 

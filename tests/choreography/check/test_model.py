@@ -394,3 +394,18 @@ def test_a_suspended_run_of_a_handler_with_repeats_ends() -> None:
     assert finding.key == ("waits-for-ever", "s.ship")
     assert finding.trace is not None
     assert replay_trace(made.manifests, finding.trace)
+
+
+def test_a_deadline_can_run_beside_a_handler_that_may_decide_at_once() -> None:
+    made = (
+        Choreo(to_outside=("Confirmed", "Cancelled"))
+        .service("w", handler("work", START, "Done | -"))
+        .service(
+            "d",
+            handler("accept", START, "Cancelled | -"),
+            handler("confirm", "Done", "Confirmed"),
+            deadline("expire", START, "Cancelled"),
+        )
+    )
+    (verdict,) = check_manifests(made.manifests)
+    assert verdict.status == "proved"
