@@ -232,10 +232,10 @@ def plan_service(name: str, root: Path, hears: str | None = None) -> Mapping[str
 
 
 def _service(part: NewService, library: Library, cause: Contract) -> Mapping[str, str]:
-    failures = sorted(c.name for c in library.contracts.values() if c.outcome == "failure" and c.key == cause.key)
-    failure = library.contracts[failures[0]] if failures and cause.outcome is None else None
+    failing = sorted(c.name for c in library.contracts.values() if c.outcome == "failure" and c.key == cause.key)
+    failures = [library.contracts[name] for name in failing if cause.outcome is None]
     own = {part.done: f"{part.title} has done its part."}
-    if failure is not None:
+    if failures:
         own[part.back] = f"{part.title} has taken back what it did."
     key = next(field for field in cause.newest.schema["fields"] if field["name"] == cause.key)
     contracts = {
@@ -243,9 +243,9 @@ def _service(part: NewService, library: Library, cause: Contract) -> Mapping[str
     }
     with TemporaryDirectory() as folder:
         there = {f"contracts/{path.relative_to(library.folder)}": path.read_text("utf-8") for path in _all(library)}
-        hears = [cause.name, *([failure.name] if failure is not None else [])]
+        hears = [cause.name, *(each.name for each in failures)]
         events = generate(_library(Path(folder), {**there, **contracts}), [*hears, *own])
-    values, template = _values(part, cause, failure), "plain" if failure is None else "undone"
+    values, template = _values(part, cause, failures), "undone" if failures else "plain"
     return {
         **contracts,
         f"{PACKAGE}/{part.module}/__init__.py": _read(f"service/{template}.py.txt", values),
@@ -255,13 +255,15 @@ def _service(part: NewService, library: Library, cause: Contract) -> Mapping[str
     }
 
 
-def _values(part: NewService, cause: Contract, failure: Contract | None) -> Mapping[str, str]:
-    """Return the values for the placeholders of a service's templates."""
+def _values(part: NewService, cause: Contract, failures: Sequence[Contract]) -> Mapping[str, str]:
+    """Return the values for the placeholders of a service's templates. The test fails the saga with the first one of
+    `failures`."""
     made_cause, called = example_of(cause, "CAUSE = ")
-    made_failure, also = ("", set[str]()) if failure is None else example_of(failure, "FAILED = ")
-    hears = [cause.name, *([failure.name, part.back] if failure is not None else [])]
-    module, given = f"{PACKAGE}.{part.module}.events", {*called, *also, *hears, part.done} - HOMES.keys()
-    failure_parameter = f"failed: {failure.name}" if failure is not None else ""
+    made_failure, also = example_of(failures[0], "FAILED = ") if failures else ("", set[str]())
+    names = [each.name for each in failures]
+    own = [part.done, *([part.back] if failures else [])]
+    module, given = f"{PACKAGE}.{part.module}.events", {*called, *also, *own} - HOMES.keys()
+    failure_parameter = f"failed: {' | '.join(names)}"
     standard = imports_of(called | also)
     return {
         "name": part.name,
@@ -275,7 +277,7 @@ def _values(part: NewService, cause: Contract, failure: Contract | None) -> Mapp
         "take_back": format_call(
             "", "async def take_back", [failure_parameter, f"done: {part.done}"], f" -> {part.back}:"
         ),
-        "import_events": format_import(module, [*hears, part.done]),
+        "import_events": format_import(module, [cause.name, *names, *own]),
         "import_given": format_import(module, sorted(given)),
         "imports": standard and f"{standard}\n",
         "made_cause": made_cause,

@@ -159,6 +159,17 @@ def test_a_service_that_reacts_to_an_outcome_has_nothing_to_undo(folder: Path, m
     called(Path(), sys.executable, "-m", "saga.cli.main", "check", *(f"services.{n}" for n in ("order", "parcel")))
 
 
+def test_a_new_service_is_undone_on_every_failure_outcome(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert saga("new", "project", "shop").exit_code == 0
+    shop = folder / "shop"
+    monkeypatch.chdir(shop)
+    cancelled = json.loads((shop / "contracts/orders/OrderCancelled.v1.avsc").read_text())
+    (shop / "contracts/orders/OrderExpired.v1.avsc").write_text(json.dumps({**cancelled, "name": "OrderExpired"}))
+    assert saga("new", "service", "stock", "--hears", "OrderPlaced").exit_code == 0
+    assert "failed: OrderCancelled | OrderExpired, done" in (shop / "services/stock/__init__.py").read_text()
+    assert "OrderExpired" not in (shop / "tests/test_stock.py").read_text(), "it would be an unused import"
+
+
 def of_all_types() -> dict[str, Any]:
     uuid, day = {"type": "string", "logicalType": "uuid"}, {"type": "int", "logicalType": "date"}
     moment = {"type": "long", "logicalType": "timestamp-millis"}
