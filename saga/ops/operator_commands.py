@@ -28,6 +28,7 @@ from saga.ops.histories import UnreadableHistory, decode_progress, read_document
 from saga.ops.selection import Deployment, Operator
 from saga.ops.sources import ServiceStore
 from saga.progress.document import UNREADABLE, SagaProgress, Transition, decode_transition
+from saga.progress.failed_attempts import find_parked_runs
 
 LOOK_EVERY_S = 0.2
 REPLAYS_MAX = 5
@@ -213,10 +214,13 @@ def _find_replay_answer(
     sent: SentCommand, entry: Transition, later: Sequence[Transition], p: SagaProgress
 ) -> CommandAnswer:
     """Return the result, which is `NOT_ENDED` while the repeated run has not ended."""
-    ends = ("handled", "compensated", "dead", "retrying")
-    end = next((e.outcome for e in later if e.handler == entry.handler and e.outcome in ends), None)
-    if end is not None:
-        return CommandAnswer(sent, entry.outcome, entry.reason or "", end)
+    own = [each for each in later if each.handler == entry.handler]
+    end = next((each.outcome for each in own if each.outcome in ("handled", "compensated", "dead")), None)
+    waits = next((each for each in reversed(own) if each.outcome == "retrying"), None) if end is None else None
+    if waits is not None and any(run.put_off and run.message.id == waits.message for run in find_parked_runs(p)):
+        return CommandAnswer(sent, entry.outcome, waits.reason or "", NOT_ENDED)  # it has not failed
+    if end is not None or waits is not None:
+        return CommandAnswer(sent, entry.outcome, entry.reason or "", end or "retrying")
     if not (
         p.intents or p.queue or p.compensating
     ):  # no run follows, because the saga has ended meanwhile or the run was ignored

@@ -5,16 +5,19 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from saga.errors import StoreUnavailable
 from saga.messaging.controls import ControlEntry, ControlLog, Switch
 from saga.ops import operator_commands
-from saga.ops.operator_commands import CommandAnswer, SentCommand, wait_for_answers, wait_for_entry
+from saga.ops.operator_commands import NOT_ENDED, CommandAnswer, SentCommand, wait_for_answers, wait_for_entry
 from saga.ops.selection import Deployment
 from saga.ops.sources import ServiceStore
+from saga.progress.document import Outcome, Transition
 from saga.testing.trials import TrialClock
 from tests.ops.test_bulk_commands import make_letter
 from tests.ops.test_sources import a_store
+from tests.progress.pieces import START, a_message, blank, kept
 
 ENTRY = ControlEntry(id="wish", time="", who="ada", why="", switch=Switch(flag="blue", percent=1.0), previous="")
 LOG = ControlLog(service="payment", entries=(msgspec.Raw(msgspec.json.encode(ENTRY)),))
@@ -71,3 +74,24 @@ async def test_a_store_that_stays_unavailable_is_reported_at_the_end(
     with pytest.raises(StoreUnavailable, match="it is recovering"):
         [answer async for answer in wait_for_answers([SENT], deployment, 30.0)]
     assert deployment.clock.monotonic_s() - began_s >= 60.0
+
+
+# -------------------------------------------------------------------- what came of a repeated run
+
+
+def an_entry(outcome: Outcome, reason: str) -> Transition:
+    return Transition(
+        n=0, previous="", time=START, outcome=outcome, handler="make", message="A-1", type="A", source="", reason=reason
+    )
+
+
+@pytest.mark.parametrize("put_off", [True, False])
+def test_a_repeated_run_that_is_put_off_has_not_failed(put_off: bool) -> None:
+    waits = structs.replace(kept("make", a_message("A")), due_ms=1, put_off=put_off, attempts=0 if put_off else 1)
+    replayed, paused = an_entry("replayed", "ada wants it"), an_entry("retrying", "make is paused by ada")
+    p = structs.replace(blank(), queue=(waits,))
+    answer = operator_commands._find_replay_answer(SENT, replayed, [paused], p)
+    assert answer.after == (NOT_ENDED if put_off else "retrying")
+    assert answer.reason == ("make is paused by ada" if put_off else "ada wants it")
+    handled = operator_commands._find_replay_answer(SENT, replayed, [paused, an_entry("handled", "")], blank())
+    assert (handled.after, handled.is_success("replay")) == ("handled", True)
