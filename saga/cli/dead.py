@@ -428,7 +428,8 @@ async def _rehearse_all(
     *,
     as_json: bool,
 ) -> bool:
-    """Print what each replay would do. Return whether all replays could be rehearsed and none would fail again."""
+    """Print what each replay would do. Return whether all replays could be rehearsed, and none would be refused or fail
+    again."""
     is_whole = True
     async with deployment.open_stores((declared.name,)) as sources:
         store = next((source.store for source in sources if source.service == declared.name), None)
@@ -445,7 +446,8 @@ async def _rehearse_all(
                 print_error(f"saga {letter.saga} cannot be rehearsed: {why}")
                 is_whole = False
                 continue
-            is_whole = is_whole and all(outcome != "dead" for _, outcome, _ in result.did)
+            outcomes = [outcome for _, outcome, _ in result.did]  # the first is that of the command
+            is_whole = is_whole and outcomes[:1] == [OUTCOMES[request.wanted]] and "dead" not in outcomes
             _print_rehearsal(result, as_json)
     return is_whole
 
@@ -489,6 +491,8 @@ class _Resolution(NamedTuple):
 def _make_resolution(step: str | None, escalations: tuple[str, ...], **given: Any) -> _Resolution:
     if (step is None) == (not escalations):
         raise click.UsageError("give --step with its result, or --escalation")
+    if step is None and any(given[name] is not None for name in ("answered", "raised", "arguments")):
+        raise click.UsageError("--answered, --raised and --args are the result of a --step: an escalation has none")
     return _Resolution(None if step is None else _make_answer(step, **given), escalations)
 
 
@@ -617,8 +621,9 @@ async def _escalations(selection: Selection, ids: Sequence[str], deployment: Dep
 
     A failed run waits up to an hour for its next attempt, and its saga waits, too. Once the cause is fixed, release it:
     the run continues where it was, with recorded results and the same idempotency keys, and then the queued messages
-    follow. It is an ordinary attempt: if it fails, it is counted and parked again. Not released are deadlines before
-    their time, handlers that returned Later, and runs that a pause or an open breaker holds back.
+    follow. It is an ordinary attempt: if it fails, it is counted and parked again. A run that a pause, a limit or an
+    open breaker holds back is held back again while that lasts. Deadlines and handlers that returned Later are not
+    released before their time.
 
     \b
     Exit code 0: done, or printed with --dry-run.

@@ -134,6 +134,7 @@ def test_an_escalation_is_closed_by_who_has_put_it_right(dead: Running, saga: Ca
     [
         ((), "give --step with its result, or --escalation"),
         (("--step", "bake", "--escalation", "dead-1"), "give --step with its result, or --escalation"),
+        (("--escalation", "dead-1", "--answered", "1"), "are the result of a --step: an escalation has none"),
         (("--step", "bake"), "give what the step returned, --answered JSON, or what it raised, --raised NAME"),
         (("--step", "bake", "--answered", "1", "--raised", "Cracked"), "give what the step returned"),
         (("--step", "bake", "--answered", "blue"), "--answered blue: give JSON, including its quotes"),

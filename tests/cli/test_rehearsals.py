@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from saga.ops.rehearsal import RehearsalStopped, make_stand_in
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery
 from tests.cli.test_dead import BY, blocked, outcomes, until
 from tests.cli.test_missing_topics import Running, running
+from tests.cli.test_showing import edit
 
 SOURCE = """
 from abc import ABC, abstractmethod
@@ -190,3 +192,11 @@ def test_the_example_is_rehearsed_up_to_the_call_of_its_bank(saga: Call, shop: P
     done = saga("dead", "replay", "payment", "--all", *BY, "--dry-run", "--code", "services.payment")
     assert done.exit_code == 0, done.output
     assert "stops    reserve would call Bank.reserve(" in done.stdout
+
+
+def test_a_replay_that_would_be_refused_is_no_success(saga: Call, shop: Path) -> None:
+    p = edit(shop, "payment", "order-3")
+    [dead, *others] = p.queue
+    edit(shop, "payment", "order-3", queue=(replace(dead, message=replace(dead.message, value=b"")), *others))
+    done = saga("dead", "replay", "payment", "--all", *BY, "--dry-run", "--code", "services.payment")
+    assert (done.exit_code, "would be ignored: not replayed: " in done.stdout) == (1, True), done.output
