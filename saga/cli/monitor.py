@@ -217,12 +217,15 @@ class MonitorClient:
     def _ask_required(self, path: str, kind: type[Answer]) -> Answer:
         answer = self._ask(path, kind)
         if answer is None:
-            raise SagaError(f"the server at {self._address} is no monitor: it has no {path}; correct SAGA_MONITOR")
+            raise self._no_monitor(f"it has no {path}")
         return answer
 
+    def _no_monitor(self, why: object) -> SagaError:
+        return SagaError(f"the server at {self._address} is no monitor: {why}; correct SAGA_MONITOR")
+
     def _ask(self, path: str, kind: type[Answer]) -> Answer | None:
-        """Send a query and return the answer. Return `None` if the server answers with status 404, as a monitor does
-        for an unknown saga.
+        """Send a query and return the answer. Return `None` if the server answers as a monitor does for an unknown
+        saga: with status 404 and an error. Other servers answer otherwise to a path that they do not have.
 
         Raises `OSError` if no server answers, and `SagaError` if the server is not a monitor or cannot answer.
         """
@@ -232,8 +235,10 @@ class MonitorClient:
             connection.request("GET", path, headers={"Accept": "application/json"})
             with connection.getresponse() as response:  # otherwise the error may keep its socket open
                 content = response.read(ANSWER_BYTES_MAX)
-            if response.status == 404:
+            if response.status == 404 and _is_error(content):
                 return None
+            if response.status == 404:
+                raise self._no_monitor(f"it has no {path}")
             if response.status == 503:
                 raise SagaError(f"the monitor at {self._address} cannot answer: {_find_error(content)}")
             if response.status == 401:
@@ -244,13 +249,22 @@ class MonitorClient:
                 raise SagaError(f"the monitor at {self._address} answers {response.status} to {path}; see its log")
             return msgspec.json.decode(content, type=kind)
         except (*UNREADABLE, HTTPException) as why:
-            raise SagaError(f"the server at {self._address} is no monitor: {why}; correct SAGA_MONITOR") from why
+            raise self._no_monitor(why) from why
         finally:
             connection.close()
 
 
 class _ErrorAnswer(Struct, frozen=True):
     error: str
+
+
+def _is_error(content: bytes) -> bool:
+    """Return whether a response has the form of a monitor's error."""
+    try:
+        msgspec.json.decode(content, type=_ErrorAnswer)
+    except UNREADABLE:
+        return False
+    return True
 
 
 def _find_error(content: bytes) -> str:

@@ -188,14 +188,14 @@ def test_an_invalid_address_is_reported_with_what_to_give(saga: Call, address: s
 
 @contextmanager
 def answering(answers: dict[str, bytes], status: int = 200) -> Iterator[str]:
-    """Server that answers these paths, and 404 to all others, at an address."""
+    """Server that answers these paths, and 404 to all others, at an address. Without a path it is no monitor."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             content = answers.get(self.path)
             self.send_response(404 if content is None else status)
             self.end_headers()
-            self.wfile.write(content or b"{}")
+            self.wfile.write(content or (b'{"error":"none"}' if answers else b"<html>"))
 
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
@@ -262,3 +262,10 @@ def test_an_address_of_another_server_is_reported(
         result = saga("monitor", "stuck", "--monitor", address)
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_a_server_that_is_no_monitor_does_not_say_that_a_saga_is_unknown(saga: Call) -> None:
+    with answering({}) as address:
+        result = saga("monitor", "trace", "order-1", "--monitor", address)
+    assert result.exit_code == 2
+    assert "is no monitor: it has no /api/trace/order-1; correct SAGA_MONITOR" in result.stderr
