@@ -18,6 +18,7 @@ from saga.ops.offsets import (
     OffsetResult,
     OffsetSkip,
     ServiceOffsets,
+    check_topic_is_read,
     delete_group,
     read_offsets,
     reset_offsets,
@@ -158,7 +159,7 @@ def reset(service: str, target: _Target, operator: Operator, broker: str | None,
         topic=target.topic,
         partition=target.partition,
         to=target.to,
-        retention_ms=None if target.module is None else _retention_ms(service, target.module),
+        retention_ms=None if target.module is None else _retention_ms(service, target.module, target.topic),
         operator=operator,
     )
     answer = asyncio.run(reset_offsets(request, Settings.from_environment(broker=broker), SystemClock()))
@@ -236,10 +237,13 @@ def _print_refused(answer: OffsetResult) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _retention_ms(service: str, module: str) -> int:
+def _retention_ms(service: str, module: str, topic: str) -> int:
+    """Return the retention of a service that a module declares. Raises `ConfigurationError` if it does not read the
+    topic."""
     found = {declared.name: declared for declared in wiring.load_services([module])}
     if service not in found:
         raise click.UsageError(f"{module} declares {', '.join(found)}, and no service {service}")
+    check_topic_is_read(found[service], topic)
     return int(found[service].retention.total_seconds() * 1000)
 
 

@@ -10,6 +10,8 @@ import msgspec
 
 from saga.broker.administration import Administration, GroupDescription, OffsetBounds, UnreadableRange
 from saga.configuration.settings import Settings
+from saga.declarations.values import Declared
+from saga.engine.prepared_service import reads_of
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError
 from saga.messages import Outgoing, Partition, Topic, texts_of
 from saga.messaging.names import dead_letter_topic, is_timer_topic, service_of_commands
@@ -426,6 +428,13 @@ async def _find_refusals(
     unread = is_unread(list_partition_states(group, await broker.fetch_bounds([wish.topic])))
     reasons = {p: refuse_move(state, targets[p], floors.get(p, 0), unread=unread) for p, state in states.items()}
     return {partition: reason for partition, reason in reasons.items() if reason is not None}
+
+
+def check_topic_is_read(declared: Declared, topic: str) -> None:
+    """Raise `ConfigurationError` if a service does not read the topic: an offset there would never move again."""
+    reads = reads_of(declared)
+    if topic not in reads:
+        raise _refuse_request(f"{declared.name} does not read {topic}; it reads {', '.join(sorted(reads))}")
 
 
 def _refuse_request(problem: str) -> ConfigurationError:

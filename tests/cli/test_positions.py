@@ -284,6 +284,15 @@ def test_wrong_arguments_are_reported_with_the_right_ones(
     assert says in result.stderr
 
 
+def test_a_topic_that_the_service_does_not_read_is_refused(saga: Call, pottery: Pottery) -> None:
+    before = positions_of(pottery)
+    args = ("--topic", pottery.made, "--to", "latest", *WHO, "--module", pottery.module)
+    result = saga("offsets", "reset", pottery.service, *args)
+    assert result.exit_code == 2
+    assert f"{pottery.service} does not read {pottery.made}; it reads {pottery.topic}, " in result.stderr
+    assert positions_of(pottery) == before
+
+
 def test_the_module_has_to_declare_the_service(saga: Call, pottery: Pottery) -> None:
     result = saga("offsets", "reset", "other", "--topic", "a", "--to", "latest", *WHO, "--module", pottery.module)
     assert result.exit_code == 2
