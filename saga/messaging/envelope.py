@@ -63,7 +63,7 @@ _FIXED_VALUES = tuple(dict(_FIXED).values())
 _IS_OURS = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z").fullmatch
 _IS_TRACE = re.compile(rb"[0-9a-f-]{55,100}").fullmatch
 _SCHEMA = re.compile(r"(?:.*[/:])?([A-Za-z0-9._-]+/[A-Za-z_][A-Za-z0-9_]*\.v[0-9]+)").fullmatch
-_TIMES_MS = range(0, from_iso("9999-12-31T00:00:00Z"))
+TIMES_MS = range(0, from_iso("9999-12-31T00:00:00Z"))
 """Accepted times of a record, in milliseconds since 1970."""
 
 STRUCTURED = "application/cloudevents+json"
@@ -315,7 +315,7 @@ def _time(given: bytes, header: str) -> str:
 
 def _append_time(record: Record) -> str:
     """Return the time of a record in the log. Depending on the topic, it is the broker's time or the sender's."""
-    if record.time_ms not in _TIMES_MS:
+    if record.time_ms not in TIMES_MS:
         raise BadInput(
             f"the message has no ce_time, and its time in the log cannot be one: {record.time_ms} milliseconds since "
             "1970; are they microseconds?"

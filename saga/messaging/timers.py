@@ -115,8 +115,8 @@ def parse_timer(record: Record) -> SagaTimer:
         schema="",
         saga=message.saga,
         source=message.source,
-        # The broker's time, if it sets one. The sender's clock may be wrong: that is checked elsewhere.
-        time=iso(record.time_ms) if record.time_ms else message.time,
+        # The broker's time, if it sets a valid one. The sender's clock may be wrong: that is checked elsewhere.
+        time=iso(record.time_ms) if record.time_ms > 0 and record.time_ms in envelope.TIMES_MS else message.time,
         value=b"",
         due_ms=value.due_ms,
         unknown_ms=value.unknown_ms,

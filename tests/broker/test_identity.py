@@ -1,11 +1,15 @@
 """Identity of members of a group: what is compared, and what others state."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from saga.broker.kafka import consumers
+from saga.broker.kafka.administration import _describe_group
+from saga.broker.kafka.client import read_identity
 from saga.broker.kafka.consumers import IDENTITIES_MAX
 from saga.broker.port import (
     TEXT_MAX,
@@ -39,6 +43,20 @@ def test_the_refusal_names_both_sides_and_what_to_do() -> None:
     assert error.problems == ("somebody",)
     for part in ("group 'payment'", "'1a'", "SAGA_STORE", "its own broker"):
         assert part in error.heading
+
+
+@pytest.mark.parametrize(
+    "subscription",
+    [b"", b"\0", b"\0\0", b"{}" * 20, b"\0\0" + b"\xff" * 8, b"\0\1\0\0\0\1\0\2\xff\xfe" + b"\xff" * 4],
+)
+def test_a_subscription_that_nobody_can_decode_names_no_topics_and_no_identity(subscription: bytes) -> None:
+    """Another program may be a member of the group, or of a group that a tool lists."""
+    assert read_identity(subscription) is None
+    members = [("id", "client", "/10.0.0.7", subscription, b"")]
+    fetched = SimpleNamespace(error_code=0, topics=[])
+    described = _describe_group((0, "other", "Stable", "consumer", "range", members), fetched, {})
+    assert described.members == ("client at 10.0.0.7",)
+    assert not described.reads
 
 
 @given(st.from_type(MemberIdentity))

@@ -39,6 +39,11 @@ def test_a_timer_is_decoded_as_it_was_encoded() -> None:
     )
 
 
+@pytest.mark.parametrize("time_ms", [-1, 0, NOW_MS * 1000, (1 << 63) - 1, -(1 << 63)])
+def test_a_timer_keeps_its_own_time_if_the_log_has_none_that_is_valid(time_ms: int) -> None:
+    assert parse_timer(appended(time_ms=time_ms)) == parse_timer(appended())
+
+
 def test_a_timer_beyond_the_latest_time_is_set_to_the_latest_time() -> None:
     """Check that a worker can read it: else it would be a dead letter, and its saga would have no timer."""
     out = timer_to_record("payment", "order-1", "wake-7", LATEST_MS + 1, NOW_MS)

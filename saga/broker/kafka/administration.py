@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.client import AIOKafkaClient
-from aiokafka.coordinator.protocol import ConsumerProtocol
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
     TopicAuthorizationFailedError,
@@ -50,6 +49,7 @@ from saga.broker.kafka.client import (
     ChangeConfigs,
     Topics,
     count_partitions,
+    decode_subscription,
     fetch_bounds,
     fetch_offsets_at,
     fetch_topics,
@@ -378,7 +378,7 @@ def _describe_group(described: tuple[Any, ...], fetched: Any, ids: Mapping[str, 
         for number, at, metadata, _ in partitions
         if at >= 0 and not is_of_another_log(metadata, ids.get(topic))
     }
-    reads = frozenset(topic for _, _, _, subscription, *_ in members for topic in _decode_topics(subscription))
+    reads = frozenset(topic for _, _, _, subscription, *_ in members for topic in decode_subscription(subscription)[0])
     names_of = tuple(_describe_member(client, host) for _, client, host, *_ in members)
     stated = [read_identity(subscription) for _, _, _, subscription, *_ in members]
     return GroupDescription(names_of, positions, reads, frozenset(each for each in stated if each is not None))
@@ -395,11 +395,6 @@ async def _gather(requests: Iterable[Awaitable[Any]]) -> Sequence[Any]:
 
 def _describe_member(client: str, host: str) -> str:
     return f"{client} at {host.lstrip('/')}"
-
-
-def _decode_topics(subscription: bytes) -> Iterable[str]:
-    """Decode the topics to which a member subscribes; none while the member is joining."""
-    return ConsumerProtocol.METADATA.decode(subscription).subscription if subscription else ()
 
 
 def _check(answers: Iterable[tuple[int, str | None]], doing: str) -> None:

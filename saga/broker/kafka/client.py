@@ -8,6 +8,7 @@ module checks these tasks, and cancels those that do not end.
 import asyncio
 import inspect
 import logging
+import struct
 import traceback
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -475,9 +476,21 @@ async def fetch_identities(client: AIOKafkaClient, group: str, clock: Clock) -> 
 
 
 def read_identity(subscription: bytes) -> MemberIdentity | None:
-    """Decode the identity that a member reports in its subscription. The subscription is empty while the member is
-    joining."""
-    return decode_identity(ConsumerProtocol.METADATA.decode(subscription).user_data) if subscription else None
+    """Decode the identity that a member reports in its subscription."""
+    return decode_identity(decode_subscription(subscription)[1])
+
+
+def decode_subscription(subscription: bytes) -> tuple[Sequence[str], bytes | None]:
+    """Decode the topics of a member's subscription, and its user data.
+
+    Both are empty while the member is joining, and for a subscription that cannot be decoded: brokers accept any bytes
+    from another program.
+    """
+    try:
+        decoded = ConsumerProtocol.METADATA.decode(subscription or b"")
+    except (ValueError, struct.error):
+        return (), None
+    return decoded.subscription or (), decoded.user_data
 
 
 async def fetch_ends(
