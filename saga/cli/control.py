@@ -25,7 +25,7 @@ from saga.messaging.controls import Switch
 from saga.ops import operator_commands
 from saga.ops.audit import KINDS, AuditEntry, AuditFilter, read_audit
 from saga.ops.selection import Deployment, Operator
-from saga.support.clock import SystemClock, iso
+from saga.support.clock import SystemClock, from_iso
 
 
 @click.group()
@@ -228,7 +228,7 @@ def show(service: str, addresses: tuple[str, ...], as_json: bool) -> None:
     clock, deployment = SystemClock(), Deployment(stores=addresses, warn=print_error)
     now = controls.read_controls(asyncio.run(operator_commands.read_control_log(service, deployment)))
     for switch in (*now.flags.for_all.values(), *now.flags.for_one.values()):
-        if switch.until is None or switch.until > iso(clock.now_ms()):
+        if switch.until is None or from_iso(switch.until) > clock.now_ms():
             if as_json:
                 print_json(asdict(switch))
             else:

@@ -3,6 +3,7 @@
 import json
 import os
 import sqlite3
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from saga.messages import Outgoing, Record
 from saga.messaging import controls
 from saga.store.sqlite.documents import checksum
+from saga.support.clock import SystemClock
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery
 from tests.cli.test_dead import kiln as kiln
@@ -136,6 +138,21 @@ def test_a_changed_control_log_is_found(shop: Path, saga: Call) -> None:
     forged = saga("audit", "payment")
     assert forged.exit_code == 1
     assert "entry 0 does not follow the one before it" in forged.stderr
+
+
+def test_a_flag_is_shown_until_its_time_whatever_the_zone_of_that_time_is(shop: Path, saga: Call) -> None:
+    book: controls.ControlLog | None = controls.ControlLog(service="payment")
+    now_ms = SystemClock().now_ms()
+    for flag, hours in (("past", -1), ("active", 1)):  # as other clients may write it
+        until = datetime.fromtimestamp(now_ms / 1000 + hours * 3600, timezone(timedelta(hours=-5 * hours)))
+        switch = controls.Switch(flag=flag, percent=100.0, until=until.isoformat())
+        record = controls.control_to_record("payment", switch, who="ada", why="to see", now_ms=now_ms - 7_200_000)
+        assert book is not None
+        book = controls.append_control(book, controls.parse_control(_lies(record)))
+    assert book is not None
+    put(shop, book)
+    shown = saga("control", "show", "payment", "--json")
+    assert [json.loads(line)["flag"] for line in shown.stdout.splitlines()] == ["active"]
 
 
 def _lies(record: Outgoing) -> Record:
