@@ -102,6 +102,9 @@ class TransitionEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     emitted: tuple[EmittedMessage, ...] = ()
     steps: tuple[str, ...] = ()
     """Names of the external calls that were made."""
+    closed: tuple[str, ...] = ()
+    """Handlers whose parked run or dead letter has ended with this transition, because they never run in the saga any
+    more, or their event was withdrawn."""
     queued_ms: Count | None = None
     """Milliseconds from receiving the message to the start of its processing. `None` if a process that did not measure
     this reports the transition again."""

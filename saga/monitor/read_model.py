@@ -253,6 +253,7 @@ class ReadModel:
             _limit_names(tuple(each.type for each in event.emitted)),
             _limit_names(event.steps),
             event.blame == "code",
+            tuple(map(truncate, event.closed[:TYPES_MAX])),
         )
 
     # ---------------------------------------------------------------- bounds

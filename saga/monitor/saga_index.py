@@ -165,6 +165,8 @@ class TransitionFacts(NamedTuple):
     steps: tuple[str, ...]
     is_code: bool = False
     """True if the service's own code failed."""
+    closed: tuple[str, ...] = ()
+    """Handlers whose parked run or dead letter has ended with the transition."""
 
 
 class PackedTransition(NamedTuple):
@@ -211,7 +213,7 @@ class InternTable:
         if number is None:
             if len(self.facts) > WORDS_MAX and (what.emitted or what.steps or what.source or what.error):
                 return self.intern_facts(
-                    TransitionFacts(what.handler, what.outcome, "", what.type, "", (), (), what.is_code)
+                    TransitionFacts(what.handler, what.outcome, "", what.type, "", (), (), what.is_code, what.closed)
                 )
             number = self._whats[what] = len(self.facts)
             self.facts.append(what)

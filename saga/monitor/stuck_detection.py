@@ -77,6 +77,8 @@ def find_dead(known: TrackedSaga, words: InternTable) -> Iterator[BlockedHandler
                 blocked.setdefault(what.handler, BlockedHandler(each.service, what.handler, what.type, each.time_ms))
             elif what.outcome in BY_HAND or what.outcome in RUNS:
                 blocked.pop(what.handler, None)
+            for closed in what.closed:
+                blocked.pop(closed, None)
         yield from blocked.values()
 
 
@@ -92,6 +94,8 @@ def find_failing(known: TrackedSaga, words: InternTable) -> Iterator[BlockedHand
                 failing.setdefault(what.handler, BlockedHandler(each.service, what.handler, what.type, each.time_ms))
             elif what.outcome in RUNS or what.outcome in ("retrying", "dead", "ignored"):
                 failing.pop(what.handler, None)
+            for closed in what.closed:
+                failing.pop(closed, None)
         yield from failing.values()
 
 

@@ -125,6 +125,21 @@ async def test_a_failure_is_published_with_its_class_and_no_text_and_no_event_wi
         assert not re.search(secret, raw)
 
 
+async def test_the_handler_whose_dead_letter_the_failure_of_the_saga_closes_is_published(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        await place.broker.ensure_topics([TOPIC])
+        async with at_work(place, payment, tells=TOPIC):
+            await place.publish(an_order(card="unheard-of"))
+            await place.until(lambda: bool(place.reported_dead_letters()))
+            await place.publish(OrderCancelled(order_id="order-1", reason="no money"))
+            await place.at_rest(payment)
+        transitions = await read_transition_events(place)
+    assert [(t.handler, t.outcome, t.closed) for t in transitions][-2:] == [
+        ("reserve", "dead", ()),
+        ("release", "compensated", ("reserve",)),
+    ]
+
+
 async def test_a_worker_that_is_not_to_publish_transitions_publishes_none(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         await place.broker.ensure_topics([TOPIC])

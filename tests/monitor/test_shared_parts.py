@@ -45,6 +45,16 @@ def record(each: TransitionEvent, partition: int = 0) -> Record:
     return Record(TRANSITIONS, partition, 0, sent.key, sent.value, (), AFTER_MS)
 
 
+def test_a_handler_that_a_transition_has_closed_is_kept_in_the_table() -> None:
+    part, read_again = PartitionModel(0), PartitionModel(0)
+    dead = make_transition("payment", 0, 0, "dead", open_=True)
+    closes = make_transition("payment", 1, S, "compensated", handler="release", closed=("reserve",), open_=True)
+    for change in (*part.apply(record(dead)), *part.apply(record(closes))):
+        read_again.restore(*change)
+    for each in (part, read_again):
+        assert Monitor(each.read_model).stuck(MINUTE) == []
+
+
 class Shared:
     """Parts, and their tables as a log would keep them."""
 

@@ -31,6 +31,22 @@ def test_a_dead_letter_that_came_to_its_end_with_the_saga_blocks_it_no_more() ->
     assert [why for _, why, _ in monitor.stuck(1000 * MINUTE)] == ["waiting"]
 
 
+def test_a_dead_letter_that_the_failure_of_its_saga_has_closed_is_not_shown_while_something_else_is_open() -> None:
+    monitor = Monitor().take(make_transition("payment", 0, 0, "dead", open_=True, error="KeyError"))
+    closes = make_transition("payment", 1, S, "compensated", handler="release", closed=("reserve",), open_=True)
+    monitor.take(
+        closes, make_transition("payment", 2, 2 * S, "retrying", handler="refund", open_=True, parked_ms=9 * S)
+    )
+    assert [why for _, why, _ in monitor.stuck(8 * S)] == []
+    assert [why for _, why, _ in monitor.stuck(60 * S)] == ["overdue"]
+
+
+def test_a_run_that_fails_in_its_own_code_ends_with_the_saga_that_closes_its_handler() -> None:
+    monitor = Monitor().take(failed(0, 0))
+    closes = make_transition("payment", 1, S, "compensated", handler="release", closed=("reserve",), open_=True)
+    assert monitor.take(closes, failed(2, 2 * S, "outside", "refund")).stuck(8 * S) == []
+
+
 def failed(number: int, ms: int, blame: str | None = "code", handler: str = "reserve") -> TransitionEvent:
     return make_transition(
         "payment", number, ms, "retrying", handler=handler, parked_ms=60 * MINUTE, open_=True, error="E", blame=blame

@@ -47,6 +47,7 @@ def make_transition(  # an argument for each field that tests choose
     handler_ms: int | None = 5,
     queued_ms: int | None = 2,
     partition: int = 0,
+    closed: tuple[str, ...] = (),
 ) -> TransitionEvent:
     """Transition of a saga, `ms` after the beginning of all."""
     return TransitionEvent(
@@ -63,6 +64,7 @@ def make_transition(  # an argument for each field that tests choose
         ),
         emitted=tuple(EmittedMessage(id=f"{type_}-{saga}", type=type_) for type_ in emitted),
         steps=("charge",),
+        closed=closed,
         queued_ms=queued_ms,
         handler_ms=handler_ms,
         open=open_,

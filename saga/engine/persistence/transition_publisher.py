@@ -242,6 +242,7 @@ def make_transition_event(
         worker=worker,
         emitted=tuple([EmittedMessage(id=e.id, type=e.type) for e in events]) if events else (),
         steps=tuple([c.name for c in entry.calls if c.kind == "step"]) if entry.calls else (),
+        closed=_list_closed(service, p, entry) if entry.letters or entry.outcome == "compensated" else (),
         queued_ms=times_ms[0],
         handler_ms=times_ms[1],
         open=is_open,
@@ -276,6 +277,18 @@ def _class_of(reason: str) -> str | None:
 def _blame_of(entry: Transition) -> str | None:
     """Return who can correct the cause of the last failed attempt or dead letter."""
     return entry.letters[-1].blame if entry.letters else entry.failures[-1].blame
+
+
+def _list_closed(service: PreparedService, p: SagaProgress, entry: Transition) -> tuple[str, ...]:
+    """List the handlers whose parked run or dead letter a transition has ended without running them.
+
+    The transition itself has the name of the compensation.
+    """
+    names = [letter.handler for letter in entry.letters if letter.kind == "dropped"]
+    if entry.outcome == "compensated":
+        undone = (each for each in service.roles.handlers.values() if each.undo and each.undo.name == entry.handler)
+        names += [each.name for each in undone if each.name in p.closed]
+    return tuple(dict.fromkeys(names))
 
 
 def _list_awaited(service: PreparedService, p: SagaProgress) -> tuple[WaitingMessage, ...]:

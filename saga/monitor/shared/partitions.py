@@ -76,6 +76,8 @@ class StoredTransition(Struct, frozen=True, array_like=True, gc=False):
     """True if the service's own code failed."""
     postponed_by: str = ""
     """Class of the reason that postpones the parked run; empty if the run is not postponed."""
+    closed: tuple[str, ...] = ()
+    """Handlers whose parked run or dead letter has ended with the transition."""
 
     def to_event(self, key: "TransitionKey") -> TransitionEvent:
         """Return the transition event from which this was made, without its ids and hashes."""
@@ -96,6 +98,7 @@ class StoredTransition(Struct, frozen=True, array_like=True, gc=False):
             worker=self.worker,
             emitted=tuple(EmittedMessage(id="", type=type_) for type_ in _expand(self.emitted)),
             steps=_expand(self.steps),
+            closed=self.closed,
             queued_ms=self.queued_ms,
             handler_ms=self.handler_ms,
             open=self.open,
@@ -196,6 +199,7 @@ def to_stored(
         parked=event.parked_until is not None,
         is_code=event.blame == "code",
         postponed_by=state.postponed_by,
+        closed=tuple(map(truncate, event.closed[:TYPES_MAX])),
     )
 
 
