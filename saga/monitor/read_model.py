@@ -97,7 +97,6 @@ class ReadModel:
             self._apply_repeated(known, before, event, service)
             return False
         what = self._to_facts(event)
-        self._count(known, event, what, service, time_ms)
         new = PackedTransition(
             service,
             event.number,
@@ -108,6 +107,7 @@ class ReadModel:
             _pack_ms(event.handler_ms),
             self.intern_table.intern_name(truncate(event.worker)),
         )
+        self._count(known, event, what, new)
         if is_first:
             self._make_room()
             self.sagas[event.saga] = known
@@ -210,10 +210,8 @@ class ReadModel:
 
     # ---------------------------------------------------------------- counts
 
-    def _count(
-        self, known: TrackedSaga, event: TransitionEvent, what: TransitionFacts, service: int, time_ms: int
-    ) -> None:
-        counts, name = self.counts, truncate(event.service)
+    def _count(self, known: TrackedSaga, event: TransitionEvent, what: TransitionFacts, new: PackedTransition) -> None:
+        counts, name, time_ms = self.counts, truncate(event.service), new.time_ms
         if self.intern_table.find_name(name):
             self.services.add(name)
         minute = counts.get_minute(name, what.handler, time_ms)
@@ -228,8 +226,8 @@ class ReadModel:
             counts.count_failure((name, what.handler, what.error), event.saga, time_ms)
         if event.message.topic is not None and event.message.partition is not None:
             counts.count_message(truncate(event.message.topic), event.message.partition, time_ms)
-        for wait_ms in measure_waits(known, self.intern_table, what.handler, service, time_ms, what.outcome):
-            self.waits.setdefault((name, what.handler), TimeHistogram()).add(wait_ms)
+        for wait_ms, times in measure_waits(known, self.intern_table, new, what).items():
+            self.waits.setdefault((name, what.handler), TimeHistogram()).add(wait_ms, times)
 
     def _count_durations(self, service: str, handler: str, outcome: str, time_ms: int, event: TransitionEvent) -> None:
         """Add the duration of a run, and the time for which its message was queued, to the histograms."""

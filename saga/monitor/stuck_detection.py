@@ -20,11 +20,12 @@ After the outcome only work that a service reports as open counts. A saga whose 
 because it may have ended before.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from saga.monitor.counters import TimeHistogram
-from saga.monitor.saga_index import InternTable, ServiceState, TrackedSaga
+from saga.monitor.saga_index import InternTable, PackedTransition, ServiceState, TrackedSaga, TransitionFacts
 
 OVERDUE_MS = 10_000
 LEAST_MS = 60_000
@@ -170,21 +171,41 @@ def _keep_earliest(found: Iterable[tuple[Reason, int]]) -> tuple[tuple[Reason, i
     return tuple(sorted(earliest.items()))
 
 
-def measure_waits(
-    known: TrackedSaga, words: InternTable, handler: str, service: int, time_ms: int, outcome: str
-) -> Iterable[int]:
-    """Yield the durations in milliseconds of the waits that this transition has ended or begun, if both ends of the
-    wait are known."""
-    ends = outcome in RUNS
-    if not ends and outcome != "waiting":
-        return
+def measure_waits(known: TrackedSaga, words: InternTable, new: PackedTransition, what: TransitionFacts) -> Counter[int]:
+    """Return how a transition, which the saga does not contain yet, changes the waits of its handler: each duration in
+    milliseconds, with the number of waits by which it occurs more (or less) often.
+
+    A wait ends with the first run after it. Transitions may arrive in any order, so a run that arrives late may end a
+    wait sooner than known before.
+    """
+    if what.outcome != "waiting" and what.outcome not in RUNS:
+        return Counter()
+    before = list[_WaitMoment]()
     for each in known:
-        if each.service != service:
+        if each.service != new.service:
             continue
-        what = words.facts[each.what]
-        if what.handler != handler:
+        other = words.facts[each.what]
+        if other.handler == what.handler and (other.outcome == "waiting" or other.outcome in RUNS):
+            before.append(_WaitMoment(each.number, each.time_ms, other.outcome != "waiting"))
+    changes = Counter(_pair_waits([*before, _WaitMoment(new.number, new.time_ms, what.outcome != "waiting")]))
+    changes.subtract(_pair_waits(before))
+    return changes
+
+
+class _WaitMoment(NamedTuple):
+    """A transition with which a handler's wait begins or ends."""
+
+    number: int
+    time_ms: int
+    ends: bool
+
+
+def _pair_waits(moments: Iterable[_WaitMoment]) -> Iterator[int]:
+    """Yield the duration in milliseconds of each wait that has ended."""
+    began_ms = list[int]()
+    for each in sorted(moments):
+        if not each.ends:
+            began_ms.append(each.time_ms)
             continue
-        if ends and what.outcome == "waiting":
-            yield max(0, time_ms - each.time_ms)
-        elif not ends and what.outcome in RUNS:
-            yield max(0, each.time_ms - time_ms)
+        yield from (max(0, each.time_ms - ms) for ms in began_ms)
+        began_ms.clear()

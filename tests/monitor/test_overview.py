@@ -25,8 +25,10 @@ from saga.monitor.views import (
     Why,
 )
 from saga.monitor.web import overview_page
+from saga.monitor.web.operator_console import OperatorConsole, Snapshot
 from saga.monitor.web.overview import ServiceFacts, SystemOverview, build_overview
 from saga.monitor.web.service_watch import MINUTE_MS, POINTS_MAX, SERVICES_MAX, LagPoint, ServiceWatch
+from saga.ops.letter_groups import LetterTable
 from saga.ops.offsets import PartitionState, ServiceOffsets
 from tests.cli.example_runs import an_order, open_shop
 from tests.cli.pottery_service import Pottery
@@ -75,6 +77,37 @@ def test_if_nothing_is_wrong_it_says_so() -> None:
     assert [(card.service, card.run_state, card.severity) for card in overview.cards] == [
         ("order", "running", None), ("payment", "running", None)
     ]  # fmt: skip
+
+
+def test_what_only_stores_and_topics_know_of_is_not_called_well() -> None:
+    """Transitions are kept for a week; a dead letter or an escalation may be older, and its service may not run."""
+    facts = ServiceFacts(
+        activity=all_of(busy("order")), offsets=RUNNING, escalations={"ledger": 1}, blocked={"order": 2}
+    )
+    overview = build_overview(facts)
+    assert overview.verdict == "bad"
+    assert texts(overview) == [
+        ("bad", "order", "dead letters block sagas: 2 sagas"),
+        ("bad", "ledger", "1 escalation: something could not be undone"),
+    ]
+    assert {card.service: card.dead for card in overview.cards} == {"order": 2, "ledger": 0, "payment": 0}
+
+
+async def test_a_verdict_needs_all_of_what_may_need_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def read(desk: OperatorConsole) -> Snapshot[LetterTable]:
+        return Snapshot(LetterTable([]), ("the topic payment.dead cannot be read",))
+
+    monkeypatch.setattr(OperatorConsole, "letters", read)
+    found: list[ServiceFacts] = []
+
+    def note(facts: ServiceFacts) -> SystemOverview:
+        found.append(facts)
+        return build_overview(facts)
+
+    monkeypatch.setattr(overview_page, "build_overview", note)
+    async with browsing(Settings(), FixedViews("payment")) as browser:
+        assert "the topic payment.dead cannot be read" in (await browser.get("/overview")).text
+    assert [facts.are_letters_known for facts in found] == [False]
 
 
 def test_what_is_not_known_is_not_called_well() -> None:

@@ -134,6 +134,16 @@ def test_a_wait_is_measured_by_what_is_usual_for_its_handler(usual_ms: int, allo
     assert monitor.stuck(allowed_ms) == [("order-1", "waiting", allowed_ms)]
 
 
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_wait_ends_with_the_first_run_after_it(backwards: bool) -> None:
+    outcomes = ((0, "handled"), (10 * MINUTE, "waiting"), (10 * MINUTE + S, "later"), (200 * MINUTE, "handled"))
+    ran = [make_transition("payment", n, ms, outcome) for n, (ms, outcome) in enumerate(outcomes)]
+    monitor = Monitor().take(*(reversed(ran) if backwards else ran))
+    usual = monitor.folds.waits["payment", "reserve"]
+    assert (usual.count, usual.percentile(0.0)) == (1, usual.percentile(1.0))
+    assert S <= usual.percentile(1.0) < 1.1 * S
+
+
 def test_a_wait_ends_by_itself_while_a_time_is_set_in_any_service() -> None:
     monitor = Monitor().take(
         make_transition("shipping", 0, 0, "waiting", handler="book", awaits=PAID),

@@ -106,6 +106,8 @@ class ServiceCard:
     flags: int = 0
     """Number of flags that are set."""
     escalations: int = 0
+    blocked: int = 0
+    """Number of sagas that dead letters block according to the stores."""
     problems: Sequence[ServiceProblem] = ()
 
     @property
@@ -114,6 +116,11 @@ class ServiceCard:
         if self.offsets is None:
             return "not known"
         return "running" if self.offsets.members else "not running"
+
+    @property
+    def dead(self) -> int:
+        """Number of sagas that a dead letter blocks. The transitions of old ones may not be kept any more."""
+        return max(self.blocked, self.activity.stuck.get("dead", 0) if self.activity is not None else 0)
 
     @property
     def severity(self) -> Severity | None:
@@ -142,17 +149,20 @@ class ServiceFacts:
     is_broker_known: bool = True
     """False if the broker could not be read."""
     are_letters_known: bool = True
-    """False if dead letters and escalations could not be read, or are still being read."""
+    """False if dead letters and escalations, or a part of them, could not be read, or are still being read."""
     lags: Mapping[str, Sequence[LagPoint]] = field(default_factory=dict)
     controls: Mapping[str, Sequence[ControlEntry]] = field(default_factory=dict)
     flags: Mapping[str, int] = field(default_factory=dict)
     escalations: Mapping[str, int] = field(default_factory=dict)
+    blocked: Mapping[str, int] = field(default_factory=dict)
+    """Numbers of sagas that dead letters block, according to the stores."""
 
 
 def build_overview(facts: ServiceFacts) -> SystemOverview:
     """Build the overview from what is known about the services."""
     activities = {each.service: each for each in facts.activity.services}
-    names = sorted({*activities, *facts.offsets, *(name for name, active in facts.controls.items() if active)})
+    controlled = (name for name, active in facts.controls.items() if active)
+    names = sorted({*activities, *facts.offsets, *controlled, *facts.escalations, *facts.blocked})
     cards = [_build_card(name, activities.get(name), facts) for name in names]
     found = [problem for card in cards for problem in card.problems]
     if facts.activity.silent and (oldest := facts.activity.oldest_silent) is not None:
@@ -207,6 +217,7 @@ def _build_card(service: str, activity: ServiceActivity | None, facts: ServiceFa
         controls=facts.controls.get(service, ()),
         flags=facts.flags.get(service, 0),
         escalations=facts.escalations.get(service, 0),
+        blocked=facts.blocked.get(service, 0),
     )
     return replace(card, problems=sorted(_find_problems(card), key=_rank_problem))
 
@@ -217,8 +228,14 @@ def _find_problems(card: ServiceCard) -> Iterator[ServiceProblem]:
         text = f"{count_noun(card.escalations, 'escalation')}: something could not be undone"
         to = ProblemLink("Escalations", "/dead", {"service": card.service, "what": "escalation"})
         yield ServiceProblem(ESCALATED, card.service, text, card.escalations, links=(to,))
-    if (activity := card.activity) is not None:
+    activity = card.activity
+    if card.dead:
+        oldest = next((each for each in activity.oldest if each.why == "dead"), None) if activity is not None else None
+        yield _describe_stuck("dead", card.service, card.dead, oldest)
+    if activity is not None:
         for why, count in activity.stuck.items():
+            if why == "dead":
+                continue
             oldest = next((each for each in activity.oldest if each.why == why), None)
             yield _describe_stuck(why, card.service, count, oldest)
         for handler in activity.storms:

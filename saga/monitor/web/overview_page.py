@@ -54,20 +54,18 @@ async def _read_facts(site: Site) -> tuple[ServiceFacts, Sequence[str]]:
     """Read the facts about all services. Also return the reasons why some are not known."""
     running, controls, letters = await site.watch.get(), await site.desk.controls(), await site.desk.letters()
     offsets = {each.service: each for each in running.value or ()}
-    open_escalations = Counter(
-        each.letter.service
-        for each in (letters.value.items if letters.value is not None else ())
-        if is_open_escalation(each)
-    )
+    items = letters.value.items if letters.value is not None else ()
+    blocked = {(each.letter.service, each.letter.saga) for each in items if each.state == "blocks"}
     facts = ServiceFacts(
         activity=get_views(site).activity(site.clock.now_ms()),
         offsets=offsets,
         is_broker_known=running.value is not None and not running.troubles,
-        are_letters_known=letters.value is not None,
+        are_letters_known=letters.value is not None and not letters.troubles,
         lags={service: site.watch.list_lags(service) for service in offsets},
         controls={each.service: [*each.active.values()] for each in controls.value or ()},
         flags={each.service: len(each.switches) for each in controls.value or ()},
-        escalations=open_escalations,
+        escalations=Counter(each.letter.service for each in items if is_open_escalation(each)),
+        blocked=Counter(service for service, _ in blocked),
     )
     return facts, [*running.troubles, *(each for each in letters.troubles if each not in running.troubles)]
 
