@@ -105,7 +105,7 @@ class ReadModel:
             min(event.attempt, 0xFFFF),
             _pack_ms(event.queued_ms),
             _pack_ms(event.handler_ms),
-            self.intern_table.intern_name(truncate(event.worker)),
+            self.intern_table.intern_worker(truncate(event.worker)),
         )
         self._count(known, event, what, new)
         if is_first:

@@ -145,6 +145,9 @@ once, the oldest first."""
 WORDS_MAX = (1 << 16) - 1
 """Maximum number of names of services and workers that are stored. All further names share the number 0, which has no
 name."""
+WORKERS_MAX = 1 << 15
+"""Number of names up to which the name of a new worker is stored. Each start of a process makes another name, so
+workers alone would use up the numbers, and leave none to a new service."""
 UNSEEN_MS = (1 << 32) - 1
 """Packed value of a duration that is unknown."""
 PACKING = Packing("<HIqIHIIH")
@@ -201,6 +204,11 @@ class InternTable:
             number = self._names[text] = len(self.services_and_workers)
             self.services_and_workers.append(text)
         return number
+
+    def intern_worker(self, text: str) -> int:
+        """Return the number of the name of a worker; 0 if there are too many names to add one of a worker."""
+        is_full = len(self.services_and_workers) > WORKERS_MAX
+        return self._names.get(text, 0) if is_full else self.intern_name(text)
 
     def find_name(self, text: str) -> int | None:
         """Return the number of the name of a service or worker; `None` if it has none."""

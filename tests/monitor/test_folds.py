@@ -367,3 +367,15 @@ def test_long_names_and_very_many_types_are_cut() -> None:
     (line,) = timeline.lines
     assert len(line.handler) < 210
     assert line.emitted == (*(f"E{n}" for n in range(8)), "and 42 more")
+
+
+def test_the_names_of_very_many_workers_leave_room_for_those_of_services(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saga_index, "WORDS_MAX", 20)
+    monkeypatch.setattr(saga_index, "WORKERS_MAX", 10)
+    started = [replace(make_transition("order", 0, n, saga=f"order-{n}"), worker=f"order-{n}:1") for n in range(40)]
+    monitor = Monitor().take(*started, make_transition("payment", 0, 50), make_transition("ledger", 0, 51))
+    found = monitor.answers.saga("order-1", BEGIN_MS + MINUTE)
+    assert found is not None
+    assert [line.service for line in found.lines] == ["order", "payment", "ledger"]
+    assert found.lines[0].worker == "order-1:1"
+    assert monitor.folds.services == {"order", "payment", "ledger"}
