@@ -3,14 +3,18 @@
 import asyncio
 import threading
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
 from saga.configuration.settings import Settings
+from saga.errors import BadInput
+from saga.monitor.web import bulk_pages
+from saga.monitor.web.letter_filters import LetterFilter
 from saga.monitor.web.operator_console import REST, CachedRead, OperatorConsole, Snapshot
 from saga.monitor.web.users import format_user_line
 from saga.ops.attention import Attention
-from saga.ops.letter_groups import LetterTable
+from saga.ops.letter_groups import LetterRow, LetterTable
 from saga.testing.trials import TrialClock
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery
@@ -152,13 +156,34 @@ async def test_only_who_may_act_is_offered_a_bulk_action_and_can_start_one(
             ((("wanted", "replay"), why, ("rate", "nan")), "the rate must be a number"),
             ((("wanted", "replay"), why, ("rate", "1e9")), "the rate must be a number"),
             ((("wanted", "replay"), why, ("count", "0")), "1 letters match now, 0 were confirmed"),
-            ((("wanted", "replay"), why, ("text", "zzz")), "none of these blocks a saga any more"),
+            ((("wanted", "replay"), why, ("selected", "text=zzz")), "none of these blocks a saga any more"),
         ):
             answer = await browser.send(form, *fields, status=400)
             assert text in Seen(answer.text).text, fields
         forged = await browser.post("/dead/bulk/start", [*((n, v) for n, v in form.fields if n != "form"), why])
         assert forged.status_code == 403, "the secret of the session is missing"
         assert (await browser.client.get("/dead/bulk?number=7")).status_code == 404
+
+
+@pytest.mark.parametrize("text", ["after  two\u200b", " x ", "y" * 3000])
+async def test_the_form_of_a_bulk_action_selects_what_the_page_has_shown(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    show(monkeypatch, make_item(1, f"E: {text}"), make_item(2, "E: after two, y and x"))
+    begun: list[LetterFilter] = []
+
+    def note(which: LetterFilter, rows: list[LetterRow]) -> str:
+        begun.append(which)
+        raise BadInput(f"{len(rows)} selected")
+
+    (folder / "users").write_text(format_user_line("ada", "correct horse"))
+    async with browsing(Settings(monitor_users="users")) as browser:
+        await browser.sign_in("ada", "correct horse")
+        form = form_to(await browser.get(f"/dead/bulk/new?{urlencode({'text': text})}"), "/dead/bulk/start")
+        monkeypatch.setattr(bulk_pages, "describe_selection", note)
+        answer = await browser.send(form, ("wanted", "replay"), ("reason_given", "fixed"), status=400)
+    assert "1 selected" in answer.text
+    assert [which.text for which in begun] == [text]
 
 
 @pytest.mark.parametrize("pottery_on", ["embedded"], indirect=True)

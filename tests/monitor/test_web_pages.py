@@ -10,15 +10,18 @@ import pytest
 
 from saga.configuration.settings import Settings
 from saga.engine.persistence import dead_letters
+from saga.messaging.controls import Switch
 from saga.monitor.views import SagaFilter
-from saga.monitor.web import letter_pages, operator_console
+from saga.monitor.web import letter_pages, operator_console, pages
+from saga.monitor.web.guards import FormFields
+from saga.monitor.web.site import build_environment
 from saga.monitor.web.users import format_user_line
 from saga.support.clock import iso
 from tests.cli.conftest import ROOT
 from tests.cli.example_runs import an_order, open_shop
 from tests.cli.test_listing import NOW_MS, a_letter, publish_letters, put
 from tests.cli.test_showing import edit, undoing
-from tests.monitor.asking import Browser, Seen, browsing
+from tests.monitor.asking import CLOCK, Browser, Seen, browsing
 from tests.monitor.fixed_views import FixedViews
 from tests.monitor.test_web_acting import shown
 from tests.progress.pieces import a_message, kept
@@ -436,3 +439,23 @@ async def test_a_saga_whose_only_progress_cannot_be_read_is_not_unknown(shop: Pa
         assert "saga order-1 in payment: a progress document cannot be read" in seen.text
         assert "Saga order-1 waits for a run in payment." in seen.text
         assert "no service knows" not in seen.text
+
+
+@pytest.mark.parametrize(
+    "control",
+    [
+        Switch(flag="new  price", percent=100, saga=" order\u200b  1%20"),
+        Switch(kind="pause", handler="reserve"),
+        Switch(kind="pause"),
+        Switch(kind="route", event="OrderPlaced"),
+    ],
+)
+def test_the_button_that_ends_a_control_names_it_exactly(control: Switch) -> None:
+    template = build_environment().from_string(
+        '{% for name, value in fields %}<input name="{{ name }}" value="{{ value }}">{% endfor %}'
+    )
+    seen = Seen(f"<form>{template.render(fields=pages._list_fields_to_end(control))}</form>")
+    ended = pages.parse_switch(FormFields(seen.forms[0].fields), CLOCK)
+    names = [(each.flag, each.saga, each.kind, each.handler, each.event) for each in (ended, control)]
+    assert names[0] == names[1]
+    assert ended.off or (ended.kind == "flag" and ended.percent == 0)

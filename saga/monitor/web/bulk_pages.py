@@ -1,7 +1,9 @@
 """Pages on which an operator confirms a command about many dead letters, follows its progress, and stops it."""
 
 from dataclasses import replace
+from urllib.parse import parse_qsl, urlencode
 
+from markupsafe import escape
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -40,7 +42,7 @@ async def confirm(request: Request) -> Response:
         services=sorted({row.cause.service for row in blocking}),
         reasons=grouped[:REASONS_SHOWN],
         more_reasons=len(grouped[REASONS_SHOWN:]),
-        fields=which.fields,
+        selected=escape(urlencode(which.fields, errors="backslashreplace")),
         back=link("/dead/list", **which.fields),
         rate=RATE_PER_S,
         rate_max=int(RATE_MAX),
@@ -75,7 +77,7 @@ async def start(request: Request) -> Response:
         raise BadInput("the form has no action: replay or discard")
     if not form.one("reason_given"):
         raise BadInput("a reason is missing: it is recorded in the history of each saga")
-    which = parse_letter_filter({name: form.one(name) for name in LetterFilter().fields})
+    which = parse_letter_filter(dict(parse_qsl(form.one("selected"), keep_blank_values=True)))
     found = await site.desk.letters()
     rows = which.select(found.value.rows) if found.value is not None else ()
     blocking = [row for row in rows if row.item.state == "blocks"]

@@ -2,6 +2,7 @@
 
 import math
 import re
+from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,6 +18,7 @@ from saga.monitor.web.site import (
     get_views,
     link,
     parse_number,
+    quote_for_form,
     redirect_with_notice,
     slice_page,
 )
@@ -56,6 +58,8 @@ READ_MODEL_ROUTES = [Route("/rates", rates)]
 
 
 ENTRIES_PER_PAGE = 100
+QUOTED = "quoted"
+"""Field of a form whose names and ids are quoted as in an address."""
 _UNITS_S = {"m": 60, "h": 3600, "d": 86400}
 
 
@@ -74,11 +78,18 @@ async def controls(request: Request) -> Response:
 
 
 def _list_fields_to_end(switch: Switch) -> list[tuple[str, str]]:
-    """Return the fields of a form that ends a control."""
-    fields = [("kind", switch.kind), ("off", "yes")]
+    """Return the fields of a form that ends a control. Names and ids are quoted, so that the page does not change
+    them."""
+    fields = [("kind", switch.kind), (QUOTED, "yes")]
     if switch.kind == "flag":
-        return [("kind", "flag"), ("flag", switch.flag), ("percent", "0"), ("saga", switch.saga or "")]
-    return [*fields, *((what, name) for what in ("handler", "event", "resource") if (name := getattr(switch, what)))]
+        return [
+            *fields,
+            ("flag", quote_for_form(switch.flag)),
+            ("percent", "0"),
+            ("saga", quote_for_form(switch.saga or "")),
+        ]
+    named = (what for what in ("handler", "event", "resource") if getattr(switch, what))
+    return [*fields, ("off", "yes"), *((what, quote_for_form(getattr(switch, what))) for what in named)]
 
 
 async def switch(request: Request) -> Response:
@@ -101,14 +112,17 @@ def parse_switch(form: FormFields, clock: Clock) -> Switch:
     Only the form is checked here. A control that is not possible is refused by the service itself.
     """
     kind, until = form.one("kind"), _parse_until(form.one("until"), clock)
+    is_quoted = form.one(QUOTED) == "yes"
+    named = {name: form.one(name) for name in ("flag", "saga", "handler", "event", "resource")}
+    named = {name: unquote(text) if is_quoted else text for name, text in named.items()}
     if kind not in KINDS:
         raise BadInput("the form has no control: a flag, a pause, a limit or a route")
     if kind == "flag":
-        saga = form.one("saga") or None
+        saga = named["saga"] or None
         percent = _parse_decimal(form.one("percent"), "percent")
         if percent is None and saga is None:
             raise BadInput("give a percentage, or one saga: a flag for all sagas needs 100 percent")
-        return Switch(flag=form.one("flag"), percent=100.0 if percent is None else percent, saga=saga, until=until)
+        return Switch(flag=named["flag"], percent=100.0 if percent is None else percent, saga=saga, until=until)
     at_once = _parse_decimal(form.one("at_once"), "at once")
     if at_once is not None and at_once != int(at_once):
         raise BadInput("the number of calls or runs at once must be a whole number")
@@ -116,9 +130,9 @@ def parse_switch(form: FormFields, clock: Clock) -> Switch:
         kind=kind,
         off=form.one("off") == "yes",
         until=until,
-        handler=form.one("handler") or None,
-        event=form.one("event") or None,
-        resource=form.one("resource") or None,
+        handler=named["handler"] or None,
+        event=named["event"] or None,
+        resource=named["resource"] or None,
         at_once_max=None if at_once is None else int(at_once),
         rate_per_s=_parse_decimal(form.one("rate"), "a second"),
     )

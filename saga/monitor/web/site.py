@@ -184,18 +184,22 @@ def link(path: str, /, **query: object) -> Markup:
     Markup('/saga?path=1&amp;%22%3E%3Cb%3E=2')
     """
     asked = "&amp;".join(
-        f"{_quote(name)}={_quote(str(value))}" for name, value in query.items() if value not in ("", None, False)
+        f"{quote_for_form(name)}={quote_for_form(str(value))}"
+        for name, value in query.items()
+        if value not in ("", None, False)
     )
     return Markup(path + (f"?{asked}" if asked else ""))
 
 
-def _quote(text: str) -> str:
+def quote_for_form(text: str) -> str:
+    """Quote a string for an address or a form, as ASCII without spaces, so that neither a template nor a browser
+    changes it."""
     return quote(text, safe="", errors="backslashreplace")
 
 
 def format_letter_key(service: str, id_: str) -> Markup:
     """Format the key of a dead letter for forms and links."""
-    return Markup(f"{_quote(service)}/{_quote(id_)}")
+    return Markup(f"{quote_for_form(service)}/{quote_for_form(id_)}")
 
 
 def parse_letter_key(key: str) -> tuple[str, str]:
