@@ -106,6 +106,8 @@ def mode_of(scenario: Callable[..., object]) -> Mode | None:
 
 
 def _mark(scenario: _Scenario, mode: Mode) -> _Scenario:
+    if isinstance(scenario, type):
+        raise SagaError(f"{scenario.__name__} is a class, and only a test is run in many worlds: decorate its tests")
     if mode_of(scenario) is not None:
         raise SagaError(
             f"{scenario.__name__} is to be run in two ways: keep one decorator, and call it from another test"

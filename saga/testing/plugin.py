@@ -127,6 +127,14 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
     return explain_difference(left, right)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Refuse a test of a `unittest.TestCase` that uses a world, because `unittest` itself calls such a test."""
+    if item.get_closest_marker("saga_world") is not None:
+        from saga.testing.pytest_runs import check_is_no_unittest
+
+        check_is_no_unittest(item)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a test that uses a world, in as many worlds as its decorator asks for."""

@@ -6,6 +6,7 @@ few seeds, because a run takes seconds, and only with the faults that can happen
 
 import functools
 import inspect
+import unittest
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -54,8 +55,13 @@ SERVER_SEEDS_MAX = 1
 def first_world(request: pytest.FixtureRequest) -> Iterator[World]:
     """Provide the world of the fixture `world`. A test that runs only once uses this world.
 
-    Raises `SagaError` for an `async` test.
+    Raises `SagaError` for an `async` test, and for a test that asks for the world only while it runs.
     """
+    if request.node.get_closest_marker("saga_world") is None:
+        raise SagaError(
+            f"{request.node.name} gets its world by getfixturevalue, so the world would never be verified: let the "
+            "test, or a fixture of it, take a parameter `world: World`"
+        )
     if inspect.iscoroutinefunction(request.function):
         raise SagaError(
             f"{request.node.name} is async, and a world runs a loop of its own: write it as a plain `def`, nothing of "
@@ -96,6 +102,18 @@ def _skipping() -> Iterator[None]:
         skip_without_servers(why)
 
 
+def check_is_no_unittest(item: pytest.Item) -> None:
+    """Raise `SagaError` for a test of a `unittest.TestCase`. `unittest` itself calls them, so the world would never
+    be verified, and a decorator would have no effect.
+    """
+    owner = getattr(item, "cls", None)
+    if owner is not None and issubclass(owner, unittest.TestCase):
+        raise SagaError(
+            f"{item.name} is a test of a unittest.TestCase, which verifies no world: write it as a function, or in a "
+            "plain class"
+        )
+
+
 def run_test(item: pytest.Function) -> bool | None:
     """Run the test as its decorator prescribes. Return `None` if its fixture `world` is not a world of this kit.
 
@@ -134,7 +152,7 @@ def _add_report(item: pytest.Function, failed: FailedScenario) -> BaseException:
     if item.config.getoption("--saga-save"):
         try:
             small.failure.add_note(f"saved: {save_schedule(item.function, small.schedule, str(small.failure))}")
-        except SagaError as why:  # an error here must not hide the failure of the test
+        except Exception as why:  # noqa: BLE001 - an error here, as of a full disk, must not hide the test's failure
             small.failure.add_note(f"not saved: {why}")
     return small.failure
 

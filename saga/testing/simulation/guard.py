@@ -84,6 +84,9 @@ class Stray:
 class Guard:
     """A context manager that detects stray calls and collects them in `caught`. Blocks with the same guard may be
     nested.
+
+    Python's cyclic garbage collector is disabled meanwhile. It runs at any point, and a finalizer of an earlier test's
+    garbage would be taken for a call of the code that runs at that point.
     """
 
     caught: list[Stray] = field(default_factory=list)
@@ -94,10 +97,13 @@ class Guard:
     """
     _entered: int = 0
     _profiler: Profiler | None = None
+    _collected_before: bool = False
 
     def __enter__(self) -> Self:
         self._entered += 1
         if self._entered == 1:
+            self._collected_before = gc.isenabled()
+            gc.disable()
             self.active = sys.getprofile() is None
             if self.active:
                 self._profiler = _make_profiler(self._record_stray_call)
@@ -110,6 +116,8 @@ class Guard:
             if self._profiler is not None and sys.getprofile() is self._profiler:
                 sys.setprofile(None)
             self._profiler = None
+            if self._collected_before:
+                gc.enable()
 
     def check(self) -> None:
         """Raise `SagaError` for the first stray call, if there is one."""

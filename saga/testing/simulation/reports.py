@@ -284,7 +284,7 @@ def save_schedule(scenario: Callable[..., object], schedule: Schedule, why: str)
     planted = [str(fault) for fault in schedule.planted]
     text = repr((schedule.seed, planted, sorted(schedule.without)))
     stem = f"{name.removeprefix('test_')}_{blake2b(text.encode(), digest_size=3).hexdigest()}"
-    path = Path(scenario.__code__.co_filename).parent / f"test_schedule_{stem}.py"
+    path = Path(inspect.unwrap(scenario).__code__.co_filename).parent / f"test_schedule_{stem}.py"
     text = _TEST.format(
         name=name,
         why=re.sub(r'[\\"]', "'", why.split("\n")[0])[:WHY_MAX].strip(),

@@ -3,6 +3,7 @@ invariants once it is quiet.
 """
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
@@ -349,7 +350,8 @@ class SimulatedWorld(World):
             going_on = ", ".join(self._loop.pending()[:20])
             raise SagaError(f"{why}; still going on: {going_on}") from None
         finally:
-            if self._guard is not None:
+            # Not instead of an interrupt (Ctrl-C), or of the end of the test by `pytest.fail` or `pytest.skip`.
+            if self._guard is not None and isinstance(sys.exception(), Exception | None):
                 self._guard.check()
         self._check_always()
 

@@ -286,6 +286,63 @@ def test_an_async_test_is_refused(runs: Runs, decorator: str, plugins: list[str]
     )
 
 
+def test_a_test_of_a_unittest_class_is_refused_because_unittest_itself_calls_it(runs: Runs) -> None:
+    result = runs("""
+import unittest
+
+class TestTill(unittest.TestCase):
+    @pytest.fixture(autouse=True)
+    def take(self, world: World) -> None:
+        self.world = world
+
+    def test_it(self) -> None:
+        self.world.start(till, use=[Drawer()])
+        self.world.publish(an_order(1))
+
+    @simulate(seeds=3)
+    def test_many(self) -> None: ...
+
+class TestOthers(unittest.TestCase):
+    @simulate(seeds=3)
+    def test_many(self) -> None: ...
+
+    def test_without(self) -> None: ...
+""")
+    result.assert_outcomes(passed=1, errors=3)
+    assert "SagaError: test_it is a test of a unittest.TestCase, which verifies no world" in note_of(result)
+
+
+def test_a_world_that_a_test_gets_while_it_runs_is_refused_because_nothing_would_verify_it(runs: Runs) -> None:
+    result = runs("""
+@pytest.fixture
+def filled(request) -> World:
+    world = request.getfixturevalue("world")
+    world.start(till, use=[Drawer()])
+    return world
+
+def test_by_a_fixture(filled: World) -> None:
+    filled.publish(an_order(1))
+
+def test_itself(request) -> None:
+    request.getfixturevalue("world")
+
+def test_that_has_taken_it_before(world: World, filled: World) -> None:
+    assert filled is world
+""")
+    result.assert_outcomes(passed=1, failed=1, errors=1)
+    assert note_of(result).count("gets its world by getfixturevalue, so the world would never be verified") == 2
+
+
+def test_a_decorated_class_is_refused(runs: Runs) -> None:
+    result = runs("""
+@simulate(seeds=3)
+class TestTill:
+    def test_it(self, world: World) -> None: ...
+""")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*SagaError: TestTill is a class, and only a test is run in many worlds: decorate*"])
+
+
 def test_a_fixture_that_takes_the_world_is_refused_where_there_are_many(runs: Runs) -> None:
     result = runs("""
 @pytest.fixture

@@ -1,9 +1,12 @@
 """Tests that are run in many worlds: their options, their report, and that of a failure."""
 
 import re
+import time
 
 import pytest
 
+from saga.testing.simulation.simulated_world import SimulatedWorld
+from tests.testing.plugin.buggy_service import Drawer, an_order, till
 from tests.testing.plugin.conftest import Runs, note_of
 
 pytest_plugins = ["pytester"]
@@ -194,3 +197,46 @@ def test_it(world: World) -> None:
     )
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["test_it.py::test_it: 1 run; 2 events published; 2 faults (2 crash)"])
+
+
+def test_an_interrupt_is_not_replaced_by_what_the_guard_has_caught() -> None:
+    class Interrupted(Drawer):
+        async def put(self, key: str, customer: str) -> None:
+            time.time()  # noqa: TID251 - what the guard catches
+            raise KeyboardInterrupt
+
+    with SimulatedWorld() as world:
+        world.start(till, use=[Interrupted()])
+        world.publish(an_order(1))
+        with pytest.raises(KeyboardInterrupt):
+            world.run_until_quiet()
+
+
+def test_the_garbage_of_earlier_tests_is_not_collected_while_the_guard_looks(runs: Runs) -> None:
+    result = runs("""
+import gc
+import time
+
+class Connection:
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        time.monotonic()
+
+@pytest.fixture
+def garbage():
+    kept = [Connection() for _ in range(2)]
+    gc.collect()
+    before = gc.get_threshold()
+    gc.set_threshold(1)
+    yield kept
+    gc.set_threshold(*before)
+
+def test_it(garbage, world: World) -> None:
+    world.start(till, use=[Drawer()])
+    world.publish(an_order(1))
+    world.always("the garbage of an earlier test", lambda: garbage.clear() is None)
+    world.run_until_quiet()
+""")
+    result.assert_outcomes(passed=1)

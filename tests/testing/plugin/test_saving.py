@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from saga.testing import pytest_runs
 from tests.testing.plugin.conftest import Runs, note_of
 
 pytest_plugins = ["pytester"]
@@ -120,3 +121,39 @@ def test_an_error_on_saving_does_not_hide_the_failure(
     assert "AssertionError: bug" in note_of(result)
     assert f"not saved: {why}" in note_of(result)
     assert saved_in(project) == []
+
+
+def test_a_folder_that_cannot_be_written_does_not_hide_the_failure(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(why: OSError) -> None:
+        raise why
+
+    monkeypatch.setattr(pytest_runs, "save_schedule", lambda *_: refuse(PermissionError("read-only")))
+    result = runs("@simulate(seeds=1)\ndef test_it(world: World) -> None: raise AssertionError('bug')", "--saga-save")
+    result.assert_outcomes(failed=1)
+    assert "AssertionError: bug" in note_of(result)
+    assert "not saved: read-only" in note_of(result)
+
+
+def test_a_run_is_saved_beside_its_test_though_a_decorator_of_another_file_wraps_it(
+    runs: Runs, project: pytest.Pytester
+) -> None:
+    project.mkpydir("elsewhere").joinpath("wrapping.py").write_text("""
+from functools import wraps
+
+def wrapping(test):
+    @wraps(test)
+    def wrapped(world):
+        test(world)
+    return wrapped
+""")
+    runs(
+        """
+from elsewhere.wrapping import wrapping
+
+@wrapping
+@simulate(seeds=1)
+def test_it(world: World) -> None: raise AssertionError("bug")
+""",
+        "--saga-save",
+    )
+    assert len(saved_in(project)) == 1
