@@ -59,6 +59,7 @@ from saga.testing.code_mistakes import MISTAKES, describe_mistake
 from saga.testing.invariants.evidence import is_completed_run
 from saga.testing.invariants.rerun import RerunComplete, RerunStore
 from saga.testing.trials import (
+    FakeChecks,
     TrialClock,
     make_arriving_change,
     make_arriving_event,
@@ -435,7 +436,8 @@ async def check_idempotent(
     - effects that only other events would cause.
 
     Raises `AssertionError` if a rerun differs: it names the handler and shows the differences. Raises `SagaError` for
-    handlers that did not run on these events, each with the reason; otherwise the same errors as `trial`.
+    handlers that did not run on these events, each with the reason; otherwise the same errors as `trial`, also the
+    failure of an `assert` or `pytest.fail` in a fake.
     """
     declared, clock, prepared = service.declared, TrialClock(), prepare(service.declared)
     check_fakes([declared], use, real)
@@ -446,7 +448,7 @@ async def check_idempotent(
         resources = await open_resources(declared, stack, clock, OPEN_S_MAX, use)
         for script in find_scripts(declared, given):
             if script.arrivals:
-                reason = await _check_script(_ScriptRuns(prepared, _copy_fakes(resources, use), documents), script)
+                reason = await _check_script(_ScriptRuns(prepared, _copy_fakes(resources, use), use, documents), script)
             else:
                 reason = _explain_no_arrivals(declared, given)
             if reason is None:
@@ -644,6 +646,7 @@ class _ScriptRuns:
         self,
         prepared: PreparedService,
         resources: Mapping[type, object],
+        use: Sequence[object],
         documents: "Mapping[str, DataclassInstance]",
     ) -> None:
         self._prepared, self._resources = retry_at_once(prepared), resources
@@ -667,6 +670,8 @@ class _ScriptRuns:
         """
         self.mistakes: dict[str, None] = {}
         """Descriptions of the exceptions that fakes raised by mistake; see `describe_mistake`."""
+        kinds_of_fakes = {type(fake) for fake in use}
+        self._checks = FakeChecks([each for each in resources.values() if type(each) in kinds_of_fakes])
         self._starts: list[int] = []
         """For each arrival of the script, the index of its first message in `_arrivals`."""
 
@@ -707,12 +712,13 @@ class _ScriptRuns:
         return min([*due, *(k.due_ms for k in p.deadlines if k.handler == deadline)], default=None)
 
     async def _process(self, service: ServiceRuntime, store: "_Store", message: Message) -> None:
-        """Process a message until it is finished."""
+        """Process a message until it is finished. Raises the failure of a check in a fake."""
         number = len(self._arrivals)
         position = Position("", 0, number)
         self._arrivals.append((message, position, self._clock.now_ms()))
         store.arrival = number
         await MessageProcessor(service).process(MessageProcessor(service).begin(message, position, None))
+        self._checks.raise_failed()
 
     def entries(self) -> list[Transition]:
         """Return the transitions of the first run."""
@@ -742,6 +748,7 @@ class _ScriptRuns:
         self._clock.set_to(now_ms)
         with suppress(RerunComplete):
             await MessageProcessor(service).process(MessageProcessor(service).begin(message, position, cached))
+        self._checks.raise_failed()
         touched = [] if calls != self._outside.calls else self._find_changed_resources(before)
         self._compare(script, once and once.made, store.made, touched, when)
 
@@ -777,7 +784,7 @@ class _ScriptRuns:
 
     async def _make(self, step: ExternalCall) -> object:
         try:
-            return await step.make()
+            return await self._checks.call(step)
         except MISTAKES as why:
             self.mistakes[describe_mistake(step, why)] = None
             raise

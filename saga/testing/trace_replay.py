@@ -65,7 +65,8 @@ class ReplayedSaga:
 def check_trace(manifests: str | Path, start: str, moves: Sequence[str], finding: str, subject: str) -> None:
     """Replay a trace, and raise `AssertionError` if it still shows the finding.
 
-    `saga check` prints tests that call this function.
+    `saga check` prints tests that call this function. Raises `SagaError` if the trace names a service, reaction or
+    event that is in no manifest, for example because it was renamed: then the replay would show nothing.
 
     Args:
         manifests: folder of the manifests.
@@ -82,11 +83,36 @@ def check_trace(manifests: str | Path, start: str, moves: Sequence[str], finding
     }
     services = [each for each in found if each.kind in kinds]
     parsed = [parse_move(text) for text in moves]
+    _check_names(services, start, parsed, finding, subject)
     saga, failures = asyncio.run(_replay(services, start, [m for m, _ in parsed], [r for _, rs in parsed for r in rs]))
     assert not saga.breaks(PropertyViolation(finding, subject), failures), (
         f"{finding} ({subject}): outcomes {', '.join(sorted(saga.outcomes)) or 'none'}; effects that stand: "
         f"{', '.join(sorted(saga.standing)) or 'none'}; waiting: {', '.join(sorted(saga.waiting)) or 'none'}"
     )
+
+
+def _check_names(
+    services: Sequence[Manifest],
+    start: str,
+    parsed: Sequence[tuple[Move, Sequence[ReactionRun]]],
+    finding: str,
+    subject: str,
+) -> None:
+    """Raise `SagaError` if a trace names a service, reaction or event that none of these manifests has."""
+    known = {f"{each.service}.{reaction.name}" for each in services for reaction in each.reactions}
+    for each in services:
+        known |= {each.service, *each.changes, *(used.contract for used in (*each.consumes, *each.emits))}
+    named = [start]
+    for move, runs in parsed:
+        named += [move.service] if move.service else []
+        named += [move.name if move.kind in ("start", "deliver") else f"{move.service}.{move.name}"]
+        named += [run.label for run in runs]
+    named += [subject] if finding not in ("two-outcomes", "no-outcome") else []
+    if unknown := [name for name in dict.fromkeys(named) if name not in known]:
+        raise SagaError(
+            f"no manifest has {', '.join(unknown)} of this trace, so a replay would show nothing: if it was renamed, "
+            "print the test again with saga check, otherwise delete it"
+        )
 
 
 def replay_trace(manifests: Iterable[Manifest], trace: EventTrace) -> bool:

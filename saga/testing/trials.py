@@ -142,7 +142,7 @@ class _Patience:
 
 
 @dataclass
-class _Checks:
+class FakeChecks:
     """Makes the calls of steps, and keeps the first failure of a check in a fake. A handler would take the failure for
     an error of the external system.
     """
@@ -261,7 +261,7 @@ async def trial(  # one parameter for each kind of initial condition
         resources = await open_resources(declared, stack, clock, OPEN_S_MAX, use)
         log = RecordingPublisher()
         prepared = retry_at_once(prepare(declared))
-        checks = _Checks(use)
+        checks = FakeChecks(use)
         ports = replace(trial_ports(declared.name, store, clock, log), call_external=checks.call)
         participant = make_service_runtime(prepared, resources, ports)
         kinds = {document.kind: document.collection for document in declared.documents}

@@ -511,6 +511,32 @@ WRITTEN = Insert(
 )
 
 
+@pytest.mark.parametrize("is_caught", [False, True])
+async def test_a_check_that_fails_in_a_fake_fails_though_the_handler_runs_on_another_event(is_caught: bool) -> None:
+    class Checking(Till):
+        async def take(self, key: str) -> str:
+            assert self.asked, "nothing was asked before"
+            return "charge-1"
+
+    service = a_service()
+
+    @service.handler
+    async def pay(order: OrderPlaced, till: Till, saga: Saga[Notes]) -> PaymentReserved:
+        if order.quantity == 1:
+            return reserved(order, "free")
+        try:
+            return reserved(order, await saga.step(till.take, saga.idempotency_key("charge")))
+        except AssertionError:
+            if not is_caught:
+                raise
+            return reserved(order, "none")
+
+    with pytest.raises(AssertionError, match="nothing was asked before"):
+        await check_idempotent(
+            service, replace(an_order(), quantity=1), replace(an_order(), quantity=2), use=[Checking()]
+        )
+
+
 async def test_a_handler_of_document_changes_runs_on_a_change_that_is_given() -> None:
     await check_idempotent(intake, WRITTEN)
     with pytest.raises(Problems, match=r"place: it waits for a change of a document, .*: give the change, Insert"):

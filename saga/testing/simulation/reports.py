@@ -122,6 +122,10 @@ def _find_sagas(run: Run) -> Collection[str]:
 
 
 LINES_MAX = 200
+_FOUND_INSTEAD = {"Exists": "is there already", "Conflict": "is another one by now"}
+"""What a worker finds out when its write of a progress is rejected for another version of it. Every other result is a
+refusal by a fault.
+"""
 
 
 def timeline(world: SimulatedWorld, sagas: Collection[str] = ()) -> list[str]:
@@ -189,7 +193,8 @@ def _describe_write(
     if sagas and saga not in sagas:
         return
     if line.result != "done":
-        yield f"finds that {key} {'is there already' if line.result == 'Exists' else 'is another one by now'}"
+        found = _FOUND_INSTEAD.get(line.result)
+        yield f"finds that {key} {found}" if found else f"cannot write {key}: {line.result}"
         return
     number = seen[key] = seen.get(key, -1) + 1
     versions = world.workers.disks[service].versions[PROGRESS, key]

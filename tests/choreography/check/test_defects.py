@@ -16,8 +16,8 @@ from saga.choreography.check.verdicts import (
     check_manifests,
 )
 from saga.choreography.manifest import DeclaredReaction, Manifest, format_manifest, make_manifest
-from saga.errors import ContractError
-from saga.testing.trace_replay import replay_trace
+from saga.errors import ContractError, SagaError
+from saga.testing.trace_replay import check_trace, replay_trace
 from services.inventory import inventory
 from services.order import order
 from services.payment import payment
@@ -207,3 +207,35 @@ def test_the_printed_test_replays_a_saga_that_a_document_begins(tmp_path: Path) 
         namespace["test_no_outcome_order_id"]()
     make(deadline("end", "Asked", "Cancelled"))
     namespace["test_no_outcome_order_id"]()
+
+
+def test_a_printed_test_whose_names_are_in_no_manifest_any_more_fails(tmp_path: Path) -> None:
+    def make(name: str) -> None:
+        made = Choreo(to_outside=("Confirmed", "Cancelled"))
+        made.service("w", handler(name, START, "Done", effects=True))
+        made.service("d", handler("ok", "Done", "Confirmed | Cancelled"))
+        for manifest in made.manifests:
+            (tmp_path / f"{manifest.service}.json").write_text(format_manifest(manifest), "utf-8")
+
+    def check(subject: str, *moves: str) -> None:
+        check_trace(tmp_path, START, [f"start {START}", *moves], "not-undone", subject)
+
+    make("work")
+    work = f"w: deliver {START}; work -> Done"
+    check("d.ok", work, "d: deliver Done; ok -> Confirmed")
+    with pytest.raises(AssertionError, match="not-undone"):
+        check("w.work", work, "d: deliver Done; ok -> Cancelled")
+    for unknown, names in (
+        ("w.wrok", ("w.wrok", work)),
+        ("w.wrok", ("w.work", work.replace("work", "wrok"))),
+        ("d.end", ("w.work", work, "d: deadline end")),
+        ("e", ("w.work", work, "e: deliver Done")),
+        ("Dome", ("w.work", work, "d: deliver Dome")),
+    ):
+        with pytest.raises(SagaError, match=f"no manifest has {unknown} of this trace"):
+            check(*names)
+    make("labour")
+    with pytest.raises(SagaError, match=r"no manifest has w\.work of this trace"):
+        check("w.work", work)
+    with pytest.raises(SagaError, match=f"no manifest has {START} of this trace"):
+        check_trace(tmp_path / "elsewhere", START, [f"start {START}"], "no-outcome", KIND)

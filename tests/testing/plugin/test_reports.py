@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from saga.errors import SagaError
+from saga.messaging.names import PROGRESS
 from saga.testing import World, faults
 from saga.testing.decorators import Crashes, Seeds
 from saga.testing.fault_plans import Faults, PlannedFault, Schedule
@@ -72,6 +73,20 @@ def test_a_fault_is_marked_where_it_happens() -> None:
     assert lines[at - 1] == f"{step.service}: calls {step.where}"
     assert lines.index(f"{step.service}: begins again") > at
     assert lines.index(f"{step.service}: calls {step.where}", at) > at
+
+
+def test_a_write_that_a_fault_refuses_is_not_described_as_one_that_met_another_version() -> None:
+    write = next(
+        line.operation
+        for line in run(orders(1), Schedule(seed=0), RunOptions()).world.trace.lines
+        if isinstance(line, OperationRecord)
+        and line.operation.where == f"{PROGRESS}/payment::order-0"
+        and line.operation.what == "insert"
+    )
+    planted = PlannedFault(write.process, write.number, "throttle")
+    lines = report_of(lines_of(run(orders(1), Schedule(seed=0, planted=(planted,)), RunOptions())))
+    assert "payment: cannot write payment::order-0: too many requests" in lines
+    assert "payment: finds that payment::order-0 is another one by now" not in lines
 
 
 def test_a_timeline_of_one_saga_leaves_the_others_out_but_no_fault() -> None:
