@@ -166,7 +166,7 @@ def _call_test(test: Callable[..., None], given: dict[str, Any], world: World) -
 def _run_once(item: pytest.Function, given: dict[str, Any], world: World) -> bool:
     """Run the test in the world of the fixture. Other fixtures may already have started services in that world.
 
-    Raises `SagaError` if no saga ended because of dead letters, unless the test itself sent an operator command.
+    Raises `SagaError` if no saga ended because of dead letters.
     """
     if isinstance(world, SimulatedWorld):
         world.saving = lambda: save_schedule(item.function, world.schedule(), "as it was saved")
@@ -188,8 +188,7 @@ def _run_once(item: pytest.Function, given: dict[str, Any], world: World) -> boo
         tally.add(Run(world.schedule(), None, world))
         if tally.dead or tally.mistakes:
             item.user_properties.append((REPORTED, summary(tally)))
-    if not world._has_commanded:
-        check_some_ended(tally)
+    check_some_ended(tally)
     return True
 
 
@@ -253,7 +252,8 @@ def _run_processes(item: pytest.Function, scenario: Callable[[World], None], mod
             )
             raise
     assert world is not None
-    check_some_ended(tally)
+    if only is None:
+        check_some_ended(tally)
     if isinstance(mode, Seeds):
         check_targets(tally, mode.faults)
     _report_processes(item, world, tally, missing)
@@ -264,7 +264,7 @@ def _count_processes(tally: Tally, world: "ProcessWorld") -> None:
     """Add what happened in a world of real processes to the tally."""
     tally.runs += 1
     tally.mistakes |= dict.fromkeys(world.mistakes)
-    tally.ended = tally.ended or world.has_ended
+    tally.ended = tally.ended or world.has_commanded or world.has_ended
     tally.targets |= world.fault_targets
     tally.dead.update(map(describe_dead_letter, world.dead_letters()))
 

@@ -154,7 +154,7 @@ class World(ABC):
       the broken invariant and the saga's timeline.
     """
 
-    _has_commanded = False
+    has_commanded = False
     """True if the test has sent an operator command (replay, discard, resolve or release). Such a test expects dead
     letters or parked runs.
     """
@@ -370,7 +370,7 @@ class World(ABC):
         answered: StepAnswer | None = None,
     ) -> None:
         p = self._find_progress(service, saga)
-        self._has_commanded = True
+        self.has_commanded = True
         self._send_record(make_command(wanted, p, self._time_ms(), answered))
 
     @abstractmethod

@@ -226,6 +226,32 @@ def test_a_plain_test_whose_only_saga_dies_fails_and_other_dead_letters_are_repo
     )
 
 
+def test_a_test_in_many_worlds_that_discards_its_dead_letter_may_end_so(runs: Runs) -> None:
+    result = runs(
+        ROUTED.replace("def test_one_that_is_disc", "@simulate(seeds=2)\ndef test_one_that_is_disc"), "-k_disc"
+    )
+    result.assert_outcomes(passed=1, deselected=2)
+
+
+DEAD_BUT_IN_ONE = """
+@simulate(seeds=2, faults=faults.of("poison", rate=1))
+def test_many(world: World) -> None:
+    book(world)
+
+@replay(seed=0, faults=["application#1 poison"])
+def test_kept(world: World) -> None:
+    book(world)
+"""
+
+
+def test_one_seed_or_a_recorded_schedule_may_end_with_a_dead_letter(runs: Runs) -> None:
+    tests = ROUTED[: ROUTED.index("def test_only_one")] + DEAD_BUT_IN_ONE
+    result = runs(tests)
+    result.assert_outcomes(passed=1, failed=1)
+    assert "SagaError: no saga ended in 2 runs" in note_of(result)
+    runs(tests, "--saga-seed=1").assert_outcomes(passed=2)
+
+
 def test_the_world_is_verified_after_a_plain_test(runs: Runs) -> None:
     result = runs("""
 def test_plain(world: World, monkeypatch) -> None:
