@@ -178,14 +178,14 @@ def check_documents(evidence: Evidence, cases: SagaCases) -> Iterator[Violation]
     """Check that markers and recorded updates agree.
 
     No marker occurs twice or changes. No marker disappears, except from a document with so many that old ones are
-    removed. Each recorded update has a marker. Each update that took effect is recorded, or a dead letter names its
-    handler.
+    removed, or together with the document. Each recorded update has a marker. Each update that took effect is recorded,
+    or a dead letter names its handler.
 
     Sagas that started again after the retention are not checked, because their ids repeat. In partial evidence a
     document with many updates may lack markers.
     """
     for name, witnessed in evidence.services.items():
-        pruned = _may_be_pruned(name, cases) if evidence.partial else frozenset()
+        pruned = _may_be_pruned(name, cases) | witnessed.removed if evidence.partial else frozenset()
         proofs: dict[str, FoundMarker] = {}
         for (collection, key), contents in witnessed.documents.items():
             for wrong, saga in _collect_markers(f"{collection}/{key}", contents, proofs):
@@ -212,6 +212,9 @@ def _collect_markers(
     """
     before: Mapping[str, Raw] = {}
     for content in contents:
+        if not content:  # the document was removed, and its markers with it
+            before = {}
+            continue
         try:
             markers = _headed.decode(content).head.markers
             new = {id_: FoundMarker(document, _marker.decode(raw)) for id_, raw in markers.items() if id_ not in before}

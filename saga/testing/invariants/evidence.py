@@ -57,10 +57,14 @@ class ServiceEvidence:
     archives: Mapping[str, Sequence[tuple[str, bytes]]]
     """The archives and overflow segments of each saga, as pairs of key and content."""
     documents: Mapping[tuple[str, str], Sequence[bytes]]
-    """Every content that each business document has had, oldest first, by collection and key."""
+    """Every content that each business document has had, oldest first, by collection and key. It is empty where the
+    document was removed or has expired.
+    """
     committed: Mapping[Partition, int]
     resources: Mapping[type, object] = field(default_factory=dict)
     """Resources by type, for handlers that are run again."""
+    removed: frozenset[str] = frozenset()
+    """Documents that an application has removed, as `collection/key`, if only the last contents are known."""
     keys: Keys | None = None
     """Keys with which values are encrypted; `None` if nothing is encrypted."""
     releases: Sequence[PreparedService] = ()

@@ -5,6 +5,7 @@ service.
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
@@ -89,6 +90,8 @@ class SharedFiles:
         self._make()
         self._runner = asyncio.Runner()
         self._publishing: list[asyncio.Task[None]] = []
+        self._removed: dict[str, set[str]] = {}
+        """Documents of each service that the test has removed, as `collection/key`."""
 
     def __enter__(self) -> Self:
         self._stack = AsyncExitStack()
@@ -172,6 +175,7 @@ class SharedFiles:
                         await store.insert(collection, key, content)
                     elif there is not None and content is None:
                         await store.remove(collection, key, cas=there.cas)
+                        self._removed.setdefault(service, set()).add(f"{collection}/{key}")
                     elif there is not None and content is not None:
                         await store.replace(collection, key, keep_markers(there.content, content), cas=there.cas)
                 except (Conflict, Exists):
@@ -223,9 +227,8 @@ class SharedFiles:
         for declared in services:
             positions = (await self._broker.describe_group(declared.name)).positions
             committed = {partition: positions.get(partition, at.begin) for partition, at in bounds.items()}
-            witnessed[declared.name] = make_service_evidence(
-                declared, await self._read_documents(declared, log), committed
-            )
+            found = make_service_evidence(declared, await self._read_documents(declared, log), committed)
+            witnessed[declared.name] = replace(found, removed=frozenset(self._removed.get(declared.name, ())))
         ends = {partition: at.end for partition, at in bounds.items()}
         return Evidence(services=witnessed, log=log, ends=ends, spoiled=frozenset(), partial=True)
 

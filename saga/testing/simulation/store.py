@@ -30,6 +30,8 @@ from saga.testing.world import keep_markers
 DOCUMENT_BYTES_MAX = 20 * 2**20
 """Maximum size of a document in bytes. It is the smallest limit of any real store."""
 EXPIRY_S_MAX = 1000 * 365 * 86_400.0
+REMOVED = b""
+"""Stands among the versions of a business document where it was removed or has expired."""
 WRITES_MAX = 100
 """Number of remembered writes above which finished writes are forgotten."""
 
@@ -60,7 +62,7 @@ class Disk:
 
     documents: dict[tuple[str, str], StoredDocument] = field(default_factory=dict)
     versions: dict[tuple[str, str], list[bytes]] = field(default_factory=dict)
-    """Every content that each document has had, oldest first."""
+    """Every content that each document has had, oldest first. For business documents with `REMOVED` in between."""
     document_bytes_max: int = DOCUMENT_BYTES_MAX
     listeners: list[Callable[[Mutation], None]] = field(default_factory=list)
     """Functions that are called for each change of a document."""
@@ -106,6 +108,8 @@ class Disk:
 
     def _drop(self, kind: Literal["delete", "expiry"], collection: str, key: str) -> None:
         entry = self.documents.pop((collection, key))
+        if collection not in (PROGRESS, ARCHIVES):
+            self.versions[collection, key].append(REMOVED)
         self._notify(Mutation(kind, collection, key, entry.cas, entry.content, None))
 
     def _notify(self, mutation: Mutation) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from msgspec import Raw
@@ -24,8 +25,11 @@ from saga.progress.document import (
 from saga.support.clock import from_iso
 from saga.testing.invariants.checks import find_progress_problem, find_violations
 from saga.testing.invariants.evidence import Evidence, Violation
+from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
+from services.inventory.stock import Stock
 from services.payment import payment
+from services.payment.bank import Bank
 from services.shipping import shipping
 from services.shipping.carrier import Carrier, Refused
 from tests.services.waiting_order import order
@@ -554,6 +558,28 @@ def with_stock(evidence: Evidence, *more: bytes, of: slice = slice(None)) -> Evi
     return with_service(
         evidence, "inventory", documents={where: (*contents[of], *more) for where, contents in documents.items()}
     )
+
+
+@pytest.mark.parametrize("expires", [None, timedelta(minutes=5)])
+def test_a_document_that_an_application_removed_and_wrote_again_has_lost_no_marker(expires: timedelta | None) -> None:
+    with SimulatedWorld() as world:
+        world.start(order, payment, inventory, shipping, use=[Bank(), Carrier()])
+        world.write(inventory, "tea", Stock(left=5), expires=expires)
+        world.run_for(timedelta(seconds=1))
+        world.publish(an_order("o-1"))
+        world.run_until_quiet()
+        if expires is None:
+            world.remove(inventory, Stock, "tea")
+        else:
+            world.run_for(2 * expires)
+        world.write(inventory, "tea", Stock(left=7))
+        world.publish(an_order("o-2"))
+        world.run_until_quiet()
+        assert world.read(inventory, Stock, "tea") == Stock(left=6)
+        world.verify()
+        partial = at_the_end(world.evidence())
+    assert {v.invariant for v in find_violations(partial)} == {"documents"}, "it cannot know that"
+    assert find_violations(with_service(partial, "inventory", removed=frozenset({"stock/tea"}))) == []
 
 
 async def test_an_update_that_took_effect_twice_is_found() -> None:

@@ -19,7 +19,10 @@ from saga.store.sqlite.state_file import WriteLock
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from saga.testing.invariants.evidence import collect_lives, find_broken_chain
-from saga.testing.processes.shared_files import SharedFiles
+from saga.testing.processes.shared_files import ServiceWrite, SharedFiles
+from saga.testing.world import DocumentWrite
+from services.inventory import inventory
+from services.inventory.stock import Stock
 from services.order import order
 from tests.progress.pieces import NOW_MS, a_message, a_role, blank, roles_of
 
@@ -109,3 +112,13 @@ async def write(file: Path, p: SagaProgress, *archives: TransitionArchive) -> No
         for archive in archives:
             key = history.archive_key(p.service, p.saga, archive.first)
             await store.insert(ARCHIVES, key, msgspec.json.encode(archive))
+
+
+def test_evidence_names_the_documents_that_the_test_has_removed(files: SharedFiles) -> None:
+    files.prepare(inventory.declared, {"tea": Stock(left=5), "ink": Stock(left=5)})
+    removed = DocumentWrite("stock", "tea", None, None)
+    files.publish([ServiceWrite("inventory", removed), ServiceWrite("inventory", removed._replace(content=b"{}"))])
+    assert waits(files, looks=LOOKS_MAX) < LOOKS_MAX
+    witnessed = files.evidence([inventory.declared]).services["inventory"]
+    assert witnessed.removed == {"stock/tea"}
+    assert set(witnessed.documents) == {("stock", "tea"), ("stock", "ink")}
