@@ -212,6 +212,8 @@ class FlowControl:
             if partition in self.assignment.leaving or partition in self.timers.full or partition.topic in wait:
                 continue
             timers = self.timers.count(partition)
+            if len(tracker) - timers >= window:
+                tracker.offset_to_commit()  # drops what can be committed, and the next commit may come later
             if tracker.unfinished - timers < share and len(tracker) - timers < window:
                 open_[partition] = tracker
                 unfinished.append(tracker.unfinished - timers)
