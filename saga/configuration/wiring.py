@@ -5,7 +5,7 @@ import asyncio
 import gc
 import importlib
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from os import environ, getpid
 from pathlib import Path
@@ -24,7 +24,7 @@ from saga.declarations.values import Declared
 from saga.encryption.port import KeyRing, Keys
 from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.errors import find_place
-from saga.engine.lifecycle import ServiceOptions, serve
+from saga.engine.lifecycle import ServiceOptions, serve, unless_stopped
 from saga.engine.ports import CallExternal, ExternalCall
 from saga.engine.prepared_service import get_consumed_contracts, get_emitted_contracts, needs_of, prepare, topics_of
 from saga.errors import BrokerUnavailable, ConfigurationError, DeclarationError, SagaError
@@ -207,10 +207,9 @@ async def run(
         report, tracing, through = await stack.enter_async_context(_with_traces(settings, report, worker, clock))
         opening = _Opening(stack, report, settings.open_s)
         names = [d.name for d in services]
-        opened = await _unless_stopped(stop, opening.broker_and_stores(settings, names, clock))
+        opened = await unless_stopped(stop, opening.broker_and_stores(settings, names, clock))
         if opened is None:
-            for name in names:
-                report(StoppedBeforeStart(service=name))
+            report_not_started(report, services)
             return
         broker, stores = opened
         await serve_all(
@@ -233,19 +232,6 @@ async def run(
             ),
             modules=modules,
         )
-
-
-async def _unless_stopped(stop: asyncio.Event, opening: Coroutine[Any, Any, T]) -> T | None:
-    """Return the result of a coroutine. If `stop` is set before it ends, cancel it and return `None`."""
-    loop = asyncio.get_running_loop()
-    task, stopped = loop.create_task(opening), loop.create_task(stop.wait())
-    try:
-        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        task.cancel()
-        stopped.cancel()
-        await asyncio.wait({task, stopped})
-    return None if task.cancelled() else task.result()
 
 
 @asynccontextmanager
@@ -348,7 +334,11 @@ async def serve_all(
 
     `use`: fakes that replace resources, by the name of the service.
     """
-    await with_topics(services, broker, modules, options.clock, options.open_s, options.transitions_topic)
+    topics = with_topics(services, broker, modules, options.clock, options.open_s, options.transitions_topic)
+    await unless_stopped(options.stop, topics)
+    if options.stop.is_set():
+        report_not_started(options.report, services)
+        return
     try:
         async with asyncio.TaskGroup() as tasks:
             for declared in services:
@@ -362,6 +352,12 @@ async def serve_all(
         if len(errors) == 1:
             raise errors[0] from several
         raise ConfigurationError("several services cannot run:", [str(error) for error in errors]) from several
+
+
+def report_not_started(report: Report, services: Iterable[Declared]) -> None:
+    """Report that services were stopped before they had started."""
+    for declared in services:
+        report(StoppedBeforeStart(service=declared.name))
 
 
 async def with_topics(

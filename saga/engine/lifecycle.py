@@ -1,14 +1,15 @@
 """Run a service: open and close everything in order.
 
-The opening order is: resources, worker, consumer groups. Once `stop` is set, polling ends, messages in flight finish
-within the time limit, offsets are committed, groups are left, and resources are closed. Store and broker belong to the
-caller, who closes them last.
+The opening order is: resources, worker, consumer groups. If `stop` is set while resources are opened, what is open is
+closed. Once it is set later, polling ends, messages in flight finish within the time limit, offsets are committed,
+groups are left, and resources are closed. Store and broker belong to the caller, who closes them last.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from saga.broker.port import Broker, Subscription
 from saga.change import ChangeSource
@@ -42,10 +43,12 @@ from saga.messages import Topic
 from saga.messaging.message_ids import Tracing
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.store.port import Store
-from saga.support.clock import Clock
+from saga.support.clock import Clock, is_cancelled
 from saga.support.settings import OPEN_S_MAX
-from saga.telemetry.events import Misfit, Report, Started, Stopped
+from saga.telemetry.events import Misfit, Report, Started, Stopped, StoppedBeforeStart
 from saga.telemetry.health import Watch
+
+T = TypeVar("T")
 
 HAND_ON_S_MAX = 1.0
 """Maximum seconds for which a worker that stops keeps its partitions while runs finish. Most runs finish in this time,
@@ -94,19 +97,29 @@ class ServiceOptions:
 async def serve(
     prepared: PreparedService, *, store: Store, broker: Broker, options: ServiceOptions, use: Sequence[object] = ()
 ) -> None:
-    """Run one worker of a service until `options.stop` is set, then drain it. `use`: fakes that replace resources.
+    """Run one worker of a service until `options.stop` is set, then drain it. If that is set before all is open, close
+    what is open and return. `use`: fakes that replace resources.
 
     Raises `ConfigurationError` if a resource does not open, if the store expires documents too early, or if the log of
     a file broker was replaced (see `check_log`). Nothing has been consumed from the log at that point.
     """
     clock, report, declared = options.clock, options.report, prepared.declared
+    watching = OutageWatch(declared.name, clock, report, tracing=options.tracing)
     async with AsyncExitStack() as stack:
-        resources = await open_resources(declared, stack, clock, options.open_s, use)
-        await store.check_expiry(collections_of(declared), declared.retention.total_seconds() + EXPIRY_S_MORE)
-        if options.compares_logs:
-            await check_log(prepared.declared, store, broker)
-        assignment = WorkerAssignment(watching := OutageWatch(declared.name, clock, report, tracing=options.tracing))
-        record = options.record or await ensure_record(declared, store, clock, watching)
+
+        async def open_all() -> tuple[Mapping[type, object], ServiceRecord]:
+            resources = await open_resources(declared, stack, clock, options.open_s, use)
+            await store.check_expiry(collections_of(declared), declared.retention.total_seconds() + EXPIRY_S_MORE)
+            if options.compares_logs:
+                await check_log(declared, store, broker)
+            return resources, options.record or await ensure_record(declared, store, clock, watching)
+
+        opened = await unless_stopped(options.stop, open_all())
+        if opened is None:
+            report(StoppedBeforeStart(service=declared.name))
+            return
+        resources, record = opened
+        assignment = WorkerAssignment(watching)
         through, worker_name, contracts = options.call_external, options.worker, options.reload_contracts
         telling = TransitionPublisher(prepared, broker, watching, worker_name) if options.transitions_topic else None
         ports = make_worker_ports(store, broker, assignment, through, worker_name, contracts)
@@ -135,6 +148,29 @@ async def serve(
             if relaying is not None:
                 relaying.cancel()
             report(Stopped(service=declared.name, drained_s=drained_s))
+
+
+async def unless_stopped(stop: asyncio.Event, opening: Coroutine[Any, Any, T]) -> T | None:
+    """Return the result of a coroutine. If `stop` is set before it ends, cancel it and return `None`.
+
+    It runs in the task of the caller, because some clients must be closed in the task that opened them.
+    """
+    limit = asyncio.timeout(None)
+
+    async def end() -> None:
+        await stop.wait()
+        limit.reschedule(0)  # at once
+
+    ending = asyncio.get_running_loop().create_task(end(), name="stop")
+    try:
+        async with limit:
+            return await opening
+    except Exception:  # also an error that a client raises because it is cancelled
+        if limit.expired():
+            return None
+        raise
+    finally:
+        ending.cancel()
 
 
 async def check_log(declared: Declared, store: Store, broker: Broker) -> None:
@@ -260,7 +296,9 @@ async def open_resources(
             continue
         try:
             client = await clock.within(open_s, stack.enter_async_context(_open_resource(resource)))
-        except Exception as why:  # noqa: BLE001 - a driver may raise anything; all problems are reported at once
+        except (Exception, asyncio.CancelledError) as why:  # all problems are reported at once
+            if isinstance(why, asyncio.CancelledError) and is_cancelled():
+                raise
             if isinstance(why, TimeoutError) and not str(why):  # the clock's; a driver's own says more
                 problem = f"did not open within {open_s:g} s: is what it connects to there?"
             else:
@@ -281,7 +319,16 @@ def _fake(resource: Resource, use: Sequence[object]) -> object | None:
 
 @asynccontextmanager
 async def _open_resource(resource: Resource) -> AsyncIterator[object]:
-    """Open a resource with its generator function, as pytest does with a fixture."""
-    opener = asynccontextmanager(resource.opener)
+    """Open a resource with its generator function, as pytest does with a fixture.
+
+    The error with which a service ends is raised in this function, too. It goes on even if the function catches it.
+    """
+    opener, error = asynccontextmanager(resource.opener), None
     async with opener() as given:
-        yield given
+        try:
+            yield given
+        except BaseException as why:
+            error = why
+            raise
+    if error is not None:
+        raise error

@@ -417,7 +417,8 @@ class StillOpening(TelemetryEvent, frozen=True, kw_only=True, gc=False):
 
 
 class StoppedBeforeStart(TelemetryEvent, frozen=True, kw_only=True, gc=False):
-    """The process received a stop signal while it was opening brokers and stores. The service was not started."""
+    """The process received a stop signal while it was opening brokers, stores or resources. The service was not
+    started."""
 
 
 class Started(TelemetryEvent, frozen=True, kw_only=True, gc=False):
