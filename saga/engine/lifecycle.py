@@ -130,6 +130,7 @@ async def serve(
             keys=options.keys,
             transition_listener=telling,
             heartbeat=times,
+            has_run_tasks=True,
         )
         service = make_service_runtime(prepared, resources, ports, options.gates)
         async with asyncio.TaskGroup() as tasks:

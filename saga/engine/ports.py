@@ -199,5 +199,7 @@ class Ports:
     published."""
     heartbeat: Heartbeat | None = None
     """Records when the service is running; `None` if its absences are not considered."""
+    has_run_tasks: bool = False
+    """True if each message is processed in a task of its own, so that the runner need not make one for each run."""
     make_run_scope: Callable[[], RunScope] = ShieldedRunScope
     """Function that makes the `RunScope` of a run at its first step."""

@@ -153,9 +153,36 @@ async def await_within(seconds: float, what: Awaitable[T]) -> T:
             task.uncancel()
 
 
+async def in_own_task(what: Awaitable[T]) -> T:
+    """Await in a task of its own, so that the current task counts as cancelled only if it was cancelled itself.
+
+    Before Python 3.13, a task group whose task fails leaves a cancellation behind in the task that runs the group.
+    Without an event loop, `what` is awaited directly.
+    """
+
+    async def run() -> T | SystemExit:
+        try:
+            return await what
+        except SystemExit as why:  # raised in a task, it would end the event loop
+            return why
+
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return await what
+    made = await loop.create_task(run())
+    if isinstance(made, SystemExit):
+        raise made
+    return made
+
+
 def is_cancelled() -> bool:
-    """Return whether the current task was cancelled. A task that survived a cancellation counts as cancelled."""
-    task = asyncio.current_task()
+    """Return whether the current task was cancelled. A task that survived a cancellation counts as cancelled. Without
+    an event loop there is no task, and the result is False."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return False
     return task is not None and task.cancelling() > 0
 
 

@@ -2,13 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from saga import Saga, Service
+import pytest
+
+from saga import Retry, Saga, Service
 from saga.engine.consumer.flow_control import FlowLimits
 from saga.messages import Partition
 from saga.telemetry.events import Retrying, Stopped
+from services.inventory.events import InventoryReserved
 from services.order.events import OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.engine.real_worker import SAGA, an_order, at_work, workplace
@@ -28,6 +32,13 @@ class Gate:
         await self.opened.wait()
         self.ended.append(f"first {key}")
         return key
+
+    async def interrupted(self, key: str) -> str:
+        """Make the first step with a client that raises an error of its own when it is cancelled."""
+        try:
+            return await self.first(key)
+        except asyncio.CancelledError:
+            raise ConnectionError("closed") from None
 
     async def second(self, key: str) -> str:
         self.begun.append(f"second {key}")
@@ -128,6 +139,29 @@ async def test_a_step_longer_than_the_limit_is_left_as_by_a_crash_and_repeated_w
         (entry,) = await place.history(payment)
         assert (entry.outcome, entry.attempt) == ("handled", 1)
         assert len(await place.records("payments")) == 1
+
+
+@pytest.mark.parametrize("call", ["first", "interrupted"])
+async def test_a_run_that_is_left_is_no_failed_attempt_even_if_its_code_raises_another_error(
+    tmp_path: Path, call: str
+) -> None:
+    payment, gate = gated()
+
+    @payment.handler(retry=Retry(attempts_max=1))
+    async def stubborn(reserved: InventoryReserved, gate: Gate, saga: Saga) -> None:
+        with suppress(asyncio.CancelledError):
+            await saga.step(getattr(gate, call), "a")
+
+    async with workplace(tmp_path) as place:
+        async with at_work(place, payment, limits=FlowLimits(drain_s=0.02)):
+            await place.publish(InventoryReserved(order_id=SAGA, sku="tea", quantity=1))
+            await place.until(lambda: len(gate.begun) == 1)
+        assert (await place.history(payment), await place.dead(payment)) == ([], [])
+        gate.opened.set()
+        async with at_work(place, payment):
+            await place.at_rest(payment)
+        (entry,) = await place.history(payment)
+        assert (entry.outcome, entry.attempt) == ("handled", 1)
 
 
 async def test_answers_that_were_recorded_are_not_asked_for_again_by_the_next_start(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -19,7 +19,7 @@ from services.inventory.stock import OutOfStock, Stock
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentDeclined, PaymentReserved
 from tests.engine.real_worker import SAGA, an_order
-from tests.engine.test_attempts import cancelled_for_a_moment
+from tests.engine.test_attempts import cancelled_for_a_moment, in_a_group
 from tests.service.events import TripBooked
 
 
@@ -349,3 +349,53 @@ async def test_a_handler_that_survived_a_cancellation_times_out_in_a_trial() -> 
 
     done = await trial(payment, an_order())
     assert (len(attempts), len(done.emitted)) == (2, 1)
+
+
+async def wait_for_something_cancelled() -> None:
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+async def leave() -> None:
+    raise SystemExit("enough")
+
+
+@pytest.mark.parametrize("way", [in_a_group, cancelled_for_a_moment])
+@pytest.mark.parametrize("end", [wait_for_something_cancelled, leave])
+async def test_a_handler_that_survived_a_cancellation_fails_in_a_trial_as_in_a_worker(
+    way: Callable[[], Awaitable[None]], end: Callable[[], Awaitable[None]]
+) -> None:
+    payment, attempts = Service("payment"), list[int]()
+
+    @payment.handler
+    async def reserve(order: OrderPlaced) -> PaymentDeclined:
+        attempts.append(1)
+        if len(attempts) < 3:
+            with suppress(OSError, ExceptionGroup):
+                await way()
+            await end()
+        return PaymentDeclined(order_id=order.order_id, reason="-")
+
+    done = await trial(payment, an_order())
+    assert (len(attempts), len(done.emitted)) == (3, 1)
+
+
+async def test_a_trial_that_is_cancelled_ends_although_its_handler_raises_another_error() -> None:
+    payment, begun = Service("payment"), asyncio.Event()
+
+    @payment.handler
+    async def reserve(order: OrderPlaced) -> None:
+        if begun.is_set():
+            return
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ConnectionError("the client was interrupted") from None
+
+    running = asyncio.get_running_loop().create_task(trial(payment, an_order()))
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running

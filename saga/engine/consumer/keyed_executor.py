@@ -187,7 +187,9 @@ class KeyedExecutor:
     def is_abandoned(self) -> bool:
         """Return whether the executor has cancelled the message that the current task handles."""
         task = asyncio.current_task()
-        return self._is_ended(task) or any(q.task is task and q.current in self._late for q in self._queues.values())
+        if self._is_ended(task):
+            return True
+        return bool(self._late) and any(q.task is task and q.current in self._late for q in self._queues.values())
 
     def _is_ended(self, task: asyncio.Task[Any] | None) -> bool:
         """Return whether this task was cancelled together with the whole executor.

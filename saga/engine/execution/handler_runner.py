@@ -19,6 +19,7 @@ from saga.engine.service_runtime import EncodedEvent
 from saga.errors import KeyMissing, NewerHandler, Permanent
 from saga.messages import Event, Message, name_of
 from saga.progress.document import Intent, SuspendedRun
+from saga.support.clock import in_own_task
 
 _MS = timedelta(milliseconds=1)
 _LONGEST_MS = timedelta.max // _MS
@@ -72,6 +73,8 @@ class HandlerRunner:
                     raise
                 if context.halt is not None:
                     raise context.halt from why
+                if self.service.ports.assignment.is_abandoned():  # a client may raise an error because it is cancelled
+                    raise asyncio.CancelledError from why
                 return self.make_failure(context, why)
             finally:
                 measured.handler_s += self.service.ports.clock.monotonic_s() - context.begun_s
@@ -128,7 +131,10 @@ class HandlerRunner:
                 raise NewerHandler(handler.name, context.version, handler.version)
             parts = context.codec.decrypt_parts(intent.parts)
             context.given = arguments = self._arguments(context, parts)
-            returned = await service.ports.clock.within(handler.timeout_s, handler.function(**arguments))
+            work = handler.function(**arguments)
+            returned = await service.ports.clock.within(
+                handler.timeout_s, work if service.ports.has_run_tasks else in_own_task(work)
+            )
         except TimeoutError as why:
             if context.failure is not None:
                 raise context.failure from why
