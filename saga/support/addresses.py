@@ -128,3 +128,13 @@ def file_in(url: str, scheme: str, what: str) -> str:
     if not path or path.endswith("/"):
         raise ValueError(f"the name of a file is missing, as in {scheme}:///.saga/{what}.db")
     return path
+
+
+def is_missing(path: Path) -> bool:
+    """Return whether there is no file at a path. A file that this user may not look at counts as there: whoever opens
+    it gets the reason."""
+    try:
+        path.stat()
+    except OSError as why:
+        return isinstance(why, FileNotFoundError | NotADirectoryError)
+    return False

@@ -454,6 +454,13 @@ def test_sweeping_never_removes_the_seat_of_a_living_member(
         seated.clear()
 
 
+def test_the_seats_of_dead_members_are_swept_whatever_the_name_of_the_file(tmp_path: Path) -> None:
+    dead = tmp_path / "broker[1].db.member-1"
+    dead.touch()
+    remove_dead_locks(tmp_path / "broker[1].db")
+    assert not dead.exists()
+
+
 def test_a_seat_that_is_swept_before_it_is_locked_is_not_sat_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A member with this seat would look dead to all others, and be expelled again and again."""
     path.parent.mkdir()

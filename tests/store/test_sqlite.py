@@ -14,13 +14,14 @@ import pytest
 from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
 from saga.engine.persistence.overflow_store import EXPIRY_S_MORE
-from saga.errors import ConfigurationError, NotAStore, StoreUnavailable, TooLarge
+from saga.errors import ConfigurationError, NoStore, NotAStore, StoreUnavailable, TooLarge
 from saga.ops.doctor import diagnose
 from saga.store.port import Document, NewestFirst
-from saga.store.sqlite.adapter import sqlite_path
+from saga.store.sqlite.adapter import files_of, sqlite_path
 from saga.store.sqlite.connection import FREE_PAGES_MIN, PAGE_BYTES, shrink
 from saga.store.sqlite.documents import EXPIRY_S_MAX, PURPOSE
 from saga.store.sqlite.store import WRITES_MAX, SqliteStore
+from saga.support.addresses import is_missing
 from saga.testing.conformance.store import OpenStore, PassTime, StoreConformance
 from tests.store.conftest import Held, SettableClock
 
@@ -353,6 +354,19 @@ async def test_a_reader_makes_no_file(path: Path, clock: SettableClock) -> None:
     with pytest.raises(ConfigurationError, match="there is no such file; has the service ever run"):
         await SqliteStore(path, clock=clock, readonly=True).__aenter__()
     assert not path.parent.exists()
+
+
+async def test_a_file_that_the_system_does_not_show_is_not_said_to_be_missing(path: Path, clock: SettableClock) -> None:
+    """As in a folder of another user; root, who runs some tests, may look into each."""
+    path.parent.mkdir()
+    hidden = path.parent / ("x" * 300)
+    with pytest.raises(StoreUnavailable, match=r"cannot be opened .*; see that file and folder are there, and"):
+        await SqliteStore(hidden, clock=clock, readonly=True).__aenter__()
+    assert (is_missing(path), is_missing(hidden)) == (True, False)
+    with pytest.raises(NoStore, match="cannot be listed"):
+        files_of(f"sqlite:///{hidden}/{{service}}.db")
+    with pytest.raises(NoStore, match="no file matches"):
+        files_of(f"sqlite:///{path.parent}/{{service}}.db")
 
 
 async def test_a_long_scan_continues_while_documents_change(path: Path, clock: SettableClock) -> None:

@@ -88,6 +88,18 @@ async def test_a_file_that_lost_its_name_takes_no_write_and_nothing_acknowledged
         assert {key: document.cas async for key, document in store.scan("saga")} == versions
 
 
+async def test_a_rescue_copy_is_found_whatever_the_name_of_the_file(path: Path, clock: SettableClock) -> None:
+    path = path.with_name("payment[1]*.db")
+    store = await SqliteStore(path, clock=clock).__aenter__()
+    await filled(store)
+    removed(path, "")
+    with pytest.raises(StoreBroken, match="is saved in"):
+        await store.insert("saga", "late", b"0")
+    await store.__aexit__(None, None, None)
+    with pytest.raises(StoreBroken, match="put it in the place of"):
+        await SqliteStore(path, clock=clock).__aenter__()
+
+
 async def test_a_copy_that_could_not_be_finished_is_not_said_to_hold_everything(
     path: Path, clock: SettableClock
 ) -> None:

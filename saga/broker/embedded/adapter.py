@@ -9,7 +9,7 @@ from saga.broker.adapter import Copies
 from saga.broker.administration import Administration
 from saga.broker.port import Broker
 from saga.support import settings
-from saga.support.addresses import file_in
+from saga.support.addresses import file_in, is_missing
 from saga.support.clock import Clock
 from saga.support.settings import ChosenSettings, Options, Problem
 
@@ -55,7 +55,7 @@ class EmbeddedAdapter:
 
     def missing_file(self, settings: ChosenSettings) -> Path | None:
         file = embedded_path(settings.broker)
-        return None if file.exists() else file
+        return file if is_missing(file) else None
 
     def required_replicas(self, settings: ChosenSettings) -> Copies:
         return Copies()  # a single file has no replicas

@@ -14,6 +14,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from glob import escape
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
@@ -456,7 +457,7 @@ def is_dead(seat: Path) -> bool:
 def remove_dead_locks(broker: Path) -> None:
     """Remove the lock files of dead processes. Each file is locked while it is removed, so that no new member can use
     it meanwhile."""
-    for seat in broker.parent.glob(f"{broker.name}.member-*"):
+    for seat in broker.parent.glob(f"{escape(broker.name)}.member-*"):
         try:
             file = os.open(seat, os.O_RDWR | os.O_CLOEXEC)
         except OSError:  # it is gone, or belongs to another user

@@ -1,6 +1,7 @@
 """SQLite adapter: an address names one file for each service, or one file for all services. Importing this module loads
 no driver."""
 
+import os
 import re
 import string
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from saga.errors import NoStore
 from saga.store.adapter import StoreAddress
 from saga.store.port import Store
-from saga.support.addresses import file_in
+from saga.support.addresses import file_in, is_missing
 from saga.support.clock import Clock
 from saga.support.settings import ChosenSettings, Finding, Problem
 
@@ -42,7 +43,7 @@ class SqliteAdapter:
 
     def missing_file(self, settings: ChosenSettings, service: str) -> Path | None:
         file = sqlite_path(settings.store, service)
-        return None if file.exists() else file
+        return file if is_missing(file) else None
 
     def report_probe(self, settings: ChosenSettings, about: str) -> Finding:
         return Finding("ok", about, "it writes, reads and removes; every write is on disk")
@@ -67,13 +68,21 @@ def files_of(address: str) -> list[tuple[Path, str | None]]:
     first, *rest = map(re.escape, parts)
     named = re.compile(f"{first}(?P<service>[a-z0-9-]+)" + "(?P=service)".join(rest))
     found = [(Path(path), match["service"]) for path in sorted(glob("*".join(map(escape, parts))))
-             if (match := named.fullmatch(path)) and not Path(path).is_dir()]  # fmt: skip
+             if (match := named.fullmatch(path)) and not os.path.isdir(path)]  # fmt: skip
     if not found:
-        raise NoStore(
-            "there is no store to be read:",
-            [f"no file matches {template}; run a service first (`saga run`), or name its store with --store"],
-        )
+        raise NoStore("there is no store to be read:", [_why_none(template, Path(f"{parts[0]}*").parent)])
     return found
+
+
+def _why_none(template: str, folder: Path) -> str:
+    """Return why no file matches a template. `folder`: the folder that contains the first part that differs."""
+    try:
+        os.scandir(folder).close()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as why:
+        return f"{folder} cannot be listed ({why.strerror}): see which user may read it, and what is in it"
+    return f"no file matches {template}; run a service first (`saga run`), or name its store with --store"
 
 
 def sqlite_path(url: str, service: str) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from saga.store.sqlite.errors import Damage, StateFileSpec, primary_code
+from saga.support.addresses import is_missing
 
 PAGE_BYTES = 4096
 CHECKED_BYTES_MAX = 32 << 20
@@ -64,7 +65,7 @@ def open_to_read(path: Path, purpose: StateFileSpec, factory: type[sqlite3.Conne
     Raises the owner's error if the file is missing, belongs to another program or has another format. Raises
     `sqlite3.Error` for any other failure. While a service creates or recovers the file, this is `SQLITE_BUSY`.
     """
-    if not path.is_file():
+    if is_missing(path):
         raise purpose.errors.closed_to_us(
             f"{path}: there is no such file; has the service ever run, and with this {purpose.name}?"
         )

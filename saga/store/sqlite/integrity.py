@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from ctypes import py_object, pythonapi
+from glob import escape
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -63,7 +64,7 @@ def find_unresolved_trouble(path: Path, lock: int) -> str | None:
 
     `lock`: the descriptor of `<path>.lock`. Raises `OSError`.
     """
-    copies = sorted(path.parent.glob(f"{path.name}.rescued-*"))
+    copies = sorted(path.parent.glob(f"{escape(path.name)}.rescued-*"))
     if whole := [str(copy) for copy in copies if not copy.name.endswith(PARTS)]:
         return (
             f"{', '.join(whole)} holds what was acknowledged when {path} was removed or "
