@@ -6,6 +6,7 @@ configuration.
 
 import json
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -13,6 +14,10 @@ from typing import Any
 from urllib.parse import quote
 
 ASK_S_MAX = 30.0
+REBALANCES = 409
+"""Status with which Kafka Connect refuses for a moment, while its workers find each other or share their tasks anew."""
+PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Pauses before the same is sent again, while Kafka Connect rebalances."""
 
 
 def documents(text: str) -> Iterator[Any]:
@@ -35,8 +40,7 @@ def main(address: str, text: str) -> int:
             method="PUT",
         )
         try:
-            with urllib.request.urlopen(request, timeout=ASK_S_MAX) as answer:
-                sys.stdout.write(f"{connector['name']}: {answer.status}\n")
+            sys.stdout.write(f"{connector['name']}: {status_of(request)}\n")
         except urllib.error.HTTPError as why:
             with why:
                 said = why.read(2000).decode(errors="replace")
@@ -46,6 +50,21 @@ def main(address: str, text: str) -> int:
             sys.stderr.write(f"{address} does not answer: {str(why)!a}\n")
             return 1
     return 0 if connectors else 2
+
+
+def status_of(request: urllib.request.Request) -> int:
+    """Send a request, again while Kafka Connect rebalances. Return the status; raises `OSError`."""
+    for pause_s in (*PAUSES_S, None):
+        try:
+            with urllib.request.urlopen(request, timeout=ASK_S_MAX) as answer:
+                status: int = answer.status
+                return status
+        except urllib.error.HTTPError as why:
+            if why.code != REBALANCES or pause_s is None:
+                raise
+            why.close()
+            time.sleep(pause_s)  # noqa: TID251 - this script runs without the toolkit
+    raise AssertionError("the last attempt returns or raises")
 
 
 if __name__ == "__main__":

@@ -228,12 +228,13 @@ class Connect(BaseHTTPRequestHandler):
     """Kafka Connect as far as it is given connectors."""
 
     given: ClassVar[dict[str, object]] = {}
-    answers: ClassVar[int] = 201
+    answers: ClassVar[list[int]] = []
+    """Status of each answer, in turn; the last one again for all that follow."""
 
     def do_PUT(self) -> None:  # the server calls it so
         body = self.rfile.read(int(self.headers["content-length"]))
         self.given[self.path] = json.loads(body)
-        self.send_response(self.answers)
+        self.send_response(self.answers.pop(0) if self.answers[1:] else self.answers[0])
         self.end_headers()
         self.wfile.write(b"it is so\x1b[2J")
 
@@ -241,11 +242,11 @@ class Connect(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def connecting(answers: int) -> Iterator[tuple[str, dict[str, object]]]:
+def connecting(*answers: int) -> Iterator[tuple[str, dict[str, object]]]:
     class Once(Connect):
         given: ClassVar[dict[str, object]] = {}
 
-    Once.answers = answers
+    Once.answers = [*answers]
     with ThreadingHTTPServer(("127.0.0.1", 0), Once) as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -303,6 +304,13 @@ def test_a_refused_or_unreachable_connector_ends_with_the_error_of_the_server() 
     assert away.returncode == 1
     assert away.stderr.startswith("http://127.0.0.1:1 does not answer: ")
     assert applied("http://127.0.0.1:1", "").returncode == 2
+
+
+def test_a_connector_is_given_again_to_a_kafka_connect_that_rebalances() -> None:
+    with connecting(409, 201) as (address, given):
+        done = applied(address, '{"name": "a", "config": {}}')
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a: 201\n", "")
+    assert list(given) == ["/connectors/a/config"]
 
 
 def test_kafka_connect_has_the_password_of_its_user_from_a_file(tmp_path: Path) -> None:
