@@ -20,7 +20,7 @@ from saga.declarations.changes import describe_change, kind_of
 from saga.engine import recorded_values
 from saga.engine.consumer.keyed_executor import Batcher
 from saga.engine.consumer.record_router import make_change_message
-from saga.engine.execution.document_updates import as_kind
+from saga.engine.execution.document_updates import as_kind, check_key
 from saga.engine.execution.message_processor import MessageProcessor
 from saga.engine.isolated_ports import RecordingPublisher, StaticAssignment
 from saga.engine.lifecycle import open_resources
@@ -584,6 +584,7 @@ class PlainSaga(Saga[_S]):
         return self._document(kind, key)
 
     def _document(self, kind: type[_D], key: str) -> _D | None:
+        check_key(kind, key)
         document = self._documents.get((kind, key))
         assert document is None or isinstance(document, kind)
         return document

@@ -132,6 +132,27 @@ async def test_a_missing_document_is_a_dead_letter_with_the_reason(tmp_path: Pat
         assert await place.store.get("stock", "tea") is None
 
 
+async def test_a_key_that_is_no_text_is_a_dead_letter_and_concerns_no_other_saga(tmp_path: Path) -> None:
+    counter, keys = Service("counter"), list[Any]([None, 17, "", "\ud800", "all"])
+    counter.document(Count, "counts")
+
+    @counter.handler
+    async def count(order: OrderPlaced, saga: Saga) -> None:
+        if order.sku == "rum":
+            await saga.read(Count, keys[order.quantity])
+        await saga.update(Count, keys[order.quantity], Count.counted)
+
+    async with workplace(tmp_path) as place, at_work(place, counter):
+        orders = [an_order(f"{sku}-{n}", sku=sku, quantity=n) for sku in ("rum", "tea") for n in range(len(keys))]
+        await place.publish(*orders)
+        await place.at_rest(counter)
+        reasons = {headers["dead_reason"] for _, headers in await place.dead(counter)}
+        assert {reason.partition(" was given as the key of a Count: ")[0] for reason in reasons} == {
+            "Permanent: None", "Permanent: 17", "Permanent: ''", "Permanent: '\\ud800'"
+        }  # fmt: skip
+        assert (await stored(place, "all", "counts"))["orders"] == 2
+
+
 async def test_a_document_that_does_not_fit_is_a_dead_letter_with_the_reason(tmp_path: Path) -> None:
     inventory = inventory_of()
     async with workplace(tmp_path) as place, at_work(place, inventory):

@@ -49,6 +49,11 @@ async def test_an_exception_of_a_step_reaches_the_handler() -> None:
     assert bank.held == {}
 
 
+async def test_a_key_that_no_document_can_have_is_refused_as_in_a_service() -> None:
+    with pytest.raises(Permanent, match="'' was given as the key of a Stock"):
+        await a_saga().read(Stock, "")
+
+
 async def test_an_update_is_applied_and_read_back_and_the_given_mapping_stays() -> None:
     documents = {"tea": Stock(left=3)}
     saga = a_saga(documents=documents)

@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar, get_args, get_origin
 import msgspec
 from msgspec import Raw, Struct
 
+from saga.contracts.schema import is_text
 from saga.declarations.annotations import accepts_none, return_type_of, spell, split_union
 from saga.declarations.resources import check_recorded, find_declared_error
 from saga.declarations.values import DocumentKind
@@ -113,6 +114,16 @@ def result_of(change: Callable[..., object], kind: type) -> Any:
 def as_kind(content: bytes, kind: type[T]) -> T | None:
     """Return a stored document as the service's class; `None` if it contains only markers. For tools and tests."""
     return None if _headed.decode(content).head.absent else msgspec.json.decode(content, type=kind)
+
+
+def check_key(kind: type, key: object) -> None:
+    """Raise `Permanent` if this cannot be the key of a document. A store would refuse the write each time, and the saga
+    would wait for it for ever."""
+    if not isinstance(key, str) or not key or not is_text(key):
+        raise Permanent(
+            f"{key!r} was given as the key of a {kind.__name__}: the keys of documents are strings of at least one "
+            "character, which UTF-8 can encode; look for the field of the event that it came from"
+        )
 
 
 async def read(service: ServiceRuntime, position: Position, declared: DocumentKind, key: str) -> Any:

@@ -291,6 +291,7 @@ class SagaContext(Saga[Any]):
         kwargs: Mapping[str, object],
     ) -> tuple[StepRecord, Any]:
         declared = self._document_kind(kind)
+        document_updates.check_key(kind, key)
         name = getattr(change, "__name__", type(change).__name__)
         asked = self._make_record("update", name, args, kwargs, document=f"{declared.collection}/{key}")
         type_ = document_updates.result_of(change, declared.kind)
@@ -323,6 +324,7 @@ class SagaContext(Saga[Any]):
 
     async def _read_document(self, kind: type[Any], key: str) -> tuple[StepRecord, Any]:
         declared = self._document_kind(kind)
+        document_updates.check_key(kind, key)
         asked = self._make_record("read", declared.collection, (), {}, document=f"{declared.collection}/{key}")
         answered = self.replay.answer_of(asked, self._digest)
         if answered is None:
