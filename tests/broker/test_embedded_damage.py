@@ -410,8 +410,21 @@ async def test_an_error_about_a_taken_lock_names_the_process_that_has_it(path: P
 def test_a_lock_with_an_unknown_owner_is_reported_with_a_command_to_find_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    unknown = f"another process (`lsof {tmp_path}/a.lock` tells which)"
     monkeypatch.setattr(state_file, "LOCKS", tmp_path / "none")
-    assert state_file.describe_holder(tmp_path / "a.lock") == f"another process (`lsof {tmp_path}/a.lock` tells which)"
+    assert state_file.describe_holder(tmp_path / "a.lock") == unknown
+    (tmp_path / "a.lock").touch()
+    there = (tmp_path / "a.lock").stat()
+    disk = f"{os.major(there.st_dev):02x}:{os.minor(there.st_dev):02x}"
+    for of_another_disk_or_process in (
+        f"1: FLOCK  ADVISORY  WRITE 1 ff:ff:{there.st_ino} 0 EOF",
+        f"1: FLOCK  ADVISORY  WRITE 0 {disk}:{there.st_ino} 0 EOF",
+        f"1: -> FLOCK  ADVISORY  WRITE 1 {disk}:{there.st_ino} 0 EOF",
+    ):
+        (tmp_path / "none").write_text(f"{of_another_disk_or_process}\n")
+        assert state_file.describe_holder(tmp_path / "a.lock") == unknown
+    (tmp_path / "none").write_text(f"1: FLOCK  ADVISORY  WRITE 1 {disk}:{there.st_ino} 0 EOF\n")
+    assert state_file.describe_holder(tmp_path / "a.lock").startswith("process 1 (")
 
 
 # -------------------------------------------------------------------- seats

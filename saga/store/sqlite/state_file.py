@@ -126,10 +126,13 @@ def try_lock(file: int, kind: int = fcntl.LOCK_EX) -> bool:
 def describe_holder(path: Path) -> str:
     """Return who holds a file's lock, as readable text: `process 4711 (saga run)`, or a command that shows it."""
     with suppress(OSError, ValueError):
-        inode = path.stat().st_ino
+        there = path.stat()
+        # Files of other disks may have the same inode.
+        place = f"{os.major(there.st_dev):02x}:{os.minor(there.st_dev):02x}:{there.st_ino}"
         for line in LOCKS.read_text().splitlines():
             fields = line.split()
-            if "FLOCK" in fields and "->" not in fields and int(fields[5].rpartition(":")[2]) == inode:
+            is_known = fields[4] != "0"  # otherwise its process has ended, and another one has inherited the lock
+            if is_known and "FLOCK" in fields and "->" not in fields and fields[5] == place:
                 return f"process {fields[4]}{_name(fields[4])}"
     return f"another process (`lsof {path}` tells which)"
 
