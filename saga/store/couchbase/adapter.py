@@ -77,7 +77,7 @@ class CouchbaseSettings:
     documents share a Couchbase collection, each key begins with the name of the toolkit's collection.
     """
     username: str | None = None
-    password: Callable[[], str] | None = None
+    password: Callable[[], str] | None = field(default=None, repr=False)
     """Function that returns the password. It is called at each connect, and again when the server refuses a connection,
     so that a changed file is noticed."""
     ca_file: Path | None = None

@@ -113,10 +113,11 @@ class ServerTime:
 class SharedCluster:
     """Connection to a cluster that several stores of this process share, with the number of its users."""
 
-    key: Hashable
+    key: Hashable = field(repr=False)
+    """Address, user, password and options, which its stores have in common."""
     cluster: Any
     """Cluster object of the SDK."""
-    password: str
+    password: str = field(repr=False)
     users: int = 0
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Lock that is held while a store is opened on this connection. Opening may send a request that the server does not

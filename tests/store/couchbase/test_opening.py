@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -123,6 +124,17 @@ async def test_stores_of_one_address_share_a_connection_and_the_last_one_closes_
     async with stores() as third:
         assert third._cluster is not None
         assert third._cluster._shared is not shared
+
+
+async def test_what_an_error_reporter_shows_of_a_connection_has_no_password(settings: CouchbaseSettings) -> None:
+    settings = replace(settings, password=partial(str, "bare-secret"))
+    assert "bare-secret" not in repr(settings)
+    cluster = driver.CouchbaseCluster(settings)
+    try:
+        assert "bare-secret" not in repr(cluster._shared)
+        await cluster.connect()
+    finally:
+        await cluster.close()
 
 
 async def test_a_connection_that_failed_is_not_kept(closed_port: int) -> None:
