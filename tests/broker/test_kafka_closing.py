@@ -18,8 +18,9 @@ from aiokafka.protocol.metadata import MetadataRequest
 from saga.broker.kafka import client, consumers, producer
 from saga.broker.kafka.access import KafkaAccess
 from saga.broker.kafka.adapter import KafkaSettings
+from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.producer import Publisher
-from saga.errors import BrokerUnavailable
+from saga.errors import BrokerError, BrokerUnavailable
 from saga.testing.conformance.broker_suite import event
 from tests.broker.waiting import CLOCK, until
 from tests.servers.listening import listening
@@ -227,9 +228,8 @@ async def test_a_request_without_an_answer_ends_its_own_connection_though_its_se
     async with listening(answers_once) as port:
         asking, name = AIOKafkaClient(bootstrap_servers=f"127.0.0.1:{port}"), (0, ConnectionGroup.DEFAULT)
         with client.closing_on_failure(asking):
-            asking._conns[name] = first = await aiokafka.client.create_conn(
-                "127.0.0.1", port, client_id="any", request_timeout_ms=100
-            )
+            asking._conns[name] = first = await aiokafka.client.create_conn("127.0.0.1", port, client_id="any")
+            first._request_timeout = 0.1  # connecting may take longer
             request = asyncio.get_running_loop().create_task(asking.send(0, MetadataRequest([])))
             await answered.wait()
             asking._conns._put_aside(name)
@@ -279,6 +279,35 @@ async def test_a_publisher_whose_end_is_cancelled_while_records_are_under_way_le
     assert ended == [0]
     with pytest.raises(BrokerUnavailable):
         await publishing
+    with pytest.raises(BrokerUnavailable, match="not connected"):  # at once, so that other tasks go on
+        await publisher.publish([event("orders", "k", "v")])
+
+
+async def test_a_publisher_that_is_closed_while_it_has_no_producer_lets_nobody_wait_for_one() -> None:
+    settings = KafkaSettings(servers=("127.0.0.1:9",), publish_s=60)
+    publisher = Publisher(settings, KafkaAccess(settings), CLOCK)  # as while a producer is replaced
+    publishing = asyncio.get_running_loop().create_task(publisher.publish([event("orders", "k", "v")]))
+    await until(lambda: not publisher._idle.is_set())
+    closing = asyncio.get_running_loop().create_task(publisher.close())
+    await CLOCK.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    with pytest.raises(BrokerUnavailable, match="not connected"):
+        await CLOCK.within(5, publishing)
+
+
+async def test_a_broker_whose_end_is_cancelled_is_not_connected() -> None:
+    broker = KafkaBroker(KafkaSettings(servers=("127.0.0.1:9",)), clock=CLOCK)
+    broker._opened = SimpleNamespace(), SimpleNamespace()  # type: ignore[assignment]
+    broker._closing.push_async_callback(asyncio.get_running_loop().create_future)
+    closing = asyncio.get_running_loop().create_task(broker.__aexit__())
+    await CLOCK.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    with pytest.raises(BrokerError, match="Kafka is not connected here"):
+        await broker.publish([event("orders", "k", "v")])
 
 
 @pytest.mark.parametrize(("kind", "end"), [(AIOKafkaProducer, end_producer), (AIOKafkaConsumer, end_consumer)])

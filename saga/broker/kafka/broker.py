@@ -92,8 +92,10 @@ class KafkaBroker:
             if self._leaving:
                 await asyncio.wait(self._leaving)
         finally:
-            await self._closing.aclose()
-            self._opened = None
+            try:
+                await self._closing.aclose()
+            finally:
+                self._opened = None
 
     async def _connect(self, publisher: Publisher, access: KafkaAccess) -> None:
         await check_connection(self._settings, access, self._clock)

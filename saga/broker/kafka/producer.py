@@ -95,6 +95,7 @@ class Publisher:
 
     async def _end(self, flush_s: float) -> None:
         producer, self._producer = self._producer, None  # first: a call that fails now must not replace the producer
+        self._ready.set()  # calls that wait for a producer fail now: there will be none
         ending = {*self._replacing, *self._asking, *(task for task in (self._looking,) if task is not None)}
         for task in ending:
             task.cancel()
@@ -173,7 +174,8 @@ class Publisher:
         """
         while sending.producer is None:
             await self._ready.wait()
-            sending.producer = self._producer
+            if self._ready.is_set():  # otherwise the new producer has failed already
+                sending.producer = self.producer
         producer, known = sending.producer, self._partitions
         before = {(m.topic, m.key): future for m, future in zip(sending.messages, sending.acknowledged, strict=False)}
         for topic, key, value, headers, _ in sending.messages[len(sending.acknowledged) :]:
