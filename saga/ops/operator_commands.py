@@ -28,7 +28,6 @@ from saga.ops.histories import UnreadableHistory, decode_progress, read_document
 from saga.ops.selection import Deployment, Operator
 from saga.ops.sources import ServiceStore
 from saga.progress.document import UNREADABLE, SagaProgress, Transition, decode_transition
-from saga.progress.failed_attempts import find_parked_runs
 
 LOOK_EVERY_S = 0.2
 REPLAYS_MAX = 5
@@ -216,10 +215,11 @@ def _find_replay_answer(
     """Return the result, which is `NOT_ENDED` while the repeated run has not ended."""
     own = [each for each in later if each.handler == entry.handler]
     end = next((each.outcome for each in own if each.outcome in ("handled", "compensated", "dead")), None)
-    waits = next((each for each in reversed(own) if each.outcome == "retrying"), None) if end is None else None
-    if waits is not None and any(run.put_off and run.message.id == waits.message for run in find_parked_runs(p)):
-        return CommandAnswer(sent, entry.outcome, waits.reason or "", NOT_ENDED)  # it has not failed
-    if end is not None or waits is not None:
+    retries = [each for each in own if each.outcome == "retrying"]
+    if end is None and retries and not any(each.failures for each in retries):
+        # A pause, a limit or a breaker holds the run back: it has not failed.
+        return CommandAnswer(sent, entry.outcome, retries[-1].reason or "", NOT_ENDED)
+    if end is not None or retries:
         return CommandAnswer(sent, entry.outcome, entry.reason or "", end or "retrying")
     if not (
         p.intents or p.queue or p.compensating

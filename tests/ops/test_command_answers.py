@@ -13,7 +13,7 @@ from saga.ops import operator_commands
 from saga.ops.operator_commands import NOT_ENDED, CommandAnswer, SentCommand, wait_for_answers, wait_for_entry
 from saga.ops.selection import Deployment
 from saga.ops.sources import ServiceStore
-from saga.progress.document import Outcome, Transition
+from saga.progress.document import FailedAttempt, Outcome, Transition
 from saga.testing.trials import TrialClock
 from tests.ops.test_bulk_commands import make_letter
 from tests.ops.test_sources import a_store
@@ -79,19 +79,38 @@ async def test_a_store_that_stays_unavailable_is_reported_at_the_end(
 # -------------------------------------------------------------------- what came of a repeated run
 
 
-def an_entry(outcome: Outcome, reason: str) -> Transition:
+def an_entry(outcome: Outcome, reason: str, *failures: FailedAttempt) -> Transition:
     return Transition(
-        n=0, previous="", time=START, outcome=outcome, handler="make", message="A-1", type="A", source="", reason=reason
+        n=0,
+        previous="",
+        time=START,
+        outcome=outcome,
+        handler="make",
+        message="A-1",
+        type="A",
+        source="",
+        reason=reason,
+        failures=failures,
     )
 
 
-@pytest.mark.parametrize("put_off", [True, False])
-def test_a_repeated_run_that_is_put_off_has_not_failed(put_off: bool) -> None:
-    waits = structs.replace(kept("make", a_message("A")), due_ms=1, put_off=put_off, attempts=0 if put_off else 1)
-    replayed, paused = an_entry("replayed", "ada wants it"), an_entry("retrying", "make is paused by ada")
+FAILED = an_entry("retrying", "boom", FailedAttempt(time=START, ms=1, reason="boom"))
+PAUSED = an_entry("retrying", "make is paused by ada")
+
+
+@pytest.mark.parametrize(
+    ("own", "after", "reason"),
+    [
+        ([PAUSED], NOT_ENDED, "make is paused by ada"),
+        ([FAILED], "retrying", "ada wants it"),
+        ([FAILED, PAUSED], "retrying", "ada wants it"),
+        ([PAUSED, FAILED], "retrying", "ada wants it"),
+        ([PAUSED, an_entry("handled", "")], "handled", "ada wants it"),
+    ],
+)
+def test_a_repeated_run_that_is_put_off_has_not_failed(own: list[Transition], after: str, reason: str) -> None:
+    waits = structs.replace(kept("make", a_message("A")), due_ms=1, put_off=True)
     p = structs.replace(blank(), queue=(waits,))
-    answer = operator_commands._find_replay_answer(SENT, replayed, [paused], p)
-    assert answer.after == (NOT_ENDED if put_off else "retrying")
-    assert answer.reason == ("make is paused by ada" if put_off else "ada wants it")
-    handled = operator_commands._find_replay_answer(SENT, replayed, [paused, an_entry("handled", "")], blank())
-    assert (handled.after, handled.is_success("replay")) == ("handled", True)
+    answer = operator_commands._find_replay_answer(SENT, an_entry("replayed", "ada wants it"), own, p)
+    assert (answer.after, answer.reason) == (after, reason)
+    assert answer.is_success("replay") is (after == "handled")
