@@ -225,6 +225,7 @@ def _write_files(texts: Mapping[Path, str]) -> None:
     """Write contract files. If one cannot be written, or a folder of contracts is invalid with them, restore the old
     files and raise `ContractError`."""
     before = {file: file.read_bytes() if file.exists() else None for file in texts}
+    file: Path | None = None
     try:
         for file, text in texts.items():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -240,7 +241,7 @@ def _write_files(texts: Mapping[Path, str]) -> None:
                     file.write_bytes(content)
         if isinstance(why, ContractError):
             raise
-        problem = f"{why.filename}: it cannot be written: {why.strerror}"
+        problem = f"{why.filename or file}: it cannot be written: {why.strerror or why}"  # a full disk names no file
         raise ContractError("some contracts cannot be written:", [problem]) from why
 
 

@@ -187,15 +187,15 @@ def test_an_invalid_address_is_reported_with_what_to_give(saga: Call, address: s
 
 
 @contextmanager
-def answering(answers: dict[str, bytes], status: int = 200) -> Iterator[str]:
-    """Server that answers these paths, and 404 to all others, at an address. Without a path it is no monitor."""
+def answering(answers: dict[str, bytes], status: int = 200, missing: bytes = b'{"error":"none"}') -> Iterator[str]:
+    """Server that answers these paths, and 404 with `missing` to all others, at an address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             content = answers.get(self.path)
             self.send_response(404 if content is None else status)
             self.end_headers()
-            self.wfile.write(content or (b'{"error":"none"}' if answers else b"<html>"))
+            self.wfile.write(content or missing)
 
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
@@ -264,8 +264,9 @@ def test_an_address_of_another_server_is_reported(
     assert message in result.stderr
 
 
-def test_a_server_that_is_no_monitor_does_not_say_that_a_saga_is_unknown(saga: Call) -> None:
-    with answering({}) as address:
+@pytest.mark.parametrize("missing", [b"<html>", b'{"detail":"Not Found"}', b'{"status":404,"error":"Not Found"}'])
+def test_a_server_that_is_no_monitor_does_not_say_that_a_saga_is_unknown(saga: Call, missing: bytes) -> None:
+    with answering({}, missing=missing) as address:
         result = saga("monitor", "trace", "order-1", "--monitor", address)
     assert result.exit_code == 2
     assert "is no monitor: it has no /api/trace/order-1; correct SAGA_MONITOR" in result.stderr

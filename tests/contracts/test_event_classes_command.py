@@ -1,5 +1,6 @@
 """`saga contracts write` and `saga contracts check` with events that are declared as classes, as a user calls them."""
 
+import errno
 import importlib
 import json
 import sys
@@ -182,6 +183,19 @@ def test_nothing_is_written_if_one_of_the_files_cannot_be(folder: Path) -> None:
     assert done.exit_code == 1, done.exception
     assert "contracts/tills: it cannot be written: File exists" in done.output
     assert "no contract was written" in done.output
+    assert not (folder / "contracts" / PLACE).exists()
+
+
+def test_a_full_disk_is_reported_with_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, *_: object) -> int:
+        self.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    declare(folder)
+    monkeypatch.setattr(Path, "write_text", full)
+    done = saga("write")
+    assert done.exit_code == 1, done.exception
+    assert f"contracts/{PLACE}: it cannot be written: No space left on device" in done.output
     assert not (folder / "contracts" / PLACE).exists()
 
 
