@@ -639,10 +639,10 @@ class OutcomeReader(Generic[E]):
         if not new:
             return
         bounds = await self._broker.fetch_bounds(sorted({p.topic for asker in new for p in asker.partitions}))
+        await self._sample(bounds)  # first: it may show that an outcome may be in any partition
         if unknown := {partition for asker in new for partition in asker.partitions} - bounds.keys():
             topics = ", ".join(sorted({partition.topic for partition in unknown}))
             raise BrokerUnavailable(f"the broker does not know all partitions of {topics} yet: it is tried again")
-        await self._sample(bounds)
         for asker in new:
             asker.ends = {partition: bounds[partition] for partition in asker.partitions}
             for partition, found in asker.ends.items():

@@ -275,6 +275,27 @@ async def test_a_broker_that_does_not_know_a_new_partition_yet_is_asked_again(
     assert outcome == embedded.confirmed(order_id=order)
 
 
+async def test_a_broker_that_does_not_know_a_new_partition_yet_is_asked_again_though_another_partitioner_is_noticed(
+    embedded: Shop, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sample shows that the outcome may be in partitions that the broker did not know when it was asked."""
+    other, order = [name for n in range(99) if partition_of((name := f"o-{n}").encode(), 3) == 0][:2]
+    monkeypatch.setattr(client_module, "AGAIN_S", 0)
+    monkeypatch.setattr(client_module, "partition_of", lambda key, _: 0 if key == order.encode() else 1)
+    fetch_bounds, fetched = client._broker.fetch_bounds, list[object]()
+
+    async def fetch_some(topics: Collection[str]) -> Mapping[Partition, OffsetBounds]:
+        bounds = await fetch_bounds(topics)
+        fetched.append(bounds)
+        return bounds if len(fetched) > 1 else {Partition(embedded.topic, 0): bounds[Partition(embedded.topic, 0)]}
+
+    await embedded.publish(embedded.confirmed(order_id=other), embedded.confirmed(order_id=order))
+    monkeypatch.setattr(client._broker, "fetch_bounds", fetch_some)
+    outcome = await client.outcome(order, embedded.confirmed, embedded.cancelled, within=SOON)
+    assert outcome == embedded.confirmed(order_id=order)
+    assert len(fetched) > 1
+
+
 # -------------------------------------------------------------------- who is asked
 
 
