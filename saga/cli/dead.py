@@ -447,7 +447,8 @@ async def _rehearse_all(
                 is_whole = False
                 continue
             outcomes = [outcome for _, outcome, _ in result.did]  # the first is that of the command
-            is_whole = is_whole and outcomes[:1] == [OUTCOMES[request.wanted]] and "dead" not in outcomes
+            has_failed = "dead" in outcomes or "retrying" in outcomes  # a compensation is never given up
+            is_whole = is_whole and outcomes[:1] == [OUTCOMES[request.wanted]] and not has_failed
             _print_rehearsal(result, as_json)
     return is_whole
 

@@ -1,15 +1,19 @@
 """`saga dead replay --dry-run --code`: today's code runs on a copy, and nothing comes of it."""
 
+import dataclasses
 import json
 import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from saga.ops.rehearsal import RehearsalStopped, make_stand_in
+from saga.cli import dead as cli
+from saga.ops import rehearsal
+from saga.ops.rehearsal import RehearsalResult, RehearsalStopped, make_stand_in
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery
 from tests.cli.test_dead import BY, blocked, outcomes, until
@@ -200,3 +204,15 @@ def test_a_replay_that_would_be_refused_is_no_success(saga: Call, shop: Path) ->
     edit(shop, "payment", "order-3", queue=(replace(dead, message=replace(dead.message, value=b"")), *others))
     done = saga("dead", "replay", "payment", "--all", *BY, "--dry-run", "--code", "services.payment")
     assert (done.exit_code, "would be ignored: not replayed: " in done.stdout) == (1, True), done.output
+
+
+def test_a_replay_that_would_be_retried_is_no_success(saga: Call, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compensation that fails again is never given up."""
+
+    async def rehearse(*args: Any) -> RehearsalResult:
+        done = await rehearsal.rehearse(*args)
+        return dataclasses.replace(done, did=(*done.did, ("release", "retrying", "the bank is closed")))
+
+    monkeypatch.setattr(cli, "rehearse", rehearse)
+    done = saga("dead", "replay", "payment", "--all", *BY, "--dry-run", "--code", "services.payment")
+    assert (done.exit_code, "release would be retrying: the bank is closed" in done.stdout) == (1, True), done.output
