@@ -447,7 +447,7 @@ class Service(Generic[_S_co]):
 
         Raises `DeclarationError` for a class that is not a frozen dataclass of plain fields; a second kind for the same
         collection, or a second collection for the same kind; an expected error that cannot be created again from its
-        `args`; a `saga` that is not a field of `kind`, or one whose values are not text.
+        `args`; a `saga` that is not a field of `kind`, or one that never holds a string or a whole number.
         """
         self._declared.documents.append(make_document_kind(self._declared, kind, collection, expected_errors, saga))
 

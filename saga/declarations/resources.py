@@ -131,8 +131,8 @@ def make_document_kind(
 
 
 def _check_saga_field(kind: type, name: str, where: str) -> None:
-    """Check that a document class has a field of this name whose values are strings in JSON, as a saga id is. Raises
-    `DeclarationError`."""
+    """Check that a document class has a field of this name whose values may be saga ids: strings or whole numbers in
+    JSON. Raises `DeclarationError`."""
     from msgspec import inspect  # imported here, because only services with states or documents need it
 
     info = inspect.type_info(kind)
@@ -140,11 +140,14 @@ def _check_saga_field(kind: type, name: str, where: str) -> None:
     found = next((each.type for each in info.fields if each.name == name), None)
     if found is None:
         raise DeclarationError(f"{where}: saga={name!r} is no field of {spell(kind)}: name the one with the saga id")
-    texts = (inspect.StrType, inspect.UUIDType, inspect.EnumType, inspect.LiteralType, inspect.AnyType)
-    if not any(isinstance(each, texts) for each in (found.types if isinstance(found, inspect.UnionType) else (found,))):
+    if isinstance(found, inspect.Metadata):  # of `Annotated`
+        found = found.type
+    values = (inspect.NoneType, inspect.BoolType, inspect.FloatType)
+    groups = (inspect.CollectionType, inspect.TupleType, inspect.DictType, inspect.DataclassType, inspect.StructType)
+    if all(isinstance(each, values + groups) for each in getattr(found, "types", (found,))):
         raise DeclarationError(
-            f"{where}: saga={name!r} is a field without text, and a saga id is text: each change would be a dead "
-            "letter; name a field of type str"
+            f"{where}: saga={name!r} never holds a saga id, which is a string or a whole number: each change would be "
+            "a dead letter; name a field of type str"
         )
 
 
