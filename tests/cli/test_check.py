@@ -70,7 +70,7 @@ def test_json_has_the_verdict_and_the_events(saga: Call, broken: Path) -> None:
     )  # fmt: skip
     (finding,) = verdict["findings"]
     assert (finding["code"], finding["subject"], len(finding["events"])) == ("not-undone", "payment.reserve", 3)
-    assert finding["diagram"].startswith("sequenceDiagram\n    participant outside as outside\n")
+    assert finding["diagram"].startswith("sequenceDiagram\n    participant p0 as from outside\n")
     assert {each["status"] for each in verdict["properties"]} == {"proved", "found"}
 
 

@@ -11,8 +11,8 @@ from saga.support.printable import count_noun
 
 PAGE = "guides/check"
 """Page of the documentation that explains each code."""
-OUTSIDE = "outside"
-"""Participant of a diagram that stands for clients and other systems."""
+OUTSIDE = "from outside"
+"""Participant of a diagram that stands for clients and other systems. No service has a name with a space."""
 
 
 def format_verdict(verdict: ChoreographyVerdict, manifests: str | None, docs: str = "") -> list[str]:
@@ -71,28 +71,24 @@ def _describe_run(choreography: ChoreographyModel, run: ReactionRun) -> str:
 
 
 def format_sequence_diagram(choreography: ChoreographyModel, trace: EventTrace) -> str:
-    """Return a trace as a Mermaid sequence diagram."""
+    """Return a trace as a Mermaid sequence diagram. Participants have numbers, because a service may have the name of a
+    Mermaid keyword, such as `end` or `loop`."""
     runs = trace.runs
-    names = [OUTSIDE, *dict.fromkeys(run.service for run in runs)]
-    lines = ["sequenceDiagram", *(f"    participant {_identify(name)} as {name}" for name in names)]
+    ids = {name: f"p{n}" for n, name in enumerate([OUTSIDE, *dict.fromkeys(run.service for run in runs)])}
+    lines = ["sequenceDiagram", *(f"    participant {id_} as {name}" for name, id_ in ids.items())]
     producers: dict[str, str] = {trace.start: OUTSIDE}
     producers |= {step.move.name: OUTSIDE for step in trace.steps if step.move.kind == "start"}
     for run in runs:
-        reaction = choreography.services[run.service].reactions[run.reaction]
+        reaction, own = choreography.services[run.service].reactions[run.reaction], ids[run.service]
         arrow = "-->>" if reaction.kind == "compensation" else "->>"
         if reaction.kind == "deadline":
-            lines.append(f"    Note over {_identify(run.service)}: {run.reaction} is due")
+            lines.append(f"    Note over {own}: {run.reaction} is due")
         for event in run.taken if reaction.kind != "deadline" else ():
-            source = producers.get(event, OUTSIDE)
-            lines.append(f"    {_identify(source)}{arrow}{_identify(run.service)}: {event} ({run.reaction})")
+            source = ids[producers.get(event, OUTSIDE)]
+            lines.append(f"    {source}{arrow}{own}: {event} ({run.reaction})")
         producers.update(dict.fromkeys(run.emitted, run.service))
-        lines += [f"    Note over {_identify(run.service)}: {event}" for event in run.emitted]
+        lines += [f"    Note over {own}: {event}" for event in run.emitted]
     return "\n".join(lines) + "\n"
-
-
-def _identify(name: str) -> str:
-    """Return a name that Mermaid accepts for a participant."""
-    return name.replace("-", "_")
 
 
 # -------------------------------------------------------------------- tests

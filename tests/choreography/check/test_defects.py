@@ -1,12 +1,13 @@
 """Planted defects are found, each with a short sequence of events that a replay on the real runtime confirms."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from saga.choreography.check.model import begin, build_choreography
-from saga.choreography.check.reports import format_test, format_trace
+from saga.choreography.check.reports import format_sequence_diagram, format_test, format_trace
 from saga.choreography.check.verdicts import (
     ADVICE,
     NOTED,
@@ -239,3 +240,22 @@ def test_a_printed_test_whose_names_are_in_no_manifest_any_more_fails(tmp_path: 
         check("w.work", work)
     with pytest.raises(SagaError, match=f"no manifest has {START} of this trace"):
         check_trace(tmp_path / "elsewhere", START, [f"start {START}"], "no-outcome", KIND)
+
+
+def test_a_diagram_has_numbered_participants_because_a_name_may_be_a_keyword_of_mermaid() -> None:
+    made = (
+        Choreo()
+        .service("outside", handler("end", START, "Note"))
+        .service("end", handler("loop", "Note", "Confirmed"))
+        .service("par-and", handler("or_else", "Note", "Cancelled"))
+    )
+    (verdict,) = check_manifests(made.manifests)
+    trace = next(each.trace for each in verdict.findings if each.code == "two-outcomes")
+    assert trace is not None
+    lines = format_sequence_diagram(verdict.choreography, trace).splitlines()
+    shown = dict(re.findall(r"participant (p\d) as (.+)", "\n".join(lines)))
+    assert sorted(shown.values()) == ["end", "from outside", "outside", "par-and"]
+    messages = [line for line in lines if "participant" not in line][1:]
+    assert all(re.match(r"    (Note over p\d|p\d--?>>p\d): ", line) for line in messages), lines
+    source, target = re.findall(r"p\d", messages[0])
+    assert (shown[source], shown[target]) == ("from outside", "outside")
