@@ -280,14 +280,16 @@ class RuntimeReplay:
 
     async def drain(self) -> None:
         """Deliver the remaining events in order. Whenever none is left, let an open deadline or suspended run become
-        due.
+        due, except for runs that never end.
         """
+        services = self.stand_ins.choreography.services
         for _ in range(DRAIN_MAX):
             for move in await self.list_moves():
                 if move.kind == "deliver":
                     await self.make(move)
                     break
-                if await self.wake(move.service, move.name):
+                never_ends = services[move.service].reactions[move.name].never_ends
+                if not never_ends and await self.wake(move.service, move.name):
                     break
             else:
                 return

@@ -375,6 +375,8 @@ def test_a_handler_that_always_returns_later_brings_no_saga_to_an_end() -> None:
     )
     (verdict,) = check_manifests(made.manifests)
     assert {each.key for each in verdict.findings} == {("endless-loop", "w.poll"), ("no-outcome", KIND)}
+    (trace,) = [each.trace for each in verdict.findings if each.trace is not None]
+    assert replay_trace(made.manifests, trace)
 
 
 def test_a_suspended_run_of_a_handler_with_repeats_ends() -> None:
