@@ -66,7 +66,8 @@ def check_trace(manifests: str | Path, start: str, moves: Sequence[str], finding
     """Replay a trace, and raise `AssertionError` if it still shows the finding.
 
     `saga check` prints tests that call this function. Raises `SagaError` if the trace names a service, reaction or
-    event that is in no manifest, for example because it was renamed: then the replay would show nothing.
+    event that is in no manifest, for example because it was renamed: then the replay would show nothing. A reaction may
+    be gone together with the events that it emitted, unless the finding is about it.
 
     Args:
         manifests: folder of the manifests.
@@ -98,15 +99,22 @@ def _check_names(
     finding: str,
     subject: str,
 ) -> None:
-    """Raise `SagaError` if a trace names a service, reaction or event that none of these manifests has."""
+    """Raise `SagaError` if a trace names a service, reaction or event that none of these manifests has.
+
+    A reaction whose events its service does not emit any more was removed, which may have corrected what was found.
+    """
+    emitted = {each.service: {name for reaction in each.reactions for name in reaction.emits} for each in services}
     known = {f"{each.service}.{reaction.name}" for each in services for reaction in each.reactions}
     for each in services:
         known |= {each.service, *each.changes, *(used.contract for used in (*each.consumes, *each.emits))}
     named = [start]
     for move, runs in parsed:
         named += [move.service] if move.service else []
-        named += [move.name if move.kind in ("start", "deliver") else f"{move.service}.{move.name}"]
-        named += [run.label for run in runs]
+        if move.kind in ("start", "deliver"):
+            named.append(move.name)
+        elif not runs:
+            named.append(f"{move.service}.{move.name}")
+        named += [run.label for run in runs if emitted.get(run.service, set()).issuperset(run.emitted)]
     named += [subject] if finding not in ("two-outcomes", "no-outcome") else []
     if unknown := [name for name in dict.fromkeys(named) if name not in known]:
         raise SagaError(
