@@ -17,6 +17,7 @@ from saga.monitor.views import PageRequest, SagaFilter, StuckFilter
 from saga.monitor.web import exports, search_pages
 from saga.monitor.web.exports import make_harmless, write_csv, write_json
 from saga.monitor.web.operator_console import PATIENCE_S, OperatorConsole
+from saga.ops.attention import Attention
 from saga.ops.letter_groups import LetterTable
 from saga.support.clock import iso
 from tests.monitor.asking import CLOCK, browsing
@@ -280,6 +281,26 @@ async def test_a_file_of_dead_letters_waits_for_what_is_read_and_is_refused_if_i
     async with browsing(Settings()) as browser:
         late = await browser.client.get("/export/dead.csv")
         assert (late.status_code, "ask again in a minute" in late.text) == (503, True)
+
+
+async def test_a_file_of_dead_letters_says_what_it_does_not_contain(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def read(desk: OperatorConsole, troubles: list[str]) -> LetterTable:
+        troubles += ["=1", "topic b.dead, c.dead is hidden"]
+        return LetterTable.of(Attention([make_item(1, "E")], [], more=True))
+
+    monkeypatch.setattr(OperatorConsole, "_read_letters", read)
+    missing = [
+        "a part could not be read: =1",
+        "a part could not be read: topic b.dead, c.dead is hidden",
+        "only the newest 100000 were read: `saga dead list` selects among all",
+    ]
+    async with browsing(Settings()) as browser:
+        found = json.loads((await browser.client.get("/export/dead.json")).text)
+        assert (len(found["rows"]), found["missing"]) == (1, missing)
+        for path, count in (("/export/dead.csv", 1), ("/export/dead.csv?service=zzz", 0)):
+            lines = [*csv.reader(io.StringIO((await browser.client.get(path)).text))]
+            assert lines[-3:] == [[why] for why in missing]
+            assert len(lines[:-3]) == 2 * count, "a head and its rows"
 
 
 async def test_no_cell_of_a_file_is_a_formula(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from starlette.routing import Route
 from saga.errors import BadInput, SagaError
 from saga.monitor.views import PAGE_MAX, PageRequest, SagaRow, StuckSaga
 from saga.monitor.web.letter_filters import parse_letter_filter
+from saga.monitor.web.operator_console import LETTERS_MAX
 from saga.monitor.web.search_pages import SAGA_FIELDS, parse_filter, parse_stuck_filter
 from saga.monitor.web.site import Site, get_site, get_views
 from saga.ops.letter_groups import LetterRow, LetterTable
@@ -150,13 +151,13 @@ async def _limit(batches: Rows) -> AsyncIterator[Sequence[Row] | None]:
         left -= len(batch)
 
 
-async def write_csv(batches: Rows) -> AsyncIterator[str]:
-    """Write rows as CSV. If rows are left out, the last line says so."""
+async def write_csv(batches: Rows, missing: Sequence[str] = ()) -> AsyncIterator[str]:
+    """Write rows as CSV. If rows are left out, the last lines say so. `missing`: reasons why rows are missing."""
     is_first = True
     async for batch in _limit(batches):
         if batch is None:
-            yield f"there are more than {EXPORT_MAX} rows: narrow the filter\r\n"
-            return
+            missing = [*missing, f"there are more than {EXPORT_MAX} rows: narrow the filter"]
+            break
         text = io.StringIO()
         writer = csv.writer(text)
         if is_first:
@@ -164,10 +165,15 @@ async def write_csv(batches: Rows) -> AsyncIterator[str]:
             is_first = False
         writer.writerows([make_harmless(value) for value in row.values()] for row in batch)
         yield text.getvalue()
+    for why in missing:
+        text = io.StringIO()
+        csv.writer(text).writerow([make_harmless(why)])
+        yield text.getvalue()
 
 
-async def write_json(batches: Rows) -> AsyncIterator[str]:
-    """Write rows as one JSON object, with one row per line. Its last field says whether rows were left out."""
+async def write_json(batches: Rows, missing: Sequence[str] = ()) -> AsyncIterator[str]:
+    """Write rows as one JSON object, with one row per line. Its last fields say whether rows were left out, and give
+    other reasons why rows are missing."""
     more, separator = False, "\n"
     yield '{"rows": ['
     async for batch in _limit(batches):
@@ -176,7 +182,7 @@ async def write_json(batches: Rows) -> AsyncIterator[str]:
             break
         yield separator + ",\n".join(json.dumps(row) for row in batch)
         separator = ",\n"
-    yield f'\n], "more": {json.dumps(more)}}}\n'
+    yield f'\n], "more": {json.dumps(more)}, "missing": {json.dumps([*missing])}}}\n'
 
 
 async def export(request: Request) -> StreamingResponse:
@@ -188,20 +194,29 @@ async def export(request: Request) -> StreamingResponse:
         raise BadInput("this list cannot be exported: there are sagas, stuck and dead, as csv and json")
     if name == "sagas" and request.query_params.get("state") == "escalated":
         raise BadInput("escalations are exported from the page of dead letters, with their kind as filter")
-    rows = lists[name](site, request) if name in lists else _list_letters(site, await _read_letters(site), request)
+    missing: Sequence[str] = ()
+    if name in lists:
+        rows = lists[name](site, request)
+    else:
+        table, missing = await _read_letters(site)
+        rows = _list_letters(site, table, request)
     write, kind = writers[form]
     headers = {"content-disposition": f'attachment; filename="{name}.{form}"'}
-    return StreamingResponse(write(rows), media_type=kind, headers=headers)
+    return StreamingResponse(write(rows, missing), media_type=kind, headers=headers)
 
 
-async def _read_letters(site: Site) -> LetterTable:
-    """Return what may need a person, as it is now. Raises `SagaError` if it cannot be read, or not in time: a file
-    without rows would say that nothing needs a person.
+async def _read_letters(site: Site) -> tuple[LetterTable, Sequence[str]]:
+    """Return what may need a person, as it is now, and the reasons why a part of it is missing.
+
+    Raises `SagaError` if it cannot be read, or not in time: a file without rows would say that nothing needs a person.
     """
     found = await site.desk.letters(LETTERS_S_MAX)
     if found.value is None or found.is_old:
         raise SagaError("\n".join(found.troubles) or "the dead letters are being read: ask again in a minute")
-    return found.value
+    missing = [f"a part could not be read: {why}" for why in found.troubles]
+    if found.value.more:
+        missing.append(f"only the newest {LETTERS_MAX} were read: `saga dead list` selects among all")
+    return found.value, missing
 
 
 EXPORT_ROUTES = [Route("/export/{list}.{form}", export)]
