@@ -108,7 +108,7 @@ async def serve(
     async with AsyncExitStack() as stack:
 
         async def open_all() -> tuple[Mapping[type, object], ServiceRecord]:
-            resources = await open_resources(declared, stack, clock, options.open_s, use)
+            resources = await open_resources(declared, stack, clock, options.open_s, use, options.stop)
             await store.check_expiry(collections_of(declared), declared.retention.total_seconds() + EXPIRY_S_MORE)
             if options.compares_logs:
                 await check_log(declared, store, broker)
@@ -273,10 +273,15 @@ def collections_of(declared: Declared) -> Sequence[str]:
 
 
 async def open_resources(
-    declared: Declared, stack: AsyncExitStack, clock: Clock, open_s: float, use: Sequence[object] = ()
+    declared: Declared,
+    stack: AsyncExitStack,
+    clock: Clock,
+    open_s: float,
+    use: Sequence[object] = (),
+    stop: asyncio.Event | None = None,
 ) -> Mapping[type, object]:
     """Open the resources of a service. Return them by declared type: the fake from `use` that replaces a resource, or
-    the value that the resource's opener yields.
+    the value that the resource's opener yields. If a resource does not open and `stop` is set, open no further ones.
 
     Raises `ConfigurationError` with all resources that do not open, and `DeclarationError` if a fake in `use` fits no
     resource.
@@ -305,6 +310,8 @@ async def open_resources(
             else:
                 problem = f"does not open: {type(why).__name__}: {why}"
             problems.append(f"resource {resource.name} {problem}")
+            if stop is not None and stop.is_set():
+                break
         else:
             given[resource.gives] = client
             if client is None:

@@ -30,6 +30,10 @@ class Post:
     """Another one."""
 
 
+class Printer:
+    """And another one, which is never opened."""
+
+
 class AwayStore:
     """Store that is never available."""
 
@@ -75,8 +79,13 @@ async def test_a_service_that_is_stopped_while_a_resource_opens_closes_the_other
             raise ConnectionError("given up") from None
         yield Post()
 
+    @payment.resource
+    async def printer() -> AsyncIterator[Printer]:
+        closed.append("printer, which was opened after the stop")
+        yield Printer()
+
     @payment.handler
-    async def reserve(order: OrderPlaced, bank: Bank, post: Post) -> None: ...
+    async def reserve(order: OrderPlaced, bank: Bank, post: Post, printer: Printer) -> None: ...
 
     async with workplace(tmp_path) as place:
         await run(place, payment, stop)
