@@ -356,6 +356,12 @@ async def test_a_reader_makes_no_file(path: Path, clock: SettableClock) -> None:
     assert not path.parent.exists()
 
 
+async def test_a_folder_is_no_store_and_no_damaged_disk(path: Path, clock: SettableClock) -> None:
+    path.parent.mkdir()
+    with pytest.raises(ConfigurationError, match="there is no such file"):
+        await SqliteStore(path.parent, clock=clock, readonly=True).__aenter__()
+
+
 async def test_a_file_that_the_system_does_not_show_is_not_said_to_be_missing(path: Path, clock: SettableClock) -> None:
     """As in a folder of another user; root, who runs some tests, may look into each."""
     path.parent.mkdir()

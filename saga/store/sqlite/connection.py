@@ -65,7 +65,7 @@ def open_to_read(path: Path, purpose: StateFileSpec, factory: type[sqlite3.Conne
     Raises the owner's error if the file is missing, belongs to another program or has another format. Raises
     `sqlite3.Error` for any other failure. While a service creates or recovers the file, this is `SQLITE_BUSY`.
     """
-    if is_missing(path):
+    if is_missing(path) or os.path.isdir(path):  # `isdir`, unlike `Path.is_dir`, raises nothing
         raise purpose.errors.closed_to_us(
             f"{path}: there is no such file; has the service ever run, and with this {purpose.name}?"
         )
