@@ -328,12 +328,12 @@ def resolve_alias(alias: Any) -> Any:
     """Return what an alias stands for, one of `typing_extensions` or of the `type` statement. `Maybe[A]` of the alias
     `type Maybe[T] = T | None` stands for `A | None`."""
     value, own = alias.__value__, alias.__type_params__
-    if not all(isinstance(each, TypeVar) for each in own):
-        return value  # `*Ts` takes several types
+    needed = getattr(value, "__parameters__", ())
+    if not all(isinstance(each, TypeVar) for each in own):  # `*Ts` takes several types
+        return value[get_args(alias)] if get_args(alias) and needed == own else value
     given = dict(zip(own, get_args(alias), strict=False))
     if isinstance(value, TypeVar):
         return given.get(value, value)
-    needed = getattr(value, "__parameters__", ())
     return value[tuple(given[each] for each in needed)] if needed and given.keys() >= {*needed} else value
 
 

@@ -14,7 +14,7 @@ from urllib import parse
 
 import msgspec
 import pytest
-from typing_extensions import TypeAliasType
+from typing_extensions import TypeAliasType, TypeVarTuple
 
 from saga import sensitive
 from saga.encryption.sensitive_fields import (
@@ -149,6 +149,18 @@ def test_sensitive_is_found_in_the_argument_of_an_alias_with_parameters() -> Non
     assert marks is not None
     assert marks.change("4111", "4111", mark) == {"_sensitive": "4111"}
     assert find_marks(Maybe[str]) is None
+
+
+def test_sensitive_is_found_in_the_arguments_of_an_alias_that_takes_any_number_of_them() -> None:
+    several: Any = TypeVarTuple  # type checkers want both to be declared in a module
+    alias: Any = TypeAliasType
+    types = several("types")
+    row = alias("row", tuple[*types], type_params=(types,))  # type: ignore[valid-type] # made above
+    marks = find_marks(row[Annotated[str, sensitive], int])
+    assert marks is not None
+    assert marks.change(("4111", 1), ["4111", 1], mark) == {"_sensitive": ["4111", 1]}
+    assert find_marks(row[str, int]) is None
+    assert find_marks(row) is None
 
 
 @pytest.mark.parametrize("hint", [int, str | None, dict[str, Any], list[int], type, Any, None, ..., [], Mapping])
