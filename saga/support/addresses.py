@@ -135,6 +135,8 @@ def is_missing(path: Path) -> bool:
     it gets the reason."""
     try:
         path.stat()
+    except ValueError:  # no file can have this name, for example because of a null byte
+        return True
     except OSError as why:
         return isinstance(why, FileNotFoundError | NotADirectoryError)
     return False
