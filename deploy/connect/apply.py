@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 ASK_S_MAX = 30.0
 REBALANCES = 409
-"""Status with which Kafka Connect refuses for a moment, while its workers find each other or share their tasks anew."""
+"""Status with which Kafka Connect refuses for a moment, while its workers rebalance."""
 PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Pauses before the same is sent again, while Kafka Connect rebalances."""
 

@@ -5,7 +5,6 @@ them.
 import asyncio
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from difflib import get_close_matches
 from importlib.metadata import version
@@ -224,7 +223,7 @@ def _describe_drift(name: str, drift: ClassDrift, file: str, line: int) -> Contr
 def _write_files(texts: Mapping[Path, str]) -> None:
     """Write contract files. If one cannot be written, or a folder of contracts is invalid with them, restore the old
     files and raise `ContractError`."""
-    before = {file: file.read_bytes() if file.exists() else None for file in texts}
+    before = {file: _read_if_exists(file) for file in texts}
     file: Path | None = None
     try:
         for file, text in texts.items():
@@ -233,16 +232,33 @@ def _write_files(texts: Mapping[Path, str]) -> None:
         for folder in {file.parent.parent for file in texts}:
             Library.load(folder)
     except (ContractError, OSError) as why:
-        for file, content in before.items():
-            with suppress(OSError):  # the one that could not be written
-                if content is None:
-                    file.unlink()
-                else:
-                    file.write_bytes(content)
-        if isinstance(why, ContractError):
-            raise
-        problem = f"{why.filename or file}: it cannot be written: {why.strerror or why}"  # a full disk names no file
-        raise ContractError("some contracts cannot be written:", [problem]) from why
+        lost = [f"{each}: its old content is lost: restore it from version control" for each in _restore(before)]
+        if isinstance(why, OSError):
+            problem = (
+                f"{why.filename or file}: it cannot be written: {why.strerror or why}"  # a full disk names no file
+            )
+            raise ContractError("some contracts cannot be written:", [problem, *lost]) from why
+        if lost:
+            raise ContractError(str(why), lost) from why
+        raise
+
+
+def _restore(before: Mapping[Path, bytes | None]) -> Iterable[Path]:
+    """Give files their old contents, and remove new ones. Yield the files for which that fails."""
+    for file, content in before.items():
+        try:
+            if _read_if_exists(file) == content:
+                continue
+            if content is None:
+                file.unlink()
+            else:
+                file.write_bytes(content)
+        except OSError:
+            yield file
+
+
+def _read_if_exists(file: Path) -> bytes | None:
+    return file.read_bytes() if file.exists() else None
 
 
 @contracts.command()

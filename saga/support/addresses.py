@@ -131,8 +131,10 @@ def file_in(url: str, scheme: str, what: str) -> str:
 
 
 def is_missing(path: Path) -> bool:
-    """Return whether there is no file at a path. A file that this user may not look at counts as there: whoever opens
-    it gets the reason."""
+    """Return whether there is no file at a path.
+
+    A file whose folder this user may not read counts as existing, because opening it then reports the reason.
+    """
     try:
         path.stat()
     except ValueError:  # no file can have this name, for example because of a null byte

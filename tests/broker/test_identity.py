@@ -49,7 +49,7 @@ def test_the_refusal_names_both_sides_and_what_to_do() -> None:
     "subscription",
     [b"", b"\0", b"\0\0", b"{}" * 20, b"\0\0" + b"\xff" * 8, b"\0\1\0\0\0\1\0\2\xff\xfe" + b"\xff" * 4],
 )
-def test_a_subscription_that_nobody_can_decode_names_no_topics_and_no_identity(subscription: bytes) -> None:
+def test_a_subscription_that_cannot_be_decoded_names_no_topics_and_no_identity(subscription: bytes) -> None:
     """Another program may be a member of the group, or of a group that a tool lists."""
     assert read_identity(subscription) is None
     members = [("id", "client", "/10.0.0.7", subscription, b"")]

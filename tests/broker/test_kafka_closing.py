@@ -40,15 +40,9 @@ async def test_a_publisher_that_is_closed_asks_for_no_topic_any_more(
         asked.append(asyncio.current_task())
         await asyncio.get_running_loop().create_future()
 
-    async def another(_: Publisher) -> object:
-        return SimpleNamespace(client=None, _sender=SimpleNamespace(sender_task=None))
-
     async def ended(*_: object) -> None: ...
 
-    monkeypatch.setattr(client, "count_partitions", silent)
-    monkeypatch.setattr(client, "end_producer", ended)
-    monkeypatch.setattr(producer, "enqueue_record", lambda *_: None)
-    monkeypatch.setattr(Publisher, "_start_producer", another)
+    _replace_producers(monkeypatch, silent, ended)
     settings = KafkaSettings(servers=("127.0.0.1:9",), publish_s=0.02)
     publisher = Publisher(settings, KafkaAccess(settings), CLOCK)
     await publisher.open()
@@ -204,7 +198,7 @@ async def test_a_request_that_connects_while_its_client_is_closed_leaves_no_conn
         await CLOCK.within(5, ended.wait())
 
 
-async def test_a_closed_client_lets_nobody_wait_for_metadata() -> None:
+async def test_no_caller_waits_for_metadata_of_a_closed_client() -> None:
     """Its task that fetches the metadata has ended. A caller that asks later would wait for ever, too."""
     closed = AIOKafkaClient(bootstrap_servers="127.0.0.1:9")
     waiting = closed.force_metadata_update()
@@ -253,17 +247,11 @@ async def test_a_publisher_whose_end_is_cancelled_while_records_are_under_way_le
         looking.set()
         await asyncio.get_running_loop().create_future()
 
-    async def another(_: Publisher) -> object:
-        return SimpleNamespace(client=None, _sender=SimpleNamespace(sender_task=None))
-
     async def end(_: object, __: object, seconds: float) -> None:
         await CLOCK.sleep(0)
         ended.append(seconds)
 
-    monkeypatch.setattr(client, "count_partitions", silent)
-    monkeypatch.setattr(client, "end_producer", end)
-    monkeypatch.setattr(producer, "enqueue_record", lambda *_: None)
-    monkeypatch.setattr(Publisher, "_start_producer", another)
+    _replace_producers(monkeypatch, silent, end)
     settings = KafkaSettings(servers=("127.0.0.1:9",), publish_s=60)
     publisher = Publisher(settings, KafkaAccess(settings), CLOCK)
     await publisher.open()
@@ -283,7 +271,7 @@ async def test_a_publisher_whose_end_is_cancelled_while_records_are_under_way_le
         await publisher.publish([event("orders", "k", "v")])
 
 
-async def test_a_publisher_that_is_closed_while_it_has_no_producer_lets_nobody_wait_for_one() -> None:
+async def test_no_call_waits_for_a_producer_of_a_closed_publisher() -> None:
     settings = KafkaSettings(servers=("127.0.0.1:9",), publish_s=60)
     publisher = Publisher(settings, KafkaAccess(settings), CLOCK)  # as while a producer is replaced
     publishing = asyncio.get_running_loop().create_task(publisher.publish([event("orders", "k", "v")]))
@@ -342,3 +330,19 @@ async def _versions(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 
 async def _asked(reader: asyncio.StreamReader) -> None:
     await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
+
+
+def _replace_producers(
+    monkeypatch: pytest.MonkeyPatch,
+    look_up: Callable[..., Awaitable[None]],
+    end: Callable[..., Awaitable[None]],
+) -> None:
+    """Have a publisher use producers that reach no broker. `look_up` looks up a topic, and `end` ends a producer."""
+
+    async def start(_: Publisher) -> object:
+        return SimpleNamespace(client=None, _sender=SimpleNamespace(sender_task=None))
+
+    monkeypatch.setattr(client, "count_partitions", look_up)
+    monkeypatch.setattr(client, "end_producer", end)
+    monkeypatch.setattr(producer, "enqueue_record", lambda *_: None)
+    monkeypatch.setattr(Publisher, "_start_producer", start)

@@ -199,6 +199,21 @@ def test_a_full_disk_is_reported_with_the_file(folder: Path, monkeypatch: pytest
     assert not (folder / "contracts" / PLACE).exists()
 
 
+def test_an_old_file_that_a_full_disk_has_taken_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, *_: object) -> int:
+        self.open("wb").close()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    declare(folder)
+    assert saga("write").exit_code == 0
+    declare(folder, more="    note: str = ''")
+    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
+    done = saga("write")
+    assert done.exit_code == 1, done.exception
+    assert f"contracts/{PLACE}: its old content is lost: restore it from version control" in done.output
+
+
 def test_nothing_is_written_if_the_folder_could_not_be_loaded_then(folder: Path) -> None:
     write(folder, schema("Other", topic="payments", owner="till"))
     declare(folder)

@@ -280,8 +280,11 @@ def close_connections(client: AIOKafkaClient) -> None:
 
 
 async def run_to_end(cleanup: Coroutine[Any, Any, None]) -> None:
-    """Run a cleanup to its end, even if the caller is cancelled meanwhile. Some frameworks cancel a task again at each
-    of its waits."""
+    """Run a cleanup in a task of its own, which a cancellation of the caller does not end.
+
+    A caller that is cancelled still waits for the end of the cleanup, because the event loop may be closed next. If it
+    is cancelled again, as some frameworks do at each wait, it stops waiting and the cleanup continues.
+    """
     task = asyncio.get_running_loop().create_task(cleanup)
     try:
         await asyncio.shield(task)
@@ -341,6 +344,7 @@ async def end_producer(producer: AIOKafkaProducer, clock: Clock, seconds: float)
 
 
 async def _abandon_producer(producer: AIOKafkaProducer) -> None:
+    """Cancel everything that a producer still does. Its unsent records fail."""
     producer._closed = True  # otherwise aiokafka warns that the producer was not stopped
     accumulator = producer._message_accumulator
     batches = {*accumulator._pending_batches, *(batch for queue in accumulator._batches.values() for batch in queue)}

@@ -22,7 +22,7 @@ from aiokafka.protocol.api import Request
 from saga.broker.kafka import client
 from saga.broker.kafka.access import KafkaAccess
 from saga.broker.kafka.adapter import KafkaSettings
-from saga.broker.kafka.client import FAILED, Ids, closing_on_failure, end_consumer, to_broker_error
+from saga.broker.kafka.client import FAILED, Ids, closing_on_failure, end_consumer, run_to_end, to_broker_error
 from saga.broker.port import MemberIdentity, decode_identity, encode_identity
 from saga.errors import BrokerUnavailable, Fenced
 from saga.messages import Partition
@@ -137,12 +137,7 @@ async def open_reading_consumer(
             raise access.explain(to_broker_error(why, "connecting to Kafka, to read", "Read")) from why
         yield consumer
     finally:
-        ending = asyncio.get_running_loop().create_task(end_consumer(consumer, clock, END_S), name="end a consumer")
-        try:
-            await asyncio.shield(ending)
-        except asyncio.CancelledError:
-            await asyncio.wait([ending])  # it takes seconds at most; who cancels may end the event loop next
-            raise
+        await run_to_end(end_consumer(consumer, clock, END_S))
 
 
 def _create_consumer(access: KafkaAccess, **options: Any) -> AIOKafkaConsumer:

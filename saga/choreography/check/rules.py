@@ -385,12 +385,13 @@ def _rank(choreography: ChoreographyModel, plan: Plan, move: Move) -> int:
 def _differs(choreography: ChoreographyModel, plan: Plan, step: Step) -> int:
     """Return the number of runs in a step that did not choose what was planned, or emitted an outcome that was not
     planned: it ends what the plan still waits for."""
-    return sum(
-        sorted(run.emitted) != sorted(planned.events)
-        if (planned := plan.get(run.label, Alternative())).events
-        else not choreography.outcomes.isdisjoint(run.emitted)
-        for run in step.runs
-    )
+    differing = 0
+    for run in step.runs:
+        if run.label in plan and plan[run.label].events:
+            differing += sorted(run.emitted) != sorted(plan[run.label].events)
+        else:
+            differing += not choreography.outcomes.isdisjoint(run.emitted)
+    return differing
 
 
 # -------------------------------------------------------------------- defects
