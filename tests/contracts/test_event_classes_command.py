@@ -206,7 +206,7 @@ def test_an_old_file_that_a_full_disk_has_taken_is_named(folder: Path, monkeypat
 
     declare(folder)
     assert saga("write").exit_code == 0
-    declare(folder, more="    note: str = ''")
+    declare(folder, line='note: Annotated[str, "A note."] = ""')
     monkeypatch.setattr(Path, "write_text", full)
     monkeypatch.setattr(Path, "write_bytes", full)
     done = saga("write")
